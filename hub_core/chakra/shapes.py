@@ -202,8 +202,8 @@ class _ShapeParser:
     def _add_field(self, item: Field) -> None:
         """Parse a field of Node, and mark the bytes that may differ between nodes of the shape.
 
-        Attributes and header scalars get slots, dependencies become segments, and other fields are
-        only skipped. Raises `WireError` for a field number that Node does not have.
+        Attributes and header scalars get slots, dependencies become segments; the values of other
+        fields are not decoded. Raises `WireError` for a field number that Node does not have.
         """
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)

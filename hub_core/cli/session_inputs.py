@@ -52,10 +52,8 @@ class SessionInputs(SessionState):
     ) -> OpenedAlgorithm:
         """Open IN and find its reader; only the first bytes are read.
 
-        `more`: further files of one job; by default those of the command line after IN.
-
-        `source_format`: name of the reader, None to choose it by suffix and content. Raises
-        `HubError`.
+        `source_format`: name of the reader, None to choose it by suffix and content. `more`:
+        further files of one job; by default those of the command line after IN. Raises `HubError`.
         """
         from hub_core.pipeline.inputs import open_algorithm
 

@@ -88,11 +88,11 @@ class SessionOutputs(SessionState):
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> Written:
-        """Write a model completely or not at all.
+        """Write a model completely or not at all, and report the losses.
 
         `losses`: losses of the `work` before the writing, reported with those of the writer. Under
-        `request.strict` any loss raises `LossyError`, and nothing is written. If OUT is a folder
-        with a slash at its end, the file in it is named after the collective.
+        `request.strict` any loss raises `LossyError`, and nothing is written. In an OUT that ends
+        with a slash, the file is named after the collective, or `workload`.
         """
         from hub_core.pipeline.outputs import write
 
@@ -248,7 +248,7 @@ def _policy(is_strict: bool) -> LossPolicy:
 
 
 def _stem(opened: OpenedAlgorithm) -> str:
-    """Return the name of the input without the suffix of its format.
+    """Return the name of the input without its last suffix; a prefix of rank files as it is.
 
     `algorithm` for standard input and for inputs that are no files.
     """

@@ -161,7 +161,7 @@ def data_kept_apart() -> Iterator[None]:
     """Redirect output of the body to file descriptor 1 to standard error.
 
     Native code and child processes of a plugin write there without `sys.stdout`, and would mix
-    their output with data.
+    their output with data. No effect if one of the streams is closed.
     """
     if sys.stdout is not None:
         sys.stdout.flush()

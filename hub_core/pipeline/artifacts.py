@@ -58,8 +58,9 @@ class Destination:
         """Write all contents or none, and return the paths in order; empty for standard output.
 
         Each content is written as soon as the iterator yields it. On errors and on Ctrl-C, no new
-        file remains and the previous files are restored. Raises `UsageError` if the destination
-        cannot be written, or if the files would mix with an older set.
+        file remains and the previous files are restored; standard output and devices get all
+        contents in one write. For files, raises `UsageError` if the destination cannot be written,
+        or if the files would mix with an older set.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))

@@ -83,9 +83,10 @@ def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> Ch
 
 
 def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
-    """Add a warning to a report without errors if the newest versions ignore such files.
+    """Add a warning to a report without errors if the newest version ignores such files.
 
-    The report is returned unchanged if the check has no version table.
+    The report is returned unchanged if it has errors, if the check has no version table, or if the
+    newest version uses such files.
     """
     newest = check.versions[-1] if check.versions else None
     if newest is None or newest.uses_files or not report.ok:

@@ -127,12 +127,12 @@ def exact_time(
 ) -> ExactTime:
     """Compute the time of a simulation in picoseconds, for ratios to lower bounds.
 
-    `time_ns`: the time that `backend` returned. Simulators drop fractions of a nanosecond of every
-    message, as ASTRA-sim does, so that a time near a bound may be below it. If the time is within
-    2 % of the bound `near_ps` (None: always), a simulator that scales runs again on a network
-    slowed down by 10^6, on which it counts femtoseconds. The slack is then 1 fs per step of the
-    algorithm, otherwise 1 ns per step, plus the rounding error of doubles above 2^50 ps. Times more
-    than 2 % above the bound have no slack.
+    `time_ns`: the time that `backend` returned; None gives an unknown time. Simulators drop
+    fractions of a nanosecond of every message, as ASTRA-sim does, so that a time near a bound may
+    be below it. If the time is within 2 % of the bound `near_ps` (None: always), a simulator that
+    scales runs again on a network slowed down by 10^6, on which it counts femtoseconds. The slack
+    is then 1 fs per step of the algorithm, otherwise 1 ns per step, plus the rounding error of
+    doubles above 2^50 ps. Times more than 2 % above the bound have no slack.
     """
     if time_ns is None:
         return ExactTime(None)

@@ -245,7 +245,7 @@ def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
 def _check_npus(request: SynthesisRequest) -> None:
     """Raise `UsageError` unless there is one NPU per rank, all different, and all NPUs exist.
 
-    The NPUs that the request adds as relays must exist too.
+    The NPUs whose steps are requested (`wanted`) must exist too.
     """
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:

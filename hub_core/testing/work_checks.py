@@ -228,8 +228,8 @@ def _find_simulation_problem(
 ) -> str | None:
     """Return the first problem of a simulation, or None.
 
-    Finish times must be one whole number of ns, or None, per rank, and equal in `repetition`; step
-    times must fit.
+    Finish times must be one whole number of ns, or None, per rank. Finish times and loads of links
+    must be equal in `repetition`, and step times must fit.
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:

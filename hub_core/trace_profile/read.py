@@ -139,7 +139,7 @@ class _Reader:
         """Read all files, some megabytes at a time, and return the algorithm.
 
         `size`: size in bytes of the collective of a foreign trace, None if unknown. Raises
-        `InputError` for invalid files.
+        `InputError` or `TraceError` for invalid files.
         """
         # Only the bytes of one batch are in memory.
         chunks = [self._decode_chunk(files) for files in in_batches(self._open_files())]
@@ -195,7 +195,8 @@ class _Reader:
         """Decode the steps of some files of consecutive ranks.
 
         Also counts dropped dependencies, and attributes that the model does not represent. Raises
-        `InputError` or `TraceError` for nodes that are no steps.
+        `TraceError` for invalid nodes and nodes that are no steps, `InputError` for metadata
+        without the numbers of steps or units.
         """
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)

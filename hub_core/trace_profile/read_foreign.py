@@ -52,7 +52,7 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
     """Convert each node to a step, in file order; buffers are unknown.
 
     Messages of a connection have the channel `tag % TAG_MODULUS`; COMP nodes become COMPUTE steps.
-    Raises `InputError` for attributes out of range and messages without a size.
+    Raises `TraceError` for attributes out of range and messages without a size.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)
@@ -83,7 +83,7 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Raise `InputError` for a trace that is no algorithm.
+    """Raise `TraceError` for a trace that is no algorithm.
 
     Such a trace has collective, memory or metadata nodes (then it is called a workload), nodes of
     an unknown type, or messages without peer or tag.
@@ -123,7 +123,7 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
     """Return the sizes of messages as given: bytes, and the three columns of chunks; 0 if missing.
 
-    If a message has both, its bytes are used. Raises `InputError` for a message with neither.
+    If a message has both, its bytes are used. Raises `TraceError` for a message with neither.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}

@@ -37,7 +37,7 @@ def profile_chunk(
     """Convert a batch of nodes to steps and their dependencies.
 
     `step_counts`: per file, from its metadata. The placeholder of a rank without steps is no step.
-    Raises `InputError` for nodes, sizes and numbers of steps that contradict the profile.
+    Raises `TraceError` for nodes, sizes and numbers of steps that contradict the profile.
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")
@@ -92,7 +92,7 @@ def _build_columns(
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
     """Return the other end of every message, -1 for other nodes.
 
-    Raises `InputError` for messages without region, tag or other end, and if this end is given and
+    Raises `TraceError` for messages without region, tag or other end, and if this end is given and
     is another rank.
     """
     fields.require("region", fields.is_message)
@@ -109,7 +109,7 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 
 
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
-    """Raise `InputError` for a message whose size in bytes is not that of its region.
+    """Raise `TraceError` for a message whose size in bytes is not that of its region.
 
     The metadata must then have the size of the collective. `count`: units of each node.
     """
@@ -147,7 +147,7 @@ def _read_regions(
     """Return buffer and offset of both operands of every node, and its count in units.
 
     An unused operand is (UNKNOWN, 0); the receiving half of a receive-reduce gets the operands of
-    the second half. Raises `InputError` if both regions of a node differ in their count.
+    the second half. Raises `TraceError` if both regions of a node differ in their count.
     """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
@@ -170,7 +170,7 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
     """Return the masks of the receiving and of the combining halves of receive-reduce steps.
 
     The halves must be adjacent; the second must depend only on the first, and all other nodes only
-    on the second. Raises `InputError` otherwise.
+    on the second. Raises `TraceError` otherwise.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     is_pair = _find_combining_halves(fields, is_half)
@@ -219,7 +219,7 @@ def _build_mask(rows: Int64Array, count: int) -> BoolArray:
 
 
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
-    """Raise `InputError` for the first file whose number of steps is not that in its metadata.
+    """Raise `TraceError` for the first file whose number of steps is not that in its metadata.
 
     `is_first`: the nodes that are counted as steps.
     """
@@ -253,7 +253,7 @@ def _convert_edges(
 ) -> Edges:
     """Convert edges between nodes to edges between steps.
 
-    The edge inside a receive-reduce is dropped. Raises `InputError` if the placeholder of a rank
+    The edge inside a receive-reduce is dropped. Raises `TraceError` if the placeholder of a rank
     without steps has a dependency.
     """
     external = edges.only(~is_combine[edges.children])

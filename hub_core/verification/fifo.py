@@ -30,7 +30,10 @@ class FifoBuffers:
     """The messages of an algorithm by connection, to check different buffer sizes for deadlock."""
 
     def __init__(self, steps: StepTable, messages: Messages) -> None:
-        """Sort the messages by connection, and by FIFO order within a connection."""
+        """Sort the messages by connection and FIFO order, and separate fused instructions.
+
+        The dependency inside a fused instruction is replaced by edges between its transfers later.
+        """
         send, receive = messages.send, messages.receive
         # Messages ascend in their send row, which is FIFO order within a connection.
         keys = connection_keys(steps.rank[send], steps.peer[send], steps.channel[send])
