@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from hub_core.cli.jobs.job_path import PathNode, critical_path, job_partners
+from hub_core.cli.jobs.job_record import (
+    CommunicationItem,
+    CriticalPathItem,
+    GroupCommunicationItem,
+    PathNodeItem,
+)
 from hub_core.cli.jobs.workloads import collective_name
 from hub_core.columns import Int64Array, distinct
 from hub_core.model import JobCollective, NodeKind, Workload
-
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
 
 LISTED_NODES = 20
 # Codes of messages follow those of collectives.
@@ -228,42 +231,42 @@ def node_name(workload: Workload, row: int) -> str:
     return workload.names[name] if name >= 0 else f"node {nodes.identity[row]}"
 
 
-def report_object(workload: Workload, report: JobReport) -> dict[str, JsonValue]:
-    """Convert the report to JSON, as in `collhub/report-simulate-workload-1`."""
-    top = sorted(report.path, key=lambda node: -node.duration_ns)[:LISTED_NODES]
-    return {
-        "rank_compute_ns": list(report.rank_compute_ns),
-        "communication": [_spent_to_json(spent) for spent in report.spent],
-        "groups": [{"group": name, **_spent_to_json(spent)} for name, spent in report.groups],
-        "critical_path": {
-            "nodes": len(report.path),
-            "ranks": len({int(workload.nodes.rank[node.row]) for node in report.path}),
-            "ns_by_kind": {**path_shares(workload, report.path)},
-            "longest": [_node_to_json(workload, node) for node in top],
-        },
-    }
+def create_communication_item(spent: Spent) -> CommunicationItem:
+    """Return the time of the calls of one kind for the JSON report."""
+    return CommunicationItem(
+        kind=spent.kind,
+        ranks=spent.ranks,
+        bytes=spent.bytes if spent.bytes >= 0 else None,
+        calls=spent.calls,
+        time_ns=spent.time_ns,
+        exposed_ns=spent.exposed_ns,
+        most_exposed_ns=spent.most_ns,
+        waiting_ns=spent.waiting_ns,
+    )
 
 
-def _spent_to_json(spent: Spent) -> dict[str, JsonValue]:
-    return {
-        "kind": spent.kind,
-        "ranks": spent.ranks,
-        "bytes": spent.bytes if spent.bytes >= 0 else None,
-        "calls": spent.calls,
-        "time_ns": spent.time_ns,
-        "exposed_ns": spent.exposed_ns,
-        "most_exposed_ns": spent.most_ns,
-        "waiting_ns": spent.waiting_ns,
-    }
+def create_group_item(group: str, spent: Spent) -> GroupCommunicationItem:
+    """Return the time of the collectives of a process group for the JSON report."""
+    return GroupCommunicationItem(group=group, **structs.asdict(create_communication_item(spent)))
 
 
-def _node_to_json(workload: Workload, node: PathNode) -> dict[str, JsonValue]:
+def create_path_item(workload: Workload, report: JobReport) -> CriticalPathItem:
+    """Return the critical path for the JSON report; of its nodes, only the longest ones."""
     nodes = workload.nodes
-    return {
-        "rank": int(nodes.rank[node.row]),
-        "node": int(nodes.identity[node.row]),
-        "name": node_name(workload, node.row),
-        "kind": node_sort(workload, node.row),
-        "start_ns": node.start_ns,
-        "end_ns": node.end_ns,
-    }
+    top = sorted(report.path, key=lambda node: -node.duration_ns)[:LISTED_NODES]
+    return CriticalPathItem(
+        nodes=len(report.path),
+        ranks=len({int(nodes.rank[node.row]) for node in report.path}),
+        ns_by_kind=path_shares(workload, report.path),
+        longest=[
+            PathNodeItem(
+                rank=int(nodes.rank[node.row]),
+                node=int(nodes.identity[node.row]),
+                name=node_name(workload, node.row),
+                kind=node_sort(workload, node.row),
+                start_ns=node.start_ns,
+                end_ns=node.end_ns,
+            )
+            for node in top
+        ],
+    )

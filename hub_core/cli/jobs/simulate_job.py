@@ -10,12 +10,11 @@ from hub_core.cli.jobs.workloads import LISTED
 from hub_core.cli.output import (
     folded_ranks,
     print_fields,
-    print_json,
     print_line,
     print_note,
     print_table,
 )
-from hub_core.cli.reports.report_objects import change_lines, change_object, diagnostic_object
+from hub_core.cli.reports.report_objects import change_lines
 from hub_core.model import (
     Diagnostic,
     ExitCode,
@@ -30,9 +29,10 @@ from hub_core.pipeline.simulation import TimingSource
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
+    from hub_core.cli.jobs.job_record import SimulateWorkloadReport
     from hub_core.cli.jobs.job_report import JobReport, Spent
     from hub_core.cli.session import Session
-    from hub_core.model import JsonValue, Workload
+    from hub_core.model import Workload
 
 UNLIMITED = {"slots": "unlimited"}
 _LISTED_SORTS = 8
@@ -87,7 +87,7 @@ def simulate_workload(
     if outputs.timeline_out is not None:
         _write_timeline(session, workload, times, outputs.timeline_out)
     if outputs.as_json:
-        print_json(_to_json(name, backend, request, times, unlimited, report))
+        session.print_report(_create_report(name, backend, request, times, unlimited, report))
     else:
         _print_times(request, times, unlimited, report)
         if report is not None:
@@ -148,35 +148,47 @@ def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | Non
     return job_report(workload, times.step_start_ns, times.step_end_ns)
 
 
-def _to_json(
+def _create_report(
     name: str,
     backend: str,
     request: WorkloadRequest,
     times: WorkloadTimes,
     unlimited: WorkloadTimes | None,
     report: JobReport | None,
-) -> dict[str, JsonValue]:
-    from hub_core.cli.jobs.job_report import report_object
+) -> SimulateWorkloadReport:
+    """Create the JSON report; without `report`, it has no times of nodes."""
+    # Imported here: the help of the command needs no numpy.
+    from msgspec import structs
 
-    document: dict[str, JsonValue] = {
-        "schema": "collhub/report-simulate-workload-1",
-        "source": name,
-        "backend": backend,
-        "topology": None if request.topology is None else request.topology.name,
-        "time_ns": times.time_ns,
-        "rank_finish_ns": list(times.rank_finish_ns),
-        "rank_exposed_ns": list(times.rank_exposed_ns),
-        "slots": times.slots,
-        **TimingSource(backend, machine=times.machine).document(),
-        "changes": [change_object(change) for change in times.changes],
-        "details": dict(times.details),
-        "diagnostics": [diagnostic_object(finding) for finding in times.diagnostics],
-    }
-    if report is not None:
-        document |= report_object(request.workload, report)
-    if unlimited is not None:
-        document["unlimited_time_ns"] = unlimited.time_ns
-    return document
+    from hub_core.cli.jobs import job_report
+    from hub_core.cli.jobs.job_record import SimulateWorkloadReport
+    from hub_core.reports import UNSET, list_findings
+
+    source_of_times = TimingSource(backend, machine=times.machine)
+    document = SimulateWorkloadReport(
+        source=name,
+        backend=backend,
+        topology=None if request.topology is None else request.topology.name,
+        time_ns=times.time_ns,
+        rank_finish_ns=times.rank_finish_ns,
+        rank_exposed_ns=times.rank_exposed_ns,
+        slots=times.slots,
+        timing=source_of_times.note,
+        machine=source_of_times.machine_record(),
+        changes=times.changes,
+        details=times.details,
+        diagnostics=list_findings(times.diagnostics),
+        unlimited_time_ns=UNSET if unlimited is None else unlimited.time_ns,
+    )
+    if report is None:
+        return document
+    return structs.replace(
+        document,
+        rank_compute_ns=report.rank_compute_ns,
+        communication=[job_report.create_communication_item(spent) for spent in report.spent],
+        groups=[job_report.create_group_item(name, spent) for name, spent in report.groups],
+        critical_path=job_report.create_path_item(request.workload, report),
+    )
 
 
 def _print_times(

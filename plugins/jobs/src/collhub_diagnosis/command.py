@@ -48,7 +48,7 @@ def diagnose(
     with context.progress("matching operations"):
         verdict = diagnose_evidence(evidence)
     if as_json:
-        context.print_json(report.verdict_document(verdict))
+        context.print_report(report.create_report(verdict))
     else:
         _print(context, verdict)
     if picture is not None:

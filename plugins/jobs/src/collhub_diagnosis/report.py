@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collhub_diagnosis.verdict import Finding, Verdict, WaitLine, format_ranks
+from collhub_diagnosis.diagnosis_record import (
+    DiagnoseReport,
+    DiagnosisFinding,
+    RankSizesItem,
+    WaitItem,
+)
+from collhub_diagnosis.verdict import Finding, Verdict, format_ranks
 from hub_core.plugin_api import WaitForGraph, WaitingRanks
 
-SCHEMA = "collhub/report-diagnose-1"
 MAX_LINES = 40
 
 _MEANINGS = {
@@ -23,23 +28,33 @@ _MEANINGS = {
 }
 
 
-def verdict_document(verdict: Verdict) -> dict[str, object]:
-    """Return the JSON document of a verdict."""
-    return {
-        "schema": SCHEMA,
-        "kind": verdict.kind,
-        "fault": verdict.has_fault,
-        "culprits": list(verdict.culprits),
-        "waiting": list(verdict.waiting),
-        "group": list(verdict.group),
-        "sequence": verdict.sequence,
-        "missing_dumps": list(verdict.missing_dumps),
-        "findings": [_finding_object(finding) for finding in verdict.findings],
-        "waits": [_wait_object(line) for line in verdict.waits],
-        "notes": list(verdict.notes),
-        "dumps": verdict.dumps,
-        "operations": verdict.operations,
-    }
+def create_report(verdict: Verdict) -> DiagnoseReport:
+    """Create the JSON report of a verdict."""
+    return DiagnoseReport(
+        kind=verdict.kind,
+        fault=verdict.has_fault,
+        culprits=verdict.culprits,
+        waiting=verdict.waiting,
+        group=verdict.group,
+        sequence=verdict.sequence,
+        missing_dumps=verdict.missing_dumps,
+        findings=[_create_finding(finding) for finding in verdict.findings],
+        waits=[
+            WaitItem(
+                ranks=line.ranks,
+                awaited=line.awaited,
+                group=line.group,
+                description=line.description,
+                sequence=line.sequence,
+                operation=line.operation,
+                frames=line.frames,
+            )
+            for line in verdict.waits
+        ],
+        notes=verdict.notes,
+        dumps=verdict.dumps,
+        operations=verdict.operations,
+    )
 
 
 def create_picture(verdict: Verdict) -> WaitForGraph:
@@ -94,34 +109,22 @@ def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
     return ["waiting", "operation", "number", "group", "for", "issued at"], rows
 
 
-def _finding_object(finding: Finding) -> dict[str, object]:
-    return {
-        "kind": finding.kind,
-        "text": finding.text,
-        "culprits": list(finding.culprits),
-        "group": list(finding.group),
-        "description": finding.description,
-        "sequence": finding.sequence,
-        "operation": finding.operation,
-        "frames": list(finding.frames),
-        "sizes": [
-            {
-                "ranks": list(rank_sizes.ranks),
-                "input": [list(shape) for shape in rank_sizes.input_shapes],
-                "output": [list(shape) for shape in rank_sizes.output_shapes],
-            }
+def _create_finding(finding: Finding) -> DiagnosisFinding:
+    return DiagnosisFinding(
+        kind=finding.kind,
+        text=finding.text,
+        culprits=finding.culprits,
+        group=finding.group,
+        description=finding.description,
+        sequence=finding.sequence,
+        operation=finding.operation,
+        frames=finding.frames,
+        sizes=[
+            RankSizesItem(
+                ranks=rank_sizes.ranks,
+                input=rank_sizes.input_shapes,
+                output=rank_sizes.output_shapes,
+            )
             for rank_sizes in finding.sizes
         ],
-    }
-
-
-def _wait_object(line: WaitLine) -> dict[str, object]:
-    return {
-        "ranks": list(line.ranks),
-        "for": list(line.awaited),
-        "group": list(line.group),
-        "description": line.description,
-        "sequence": line.sequence,
-        "operation": line.operation,
-        "frames": list(line.frames),
-    }
+    )

@@ -22,7 +22,6 @@ from hub_core import (
     choose_timing,
     collective_rules_option,
     from_option,
-    loss_object,
     machine_option,
     number_option,
     output_option,
@@ -35,8 +34,9 @@ from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collhub_expansion.expand import Expanded
+    from collhub_expansion.expand_record import ExpandReport
     from hub_core import CollectiveRule
-    from hub_core.model import JsonValue, Workload
+    from hub_core.model import Workload
 
 
 _WARNING = Severity.WARNING
@@ -117,7 +117,8 @@ def expand(
         work="expansion",
     )
     if output.as_json:
-        context.print_json(_document(opened, target, topology, choices, expansion, written))
+        report = _create_report(opened, target, topology, choices, expansion, written)
+        context.print_report(report)
         return
     if out != "-":
         _print_report(context, workload, topology, choices, expansion)
@@ -239,45 +240,46 @@ def _print_report(
     context.print_table(head, rows, right=head[2:])
 
 
-def _document(
+def _create_report(
     opened: OpenedInput,
     target: OutputTarget,
     topology: Topology,
     choices: _Choices,
     expansion: Expanded,
     written: WrittenFiles,
-) -> dict[str, JsonValue]:
-    """Build the report that `--json` prints."""
-    return {
-        "schema": "collhub/report-expand-1",
-        "source": opened.name,
-        "from": opened.format_name,
-        "to": target.format_name,
-        "topology": topology.name,
-        "slots": choices["slots"],
-        "split": choices["split"],
-        "num_ranks": expansion.workload.num_ranks,
-        "nodes": len(expansion.workload.nodes),
-        "rules": [
-            {
-                "rule": use.rule.text,
-                "algorithms": list(use.makers),
-                "collectives": use.collectives,
-                "bytes": use.bytes,
-                "nodes": use.nodes,
-            }
+) -> ExpandReport:
+    from collhub_expansion.expand_record import ExpandReport, RuleUse, UsedAlgorithm
+    from hub_core.reports import list_losses
+
+    return ExpandReport(
+        source=opened.name,
+        source_format=opened.format_name,
+        target_format=target.format_name,
+        topology=topology.name,
+        slots=choices["slots"],
+        split=choices["split"],
+        num_ranks=expansion.workload.num_ranks,
+        nodes=len(expansion.workload.nodes),
+        rules=[
+            RuleUse(
+                rule=use.rule.text,
+                algorithms=tuple(use.makers),
+                collectives=use.collectives,
+                bytes=use.bytes,
+                nodes=use.nodes,
+            )
             for use in expansion.uses
         ],
-        "algorithms": [
-            {
-                "algorithm": algorithm.maker,
-                "collective": str(algorithm.kind),
-                "num_ranks": algorithm.num_ranks,
-                "bytes": algorithm.size,
-                "steps": algorithm.steps,
-            }
+        algorithms=[
+            UsedAlgorithm(
+                algorithm=algorithm.maker,
+                collective=str(algorithm.kind),
+                num_ranks=algorithm.num_ranks,
+                bytes=algorithm.size,
+                steps=algorithm.steps,
+            )
             for algorithm in expansion.algorithms
         ],
-        "artifacts": [str(path) for path in written.paths],
-        "losses": [loss_object(loss) for loss in written.losses],
-    }
+        artifacts=[str(path) for path in written.paths],
+        losses=list_losses(written.losses),
+    )

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from collhub_diagnosis.plugin import collhub_commands
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.report import verdict_document
+from collhub_diagnosis.report import create_report
 from collhub_diagnosis.verdict import diagnose_evidence
 
 from hub_core.model import InputError
+from hub_core.reports import to_json
 
 # kind, culprits, waiting, group, sequence; by torchfrtrace of PyTorch 2.14.1, corrected where two
 # ranks differ (both are named), where states differ (skew), and for ranks that only wait.
@@ -135,7 +136,7 @@ def test_2000_mutated_samples_give_a_verdict_or_an_error_with_the_file(
         started = time.process_time()
         message = name
         try:
-            verdict_document(diagnose_evidence(read_evidence([str(tmp_path / name)])))
+            to_json(create_report(diagnose_evidence(read_evidence([str(tmp_path / name)]))))
             verdicts += 1
         except InputError as error:
             message = str(error)
