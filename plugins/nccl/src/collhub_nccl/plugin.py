@@ -82,8 +82,11 @@ LOG_READER = FormatReader(
     samples="collhub_nccl.samples:log_samples",
 )
 
-# A line with two whole numbers after the collective: NCCL's and RCCL's files look alike.
-_TUNER_LINE = rb"(?m)^[ \t]*[A-Za-z]\w*[ \t]*,[ \t]*\d+[ \t]*,[ \t]*\d+[ \t]*,[ \t]*[A-Za-z]"
+# A heading, or a line with two whole numbers: NCCL's and RCCL's files look alike.
+_TUNER_LINE = (
+    rb"(?mi)^#\s*collective\w*,min_?bytes,max_?bytes"
+    rb"|^[ \t]*[a-z]\w*[ \t]*,[ \t]*\d+[ \t]*,[ \t]*\d+[ \t]*,[ \t]*[a-z]"
+)
 TUNER = SelectionWriter(
     Format(
         "nccl-tuner",
@@ -113,8 +116,8 @@ NCCLX_TUNER = SelectionWriter(
         "ncclx-tuner",
         "file of NCCLX's tuner, CSV or JSON: which of its built-in algorithms, by size",
         (".csv", ".json"),
-        # JSON with the list `rules`, or a line with a number or an interval and then a word.
-        rb'(?m)\A\s*\{\s*"rules"'
+        # JSON with the list `rules`, a heading, or a line with a number or an interval and a word.
+        rb'(?m)\A\s*\{\s*"rules"|^#\s*collective,bytesPerRank'
         rb"|^[ \t]*[A-Za-z]\w*[ \t]*,[ \t]*(?:\*|\d*|[\[(][\d ]*,[\d ]*[\])])[ \t]*,[ \t]*[A-Za-z]",
         Layout.FOLDER,
     ),

@@ -65,10 +65,11 @@ Defect = tuple[str, str, str]
 def own_algorithms(kind: CollectiveKind, num_ranks: int, num_nodes: int) -> Mapping[str, str]:
     """Return NCCL's algorithms by the name of the hub's algorithm; empty for other collectives.
 
-    Parallel aggregated trees are included for one rank on each node only.
+    Trees are included for several nodes only: on one node NCCL runs them as a chain, which is not
+    faster than its ring. Parallel aggregated trees are included for one rank on each node only.
     """
     if kind is CollectiveKind.ALL_REDUCE:
-        return _OF_ALL_REDUCE
+        return _OF_ALL_REDUCE if num_nodes > 1 else _RINGS
     if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
         return _WITH_PAT if num_nodes == num_ranks else _RINGS
     return _RINGS if kind in COLLECTIVES.values() else {}

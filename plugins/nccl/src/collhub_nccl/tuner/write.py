@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collhub_machine_profiles.nccl_choice import find_choice_windows
-from collhub_machine_profiles.nccl_costs import Communicator
+from collhub_machine_profiles.nccl_choice import find_choice_windows, launch_of
+from collhub_machine_profiles.nccl_costs import Communicator, list_alternatives
 
 from collhub_nccl.options import NcclxTunerOptions, RcclTunerOptions, TunerOptions
 from collhub_nccl.tuner.ncclx import CSV_FILE, JSON_FILE
@@ -25,8 +25,9 @@ from collhub_nccl.tuner.rules import (
     Range,
     TunerRule,
     find_uncovered,
+    subtract,
 )
-from hub_core.model import CollectiveKind, Loss
+from hub_core.model import CollectiveKind, Loss, format_bytes
 from hub_core.plugin_api import Artifact, SelectedWindow, Selection, WriteResult
 from hub_core.selections import first_of_kinds, own_windows
 
@@ -35,6 +36,10 @@ _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
 # Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 and later), and
 # rings are faster than trees between nodes, by the cost model of NCCL.
 _NVLS_FROM, _RINGS_FROM = 2 << 20, 4 << 20
+_RCCL_HEADER = "# collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks"
+_NCCLX_HEADER = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks"
+# Times of larger calls are extrapolated.
+_LARGEST_COMPARED = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
     option states one.
     """
     tuned = _tune_rules(selection, "RCCL", options.channels, options.ll_below, None)
-    lines = [_format_title(selection)]
+    lines = [_format_title(selection), _RCCL_HEADER]
     lines += [_format_line(rule, default_channels=ANY) for rule in tuned.rules]
     notes = [f"set NCCL_TUNER_CONFIG_FILE to {RCCL_FILE}; ROCm 7.13 or later reads it"]
     return _create_result(RCCL_FILE, "\n".join([*lines, ""]), tuned, notes)
@@ -126,7 +131,7 @@ def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult
     if options.form == "json":
         file, text = JSON_FILE, _format_json(rules)
     else:
-        lines = [_format_title(selection), *map(_format_ncclx_line, rules)]
+        lines = [_format_title(selection), _NCCLX_HEADER, *map(_format_ncclx_line, rules)]
         file, text = CSV_FILE, "\n".join([*lines, ""])
     notes = [f"set NCCLX_TUNER_CONFIG_FILE to {file}"]
     if communicator is not None:
@@ -167,9 +172,18 @@ def _tune_rules(
         )
         for window in windows:
             algorithm = names[window.algorithm]
-            parts = _choose_protocols(kind, window, algorithm, ll_below, communicator)
-            for sizes, protocol in parts:
-                rules.append(TunerRule(0, kind, sizes, algorithm, protocol, channels, *numbers))
+            for sizes, protocol in _choose_protocols(
+                kind, window, algorithm, ll_below, communicator
+            ):
+                rule = TunerRule(0, kind, sizes, algorithm, protocol, channels, *numbers)
+                slower = _find_slower_sizes(selection, communicator, rule, window.sizes)
+                rest = [sizes]
+                for first, last, size in slower:
+                    rest = subtract(rest, (first, last))
+                    where = f"{kind}, {format_bytes(size)}"
+                    text = f"{library}'s own choice is faster than its {algorithm} there, and stays"
+                    losses.append(Loss("algorithm", where, text))
+                rules += [replace(rule, sizes=part) for part in rest]
     return _TunedRules(rules, losses, communicator)
 
 
@@ -201,6 +215,52 @@ def _choose_protocols(
     for first, last, protocol in parts:
         if first <= last:
             yield (first, last), protocol
+
+
+def _find_slower_sizes(
+    selection: Selection,
+    communicator: Communicator | None,
+    rule: TunerRule,
+    sizes: Sequence[int],
+) -> Iterator[tuple[int, int, int]]:
+    """Yield ranges of NCCL's own choice in which the choice of a rule is slower, with one size.
+
+    The times are those of the machine's profile, by its table or model. The choice is slower in a
+    range if it is slower at one of the tuned `sizes` or at an end of the common range. Nothing for
+    unknown machines and for several nodes, for which no model of a given choice exists.
+    """
+    if communicator is None or selection.network is None or communicator.nodes > 1:
+        return
+    # Imported here: they need numpy, which files for other networks do without.
+    from collhub_machine_profiles import find_profile
+    from collhub_machine_profiles.nccl_baseline import expected_time, expected_time_of_choice_us
+
+    profile = find_profile(selection.network)
+    if profile is None:
+        return
+    kind, named = str(rule.kind), (rule.algorithm, rule.protocol)
+    (alternative,) = (
+        one
+        for one in list_alternatives(communicator, kind)
+        if (one.algorithm, one.protocol) == named
+    )
+    windows = find_choice_windows(communicator, kind)
+    for first, last, best in windows:
+        if best.algorithm == rule.algorithm:
+            continue
+        end = LARGEST if last == windows[-1][1] else last
+        low, high = max(first, rule.sizes[0], 1), min(end, rule.sizes[1], _LARGEST_COMPARED)
+        for size in sorted({low, high, *(size for size in sizes if low <= size <= high)}):
+            if low > high:
+                break
+            choice = launch_of(communicator, kind, alternative, size)
+            time_us = expected_time_of_choice_us(profile, communicator, kind, size, choice)
+            default = expected_time(
+                profile, kind, communicator.ranks, 1, size, communicator.version
+            )
+            if time_us is not None and default is not None and time_us > default.time_us:
+                yield first, end, size
+                break
 
 
 def _find_communicator(selection: Selection) -> Communicator | None:
