@@ -108,6 +108,8 @@ class _DumpParser:
         if not has_completed:
             self.complete_batches()
         status = self.parse_status()
+        first, count = self.numbers["record_id"][:1], len(entries)
+        is_gapless = not first or self.numbers["record_id"] == list(range(count))
         groups = {
             self.find_group(name, description) for name, (_, description, _) in members.items()
         }
@@ -125,6 +127,7 @@ class _DumpParser:
                 for operation in self.operations
             ),
             tuple(self.notes),
+            not has_completed and not is_gapless,
         )
 
     def complete_batches(self) -> None:

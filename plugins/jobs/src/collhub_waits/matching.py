@@ -26,6 +26,9 @@ from collhub_waits.mismatches import (
 from collhub_waits.records import Call, Records, State
 from hub_core.columns import Int64Array
 
+CLEAR_RATIO = 4
+"""Ratio between two distances of time from which on the smaller one identifies a pair of ends."""
+
 
 class Arrival(Enum):
     """State of an operation on another rank, as far as the dumps show it."""
@@ -67,6 +70,7 @@ class Matching:
         self._participants: dict[int, tuple[Partner, ...]] = {}
         self._partners_of_message: dict[int, tuple[Partner, ...]] = {}
         self._offsets: dict[tuple[int, int, int], int | None] = {}
+        self._has_first: dict[tuple[int, int], bool] = {}
         self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
@@ -202,9 +206,29 @@ class Matching:
         return ranks[call.source], ranks[call.destination]
 
     def _has_lost_messages(self, key: tuple[int, int, int]) -> bool:
-        """Whether a ring buffer of a pair of ranks may have lost messages between them."""
-        dumps = (self.records.dumps.get(rank) for rank in key[1:])
-        return any(dump is not None and dump.is_overwritten for dump in dumps)
+        """Whether the dumps of a pair of ranks may lack messages between them.
+
+        Nothing of a group is lost if its first recorded number is 1 and other entries precede it,
+        so that its batch is not cut. Dumps of active operations lack the completed ones.
+        """
+        return any(self._has_lost_on(rank, key[0]) for rank in key[1:])
+
+    def _has_lost_on(self, rank: int, group: int) -> bool:
+        dump = self.records.dumps.get(rank)
+        if dump is None:
+            return False
+        if self.records.has_only_active and not dump.has_completed:
+            return True
+        return dump.is_overwritten and not self._has_first_message(rank, group)
+
+    def _has_first_message(self, rank: int, group: int) -> bool:
+        """Whether all calls of the first messages of a group on a rank are recorded."""
+        if (rank, group) not in self._has_first:
+            columns = self.records.dumps[rank].columns
+            rows = np.flatnonzero((columns["group"] == group) & columns["is_p2p"])
+            is_whole = len(rows) > 0 and rows[0] > 0 and columns["sequence"][rows[0]] == 1
+            self._has_first[rank, group] = bool(is_whole)
+        return self._has_first[rank, group]
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
         """Return the position of a send minus that of its receive in the lists of their pair."""
@@ -215,17 +239,19 @@ class Matching:
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
         """Return the offset of a pair of ranks, computed from its recorded messages.
 
-        If a ring buffer lost entries, the last completed send and receive are a pair. None if an
-        incomplete message may be lost: the oldest message in an overwritten buffer has not started.
+        If entries are lost, the last completed send and receive are a pair, unless one of them
+        completed before its other end: then their times show it. None if the dumps do not decide
+        it: the oldest message in an overwritten buffer has not started, completed messages are left
+        out, or the times are not clear.
         """
         if not self._has_lost_messages(key):
             return 0
         state = self.records.columns["state"]
         counts = []
         for rank, message_ends in zip(key[1:], self._messages[key], strict=True):
-            dump = self.records.dumps.get(rank)
-            is_overwritten = dump is not None and dump.is_overwritten
-            if is_overwritten and (
+            if self.records.has_only_active and not self.records.dumps[rank].has_completed:
+                return None
+            if self._has_lost_on(rank, key[0]) and (
                 not message_ends or state[message_ends[0].row] == State.SCHEDULED
             ):
                 return None
@@ -234,31 +260,39 @@ class Matching:
             )
             counts.append(max(done, default=0))
         sends, receives = self._messages[key]
-        if self._is_partner_in_batch(sends[: counts[0]], receives, counts[1]):
+        is_send_ahead = self._is_partner(sends[: counts[0]], receives, counts[1])
+        is_receive_ahead = self._is_partner(receives[: counts[1]], sends, counts[0])
+        if is_send_ahead is None or is_receive_ahead is None:
+            return None
+        if is_send_ahead:
             counts[1] += 1
-        elif self._is_partner_in_batch(receives[: counts[1]], sends, counts[0]):
+        elif is_receive_ahead:
             counts[0] += 1
         return counts[0] - counts[1]
 
-    def _is_partner_in_batch(
+    def _is_partner(
         self, completed: Sequence[_End], partners: Sequence[_End], position: int
-    ) -> bool:
+    ) -> bool | None:
         """Whether the last completed end belongs to the first incomplete end of the other list.
 
-        A message within an incomplete batch may be complete. Both ends are issued at nearly one
-        time, so the other end is the one whose time is nearer.
+        A send may complete before its receive, and a message within a batch before the batch. Both
+        ends are issued at nearly one time, so the other end is the one whose time is nearer. None
+        if neither is much nearer, or if the previous end is not recorded.
         """
         if not completed or position >= len(partners):
             return False
         row = partners[position].row
-        if len(self.records.tables.calls[int(self.records.columns["calls"][row])]) < 2:
-            return False
         created = self.records.columns["created_ns"]
-        previous = partners[position - 1].row if position else self.records.first_row_of(row)
-        if previous == row:
+        if position and partners[position - 1].row == row:
             return True
+        if not position:
+            return None
         time = int(created[completed[-1].row])
-        return abs(int(created[row]) - time) < abs(int(created[previous]) - time)
+        distance = abs(int(created[row]) - time)
+        previous = abs(int(created[partners[position - 1].row]) - time)
+        if max(distance, previous) < CLEAR_RATIO * min(distance, previous) or distance == previous:
+            return None
+        return distance < previous
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
         partners: dict[int, Partner] = {}

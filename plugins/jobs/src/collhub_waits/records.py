@@ -154,6 +154,8 @@ class Dump:
 
     `status` is by group number. `is_overwritten`: the ring buffer lost the oldest entries.
     `has_completed`: completed operations are recorded. `records_starts`: so are starts.
+    `has_gaps`: no operation is completed and record numbers are missing, as in dumps of active
+    operations only (TORCH_INCLUDE_ONLY_ACTIVE).
     """
 
     rank: int
@@ -166,6 +168,7 @@ class Dump:
     has_completed: bool
     records_starts: bool
     notes: tuple[str, ...] = ()
+    has_gaps: bool = False
 
     def __len__(self) -> int:
         return len(self.columns["group"])
@@ -246,6 +249,11 @@ class Records:
             for group in self.dumps[rank].groups:
                 members.setdefault(group, []).append(rank)
         return {group: tuple(ranks) for group, ranks in members.items()}
+
+    @cached_property
+    def has_only_active(self) -> bool:
+        """Whether the dumps of the job leave out completed operations: one of them shows gaps."""
+        return any(dump.has_gaps for dump in self.dumps.values())
 
     @cached_property
     def missing_dumps(self) -> tuple[int, ...]:

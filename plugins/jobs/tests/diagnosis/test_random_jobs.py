@@ -12,6 +12,8 @@ from dump_variants import Change, keep_active, keep_newest, write_json_values, w
 from random_jobs import FAULTS, Truth, random_job
 from simulated_job import SimulatedJob
 
+# Jobs in which messages complete early, batches are cut, or completed entries are left out.
+HARD_SEEDS = (106, 117, 130, 537, 587, 722, 816, 924, 1157, 1275, 1283, 1989, 2077, 2121, 2187)
 SEEDS = range(8 * len(FAULTS))
 VARIANT_SEEDS = range(4 * len(FAULTS))
 BACKENDS = ("hccl", "ncclx", "rccl", "xccl", "mccl")
@@ -64,7 +66,7 @@ def test_json_dumps_give_the_same_verdict(tmp_path: Path, seed: int) -> None:
     check_verdict(diagnose_evidence(read_evidence([str(tmp_path)])), job, truth)
 
 
-@pytest.mark.parametrize("seed", VARIANT_SEEDS)
+@pytest.mark.parametrize("seed", [*VARIANT_SEEDS, *HARD_SEEDS])
 def test_dumps_of_active_operations_blame_no_other_rank(tmp_path: Path, seed: int) -> None:
     job, truth, _ = random_job(seed)
     check_part(diagnose(job, tmp_path, keep_active), truth)
@@ -87,13 +89,11 @@ def test_missing_dumps_never_cause_the_blame_of_another_rank(tmp_path: Path, see
 
 
 @pytest.mark.parametrize("with_status", [True, False])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *HARD_SEEDS])
 def test_overwritten_entries_never_cause_the_blame_of_another_rank(
     tmp_path: Path, seed: int, with_status: bool
 ) -> None:
-    job, truth, fault = random_job(seed)
-    if fault == "skew" and any(one.call.peer >= 0 for one in job.issued[0]):
-        pytest.skip("a message that is in flight cannot be told from one that is not sent")
+    job, truth, _ = random_job(seed)
     check_part(diagnose(job, tmp_path, keep_newest(seed, with_status=with_status)), truth)
 
 
