@@ -158,15 +158,15 @@ class ExpectedPart:
 def compute_expected_parts(
     collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
 ) -> Iterator[ExpectedPart] | None:
-    """Return the required contents of every rank's OUTPUT, part by part.
+    """Yield the required contents of every rank's OUTPUT, part by part; ranks without result are
+    skipped.
 
-    Ranks without a defined result are skipped. None for a contract without result. Parts are
-    generated one by one, because all of them together would be as large as the data of a run.
-    `is_exact`: reductions are exact in any order. Otherwise, for floating-point sums and
-    products of k contributions, the bound is k eps sum |x|, or k eps |product| (Higham, Accuracy
-    and Stability of Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1
-    to the next number: twice the first-order error of k - 1 roundings and the division of an
-    average.
+    Returns None for a contract without defined result. Parts are generated one by one, because all
+    of them together would be as large as the data of a run. `is_exact`: reductions are exact in any
+    order. Otherwise, for floating-point sums and products of k contributions, the bound is k eps
+    sum |x|, or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms, sections
+    3.1 and 4.2), where eps is the distance from 1 to the next number: twice the first-order error
+    of k - 1 roundings and the division of an average.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:

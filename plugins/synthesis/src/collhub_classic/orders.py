@@ -43,13 +43,14 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
 def find_disjoint_rings(
     topology: Topology, npus: Sequence[int], max_rings: int
 ) -> list[Int64Array]:
-    """Find up to `max_rings` rings through all ranks without a common link.
+    """Find up to `max_rings` rings through all ranks that share no link; at least one is returned.
 
-    If there is none, one as numbered. If all ranks are directly linked: strides coprime to their
-    number. Otherwise a depth-first search over the direct links that previous rings left, which
-    prefers ranks with the fewest onward links. If it fails but groups are of equal size, a ring for
-    every member: it enters each group there and leaves it one member before, as NCCL's rings use
-    one network card each.
+    If all ranks are directly linked, the rings are the strides that are coprime to the number of
+    ranks. Otherwise a depth-first search uses the direct links that previous rings left; it prefers
+    ranks with the fewest onward links. If the search fails but groups have equal sizes, there is a
+    ring for every member number: it enters each group there and leaves it one member before, as
+    NCCL's rings use one network card each. If nothing fits, or there are more than `_MAX_RANKS`
+    ranks, the only ring is in the order of numbers.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].

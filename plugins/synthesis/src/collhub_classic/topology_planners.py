@@ -126,9 +126,10 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of the option, or those of the topology (`default_sizes`), without 1s.
+    """Return the sizes of the option, or those of the topology (`default_sizes`); sizes of 1 are
+    dropped.
 
-    At least [1]. Raises `UsageError` if the product is not the number of ranks.
+    If all are 1, the result is [1]. Raises `UsageError` if the product is not the number of ranks.
     """
     option_text = cast("GridOptions", task.options).sizes
     sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)

@@ -108,11 +108,12 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best rate x of trees if each node roots `per_root` trees of weight 1.
+    """Compute the best rate x, per unit of a node's weight, if each node roots `per_root` trees of
+    weight 1.
 
-    As in `all_gather_rate`, per unit of a node's weight. The smallest factor U such that the
-    capacities floor(U * c) suffice is a multiple of 1 / c for some capacity c: one binary search
-    per distinct capacity; x = per_root / U.
+    Weights are as in `all_gather_rate`. The smallest factor U such that the capacities floor(U * c)
+    suffice is a multiple of 1 / c for some capacity c: one binary search per distinct capacity; x =
+    per_root / U.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)

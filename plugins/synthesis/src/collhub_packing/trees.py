@@ -132,8 +132,8 @@ def pack_rooted_trees(
     Weights are integers. Trees grow arc by arc, each arc as wide as leaves enough for the remaining
     weight: one flow per trial, at most one trial per arc and width (Lovasz 1976; Berczi and Frank
     2010). Of the packings of `seeds` random orders, the one with the fewest trees is returned, then
-    the smallest sum of weight times depth. Sorted by root, then decreasing weight. Raises
-    `InputError` if the weights do not fit, and for networks with switches.
+    the smallest sum of weight times depth. Trees are sorted by root, then by decreasing weight.
+    Raises `InputError` if the weights do not fit, and for networks with switches.
     """
     weights = np.asarray(sent, np.int64)
     if graph.has_switches:

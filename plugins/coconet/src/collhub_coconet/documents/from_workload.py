@@ -263,8 +263,8 @@ def _collect_arguments(
     """Collect the arguments that the statements declare, each once.
 
     If the header lists argument names, only these are returned, in its order; names that no
-    statement declares are skipped. Otherwise in the order of the first declaration. Raises
-    `InputError` if an argument is declared in two ways.
+    statement declares are skipped. Otherwise all arguments are in the order of their first
+    declaration. Raises `InputError` if an argument is declared in two ways.
     """
     fields_by_name: dict[str, Fields] = {}
     for fields in statements:

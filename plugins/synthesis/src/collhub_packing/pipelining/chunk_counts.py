@@ -26,10 +26,9 @@ _MIN_RELATIVE_GAIN = 1e-3
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks, 1..`maximum`, of approximately minimum `time(number)`.
 
-    Among numbers within 0.1 % of the minimum, the smallest. The search starts at the minimum of a
-    fit of the form above and continues from there in steps of sqrt(2), by `time` only. The links
-    may differ, since the coefficients are fitted. `time` is called for 1, 4, 16 and about four
-    large numbers.
+    Of the tried numbers within 0.1 % of the minimum, the smallest is returned. The search starts at
+    the minimum of a fit a + b q + c / q to the times of 1, 4, 16 and about four large numbers q,
+    and continues from there in steps of sqrt(2), guided by `time` only.
     """
     times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
     count = fitted_chunks(times, maximum)
