@@ -1,4 +1,4 @@
-"""Signatures of the JSON formats are disjoint: no content is recognised by two formats."""
+"""Signatures of formats are disjoint: no content is recognised by two formats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ from hub_core.testing.checked_plugin import load_declared_samples
 
 pytestmark = pytest.mark.needs_plugins
 
-# Formats without a signature, whose readers claim files of another format that are jobs.
-CLAIMED = {"chakra-json-workload": {"chakra-json"}}
+# Formats without a signature, whose readers claim files of another format that are jobs; and logs
+# of NCCL, of which a reader claims those with calls of all ranks.
+CLAIMED = {
+    "chakra-json-workload": {"chakra-json"},
+    "chakra-workload": {"chakra"},
+    "nccl-calls": {"nccl-calls", "nccl-log"},
+    "nccl-log": {"nccl-calls", "nccl-log"},
+}
 KINDS: tuple[tuple[Any, ...], ...] = ((FormatReader, WorkloadReader), (TopologyReader,))
 
 
@@ -29,8 +35,8 @@ def formats(registry: Registry, kinds: tuple[Any, ...]) -> dict[str, Format]:
     return {offer.name: offer.format for offer in offers}
 
 
-def json_samples(registry: Registry, kinds: tuple[Any, ...]) -> Iterator[tuple[str, str, bytes]]:
-    """Name of the format, name of the sample, and searched bytes of every JSON sample."""
+def samples(registry: Registry, kinds: tuple[Any, ...]) -> Iterator[tuple[str, str, bytes]]:
+    """Name of the format, name of the sample, and searched bytes of every sample."""
     for kind in kinds:
         for provided in registry.all(kind):
             offer: Any = provided.offer
@@ -38,25 +44,25 @@ def json_samples(registry: Registry, kinds: tuple[Any, ...]) -> Iterator[tuple[s
                 # One of its files tells what a folder is.
                 continue
             for name, source in load_declared_samples(offer).items():
-                head = scan_json_head(source.parts[0].load()[:HEAD_BYTES])
-                if head is not None:
-                    yield offer.name, name, head.searched
+                content = source.parts[0].load()[:HEAD_BYTES]
+                head = scan_json_head(content)
+                yield offer.name, name, content if head is None else head.searched
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids=["algorithms and jobs", "topologies"])
-def test_a_json_sample_has_the_signature_of_its_format_only(kinds: tuple[Any, ...]) -> None:
+def test_a_sample_has_the_signature_of_its_format_only(kinds: tuple[Any, ...]) -> None:
     registry = hub_core.discover()
     known = formats(registry, kinds)
     wrong = {}
     count = 0
-    for own, sample, searched in json_samples(registry, kinds):
+    for own, sample, searched in samples(registry, kinds):
         matching = {name for name, format in known.items() if has_signature(searched, format)}
-        expected = {own} if known[own].signature else CLAIMED.get(own, set())
+        expected = CLAIMED.get(own, {own} if known[own].signature else set())
         count += 1
         if matching != expected:
             wrong[own, sample] = matching
     assert wrong == {}
-    assert count >= (8 if WorkloadReader in kinds else 2)
+    assert count >= (50 if WorkloadReader in kinds else 15)
 
 
 # Format by file of the corpus; files without one are of no reader of algorithms and jobs.
@@ -70,6 +76,9 @@ EVIDENCE = {
     "workload/aicb_ok.txt": {"simai"},
     "workload/simccl_flows.csv": {"simccl"},
     "hlo/coll_jax0.10_cpu8.hlo.txt": {"hlo"},
+    "hlo/async_gpu_style.hlo.txt": {"hlo"},
+    "hlo/coll_jax0.10.stablehlo.mlir": {"stablehlo"},
+    "hlo/step_jax0.10.stablehlo.mlir": {"stablehlo"},
     "fr/fr_rank_0.json": set(),
 }
 
