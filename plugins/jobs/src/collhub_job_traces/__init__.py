@@ -12,14 +12,6 @@ from hub_core import names_from
 if TYPE_CHECKING:
     from collhub_job_traces.embedded import algorithm_of_texts, algorithm_texts
     from collhub_job_traces.groups import parsed_groups
-    from collhub_job_traces.node_attributes import (
-        INPUTS,
-        OUTPUTS,
-        StatedInput,
-        attributes_extra,
-        attributes_of_extra,
-        tensors_of_extra,
-    )
     from collhub_job_traces.options import JobReadOptions
     from collhub_job_traces.reading import EXTENSION, claims, has_job_nodes, read
     from collhub_job_traces.rebuilding import (
@@ -28,7 +20,17 @@ if TYPE_CHECKING:
         columns_of,
         rebuilt,
     )
-    from collhub_job_traces.records import StatedFields, says_more, stated_fields
+    from collhub_job_traces.records import (
+        INPUTS,
+        OUTPUTS,
+        StatedFields,
+        StatedInput,
+        attributes_extra,
+        attributes_of_extra,
+        says_more,
+        stated_fields,
+        tensors_of_extra,
+    )
     from collhub_job_traces.writing import PROFILE, trace_files, write
 
 __all__ = [
@@ -44,12 +46,12 @@ _HOMES = {
     "collhub_job_traces.embedded": "algorithm_of_texts algorithm_texts",
     "collhub_job_traces.groups": "parsed_groups",
     "collhub_job_traces.rebuilding": "bridge_markers collectives_in_order columns_of rebuilt",
-    "collhub_job_traces.node_attributes": (
-        "INPUTS OUTPUTS StatedInput attributes_extra attributes_of_extra tensors_of_extra"
-    ),
     "collhub_job_traces.options": "JobReadOptions",
     "collhub_job_traces.reading": "EXTENSION claims has_job_nodes read",
-    "collhub_job_traces.records": "StatedFields says_more stated_fields",
+    "collhub_job_traces.records": (
+        "INPUTS OUTPUTS StatedFields StatedInput attributes_extra attributes_of_extra says_more"
+        " stated_fields tensors_of_extra"
+    ),
     "collhub_job_traces.writing": "PROFILE trace_files write",
 }
 

@@ -19,9 +19,8 @@ from collhub_job_traces.groups import (
     stated_groups,
 )
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
-from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
-from collhub_job_traces.records import GROUP, are_tokens, encode_record
+from collhub_job_traces.records import GROUP, MORE, are_tokens, encode_record
 from hub_core import Loss
 from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, ProcessGroup, Workload

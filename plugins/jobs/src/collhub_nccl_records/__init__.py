@@ -18,16 +18,18 @@ if TYPE_CHECKING:
         input_bytes,
         read_lines,
     )
-    from collhub_nccl_records.choices import Choice, ChoiceLine, parse_choice
     from collhub_nccl_records.deepspeed import read_deepspeed_lines
     from collhub_nccl_records.inspector import read_inspector_lines
     from collhub_nccl_records.log import NcclLog
     from collhub_nccl_records.log_facts import (
+        Choice,
+        ChoiceLine,
         CommunicatorFacts,
         Connection,
         TreeNode,
         describe_ring_defect,
         describe_tree_defect,
+        parse_choice,
     )
     from collhub_nccl_records.profiler_events import read_profiler_events
 
@@ -53,12 +55,13 @@ __all__ = [
 
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
-    "collhub_nccl_records.choices": "Choice ChoiceLine parse_choice",
     "collhub_nccl_records.deepspeed": "read_deepspeed_lines",
     "collhub_nccl_records.inspector": "read_inspector_lines",
     "collhub_nccl_records.log": "NcclLog",
-    "collhub_nccl_records.log_facts": "CommunicatorFacts Connection TreeNode"
-    " describe_ring_defect describe_tree_defect",
+    "collhub_nccl_records.log_facts": (
+        "Choice ChoiceLine CommunicatorFacts Connection TreeNode describe_ring_defect"
+        " describe_tree_defect parse_choice"
+    ),
     "collhub_nccl_records.profiler_events": "read_profiler_events",
 }
 

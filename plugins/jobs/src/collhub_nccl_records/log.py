@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
-from collhub_nccl_records.choices import parse_choice
-from collhub_nccl_records.data_types import type_of_number
+from collhub_nccl_records.calls import CallRecord, Member, SkippedLine, type_of_number
 from collhub_nccl_records.log_facts import (
     NO_RANK,
     CommunicatorFacts,
     Connection,
     TreeNode,
+    parse_choice,
 )
 
 _PREFIX = re.compile(

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
-from collhub_nccl_records.data_types import type_of_name
+from collhub_nccl_records.calls import CallRecord, Member, SkippedLine, type_of_name
 from collhub_nccl_records.inspector import whole_number
 from hub_core import parse_json_object
 from hub_core.model import InputError
