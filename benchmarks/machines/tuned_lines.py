@@ -34,7 +34,7 @@ from hub_core.cli.main import main as collhub
 from hub_core.plugin_api import Measurement
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/measured.json"
-TOPOLOGIES = ("dgx-a100", "dgx-h100")
+TOPOLOGIES = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter")
 ALGORITHMS = ("ring", "double-binary-tree", "direct", "recursive-doubling")
 TOLERANCE = 0.1

@@ -170,9 +170,9 @@ def _plan_run(
     if nodes > 1:
         launcher = f"mpirun -np {ranks} -N {ranks // nodes} "
         process = " --id-file $PWD/id-$RANDOM"
-    commands = tuple(
-        f"{launcher}{stem}/collhub_program --size {size}{process} >> {output}" for size in ordered
-    )
+    words = " ".join(map(str, ordered))
+    call = f"{launcher}{stem}/collhub_program --size $size{process}"
+    commands = (f"for size in {words}; do {call}; done > {output}",)
     return PlannedRun(kind, subject, ordered, {}, (prepare, f"make -C {stem}"), commands, output)
 
 
