@@ -201,7 +201,10 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
 
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Return which bytes belong to pieces that are present: bool[records, sum(widths)]."""
+    """Return which bytes belong to pieces that are present: bool[records, sum(widths)].
+
+    A piece without `present` is in every record.
+    """
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):
         is_present = np.True_ if piece.present is None else piece.present

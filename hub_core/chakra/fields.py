@@ -67,7 +67,7 @@ class NodeFields:
         return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 
     def refuse(self, bad: BoolArray, message: str, code: str) -> None:
-        """Raise an error about the first node for which `bad` is True, if there is one."""
+        """Raise `TraceError` about the first node for which `bad` is True, if there is one."""
         if bad.any():
             raise self.fail(int(bad.argmax()), message, code)
 

@@ -206,7 +206,12 @@ def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None
 
 
 def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield metadata and nodes in protobuf's JSON mapping, with their positions in the text."""
+    """Yield metadata and nodes in protobuf's JSON mapping, with their positions in the text.
+
+    An object with a list of nodes yields empty metadata, and then its nodes in this form, at the
+    position of the object; other objects are yielded as they are. Raises `TraceError` for invalid
+    JSON and for nodes that cannot be converted.
+    """
     for start, value in _parse_objects(text, name):
         nodes = value.get(_GRAPH)
         if not isinstance(nodes, list):

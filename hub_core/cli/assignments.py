@@ -22,7 +22,8 @@ def parse_pairs(
 ) -> Assignments:
     """Parse the values of `-O`: the callback of the option.
 
-    Raises `click.BadParameter` for a text without `=` or without a key, and for a repeated key.
+    The value is the text after the first `=`, and may be empty. Raises `click.BadParameter` for a
+    text without `=` or without a key, and for a repeated key.
     """
     parsed: dict[str, str] = {}
     for pair in pairs:

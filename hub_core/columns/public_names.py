@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return a package's `__getattr__` (PEP 562), which imports public names on first use.
 
-    `homes`: names that each module defines, separated by spaces, by full name of the module.
+    `homes`: names that each module defines, separated by spaces, by full name of the module. The
+    function raises `AttributeError` for other names, and stores each name that it imports in the
+    package.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 

@@ -358,7 +358,6 @@ def _empty_arrays(value: object, path: str) -> object:
     `path`: JSON path of `value`. Lists at unknown paths are kept, so that the schema reports them.
     """
     if isinstance(value, list):
-        # Unknown lists are kept: the schema reports them.
         return [] if path in _ARRAYS else value
     if not isinstance(value, dict):
         return value

@@ -219,7 +219,11 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
 
 
 def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> MeasuredSwitches | None:
-    """Return the switches that multicast and reduce at a measured rate, None if none is listed."""
+    """Return the switches that multicast and reduce at a measured rate, None if none is listed.
+
+    The switches are sorted, without repetitions; the rate is at most `_MAX_CONSTANT`. Raises
+    `InputError` with the JSON path for a switch that is no node.
+    """
     entry = root.get("measured_switches")
     if entry is None:
         return None

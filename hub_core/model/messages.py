@@ -171,7 +171,10 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 
 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding for every matched pair of messages with different numbers of units."""
+    """Add a finding for every matched pair of messages with different numbers of units.
+
+    It is at the receiving step, and names both numbers.
+    """
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]
     partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))

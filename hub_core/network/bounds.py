@@ -335,8 +335,8 @@ class _Links:
     def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
         """Return the sum of distances from all senders to each rank, and the capacity of all links.
 
-        float64[ranks], and the sum of rate (bytes per ns) times length. For a gather, distances
-        from each rank to the root.
+        float64[ranks], and the sum of rate (bytes per ns) times length, 1.0 without links. With a
+        root, distances are from the root; for a gather, from each rank to the root.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)

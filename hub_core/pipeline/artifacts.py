@@ -117,8 +117,10 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     """Check the destination of output before any work.
 
     FILE: a file, which is replaced if it exists. PREFIX: a set of files; a set with other ranks is
-    refused. FOLDER: a new or empty folder. With `force`, other ranks of a set are removed, and
-    files in a folder are replaced. Missing parent folders are created. Raises `UsageError`.
+    refused when it is written. FOLDER: a new or empty folder. With `force`, other ranks of a set
+    are removed, and files in a folder are replaced. Missing parent folders are created when the
+    output is written. `-` is standard output, for FILE only. Raises `UsageError` for any other
+    place, and for an empty name.
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:

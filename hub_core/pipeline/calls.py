@@ -138,8 +138,8 @@ def transform(
     """Apply the pass `name` and return the new model and the report of its changes.
 
     `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
-    name. Raises `UsageError` if the pass is for the other kind of model, `HubError` as the pass
-    raises it.
+    name. Raises `UsageError` if the pass is for the other kind of model, `PluginError` if it
+    returns other types, and `HubError` as the pass raises it.
     """
     algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
@@ -201,8 +201,8 @@ def run_executor(
 ) -> ExecutionResult:
     """Call the executor `name` with read-only inputs; check that it returns one output per rank.
 
-    `options`: texts by name. Raises `UsageError` unless the request has one input per rank, and
-    `InputError` for algorithms that cannot run.
+    `options`: texts by name. Raises `UsageError` unless the request has one input per rank,
+    `InputError` for algorithms that cannot run, and `PluginError` for another number of outputs.
     """
     registry = request.hub or run_registry()
     executor = registry.find(Executor, name)

@@ -281,7 +281,8 @@ def _list_builders(registry: Registry) -> list[str]:
 def _split_query(text: str) -> tuple[str, dict[str, str]]:
     """Split a text into the path of a file and the `key=value` pairs after `?`.
 
-    The text itself may be the path of an existing file. Raises `UsageError` for invalid pairs.
+    If the text itself is the path of a file, or the part before `?` is none, the text is returned
+    without pairs. Raises `UsageError` for a part without `=` or key, and for a repeated key.
     """
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):

@@ -66,9 +66,9 @@ def with_algorithms(
 
     A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives on
     equal networks. `read`: reads and verifies the algorithm of a file. `admit`: verifies an
-    algorithm that messages call by a name. Collectives on the host, of a single rank, and of rules
-    with `native` are not changed. Raises `HubError` with the rule for an algorithm that does not
-    fit, and `UsageError` for a rule that matches no collective.
+    algorithm that messages call by a name. Collectives on the host, of a single rank, without a
+    rule, and of rules with `native` are not changed. Raises `HubError` with the rule for an
+    algorithm that does not fit, and `UsageError` for a rule that is the last one for no collective.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
@@ -301,7 +301,7 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
     """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
 
-    None: all sizes. Raises `UsageError` for an invalid or empty range.
+    A range includes both ends. None: all sizes. Raises `UsageError` for an invalid or empty range.
     """
     if text is None:
         return 0, _NO_LIMIT

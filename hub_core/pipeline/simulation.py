@@ -276,10 +276,10 @@ def choose_timing(
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
     `machine`: name or content of a profile, `none`, or None if the option is not given; with
-    `uses_known` None selects the profile of a known machine that the topology names.
-    `tries_instances`: on a machine, algorithms have the time of the fastest number of instances, as
-    runtimes execute them. Raises `HubError` for an unknown profile, and for one of another machine
-    than the topology.
+    `uses_known` None selects the profile of a known machine that the topology names. Without a
+    topology or a profile, the result has no machine. `tries_instances`: on a machine, algorithms
+    have the time of the fastest number of instances, as runtimes execute them. Raises `HubError`
+    for an unknown profile, and for one of another machine than the topology.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)

@@ -108,7 +108,8 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
     """Whether the contents of files show that they are rank files, although their names do not.
 
-    True if one format of rank files has the signature of all of them.
+    True if one format of rank files has the signature of all of them. False if a file is repeated
+    or missing, or the name of one is that of a set.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):

@@ -164,7 +164,8 @@ def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry)
     """Return the time in ns that the synthesizer `name` expects with its default options.
 
     None if the synthesizer declares no estimate, or cannot estimate this request. Raises `HubError`
-    for a request that the synthesizer does not support.
+    for a request that the synthesizer does not support, `PluginError` for an estimate that is no
+    integer.
     """
     synthesizer = registry.find(Synthesizer, name)
     if not synthesizer.offer.estimate:

@@ -328,7 +328,11 @@ def _select_functions(module: object) -> object:
 
 
 def _call_hooks(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
-    """Call all hooks of the registered plugin and yield their offers."""
+    """Call all hooks of the registered plugin and yield their offers.
+
+    Raises `PluginError` for a function with the name of a hook but without `@hookimpl`, and for
+    results that are no offers of this hook.
+    """
     for hook in HOOKS:
         caller = getattr(manager.hook, hook)
         if hasattr(module, hook) and not caller.get_hookimpls():

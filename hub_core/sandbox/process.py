@@ -201,7 +201,8 @@ def _run_exchange(
     """Send the job to the process, receive its output, and stop it at the time limit.
 
     `clock_limit_s`: limit of elapsed time; then SIGXCPU makes the process report its position, and
-    shortly afterwards all its processes are killed.
+    shortly afterwards all its processes are killed, also after errors. Returns its output and exit
+    status, whether the limit was reached, and whether the output was too long.
     """
     exchange = _Exchange(process, job)
     try:

@@ -184,7 +184,8 @@ def _is_adjacent_to_previous(
 ) -> BoolArray:
     """Return whether each chunk directly follows that of the previous row on its NPU: bool[rows].
 
-    It must follow it in INPUT and in OUTPUT, so that one step can copy both.
+    It must follow it in INPUT and in OUTPUT, so that one step can copy both. False for the first
+    row.
     """
     is_adjacent = np.zeros(len(npu), np.bool_)
     is_adjacent[1:] = npu[1:] == npu[:-1]

@@ -186,9 +186,10 @@ def _check_writer(writer: SelectionWriter) -> Iterator[str]:
 def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
-    """Yield a problem per size and mode that is served twice, or not served without any loss.
+    """Yield a problem per size and mode that is served twice, or that is not served without a loss.
 
-    The sizes are the selected ones and the bounds of their windows.
+    A size that is not served is no problem if `has_losses`. The sizes are the selected ones and the
+    bounds of their windows.
     """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]

@@ -250,11 +250,10 @@ class _ProfileNodes:
     def _encode_operand(self, side: str) -> Piece:
         """Return the region that a COMP node reads ("src") or writes ("dst").
 
-        An operand that is unknown in the model is omitted.
+        An operand that the model does not know (buffer UNKNOWN, offset 0 and count 0) is omitted.
         """
         buffer = self._get_column(f"{side}_buffer", Buffer.UNKNOWN)
         offset = self._get_column(f"{side}_offset", 0)
-        # An operand that is unknown in the model is omitted.
         is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
         present = ~self._is_message & self._owned & is_known
         region = (buffer, offset, self._count)

@@ -258,7 +258,7 @@ class _Reader:
 
 
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Return short metadata values by name, except for the names in `known`.
+    """Return metadata that are numbers or short texts by name, except for the names in `known`.
 
     The version is included if `known` is empty. Texts of more than `_MAX_KEPT_TEXT` characters are
     omitted: converters store source files.

@@ -123,7 +123,8 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
     """Return the sizes of messages as given: bytes, and the three columns of chunks; 0 if missing.
 
-    If a message has both, its bytes are used. Raises `TraceError` for a message with neither.
+    If a message has both, its bytes are used and its chunks are 0. Raises `TraceError` for a
+    message with neither, and for values out of range.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}

@@ -151,8 +151,9 @@ class SearchWorkers:
     ) -> Iterator[Executor | None]:
         """Start the workers, which are stopped at the end of the body.
 
-        Yields None for one worker, and if the default engine is not installed. Raises `HubError` if
-        an engine is named that is not installed.
+        By default there is one worker per processor. Yields None for one worker without a named
+        engine, and if the default engine is not installed. After an error, tasks that have not
+        started are cancelled. Raises `HubError` if an engine is named that is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1

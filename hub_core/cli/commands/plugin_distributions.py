@@ -159,11 +159,10 @@ _PYTHON = (sys.executable, "-P", "-m")
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
-    The result includes the plugins of distributions that
-    were installed again or were already present. A target that is an existing file or folder is
-    installed from there, as `spell_target` describes.
-
-    pip's output goes to standard error. Raises `PluginError` if pip is missing or fails.
+    The result includes the plugins of distributions that were installed again or were already
+    present. A target that is an existing file or folder is installed from there, as `spell_target`
+    describes. pip's output goes to standard error. Raises `UsageError` for a target that starts
+    with `-`, `PluginError` if pip is missing or fails.
     """
     if target.startswith("-"):
         raise UsageError(
@@ -200,7 +199,11 @@ def spell_target(target: str | Path) -> str:
 
 
 def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
-    """Run pip and return the canonical names of the distributions that it installed."""
+    """Run pip and return the canonical names of the distributions that it installed.
+
+    The command is printed first; pip's output goes to standard error. Raises `PluginError` if pip's
+    exit status is not 0.
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         options = ("--report", str(report))
