@@ -1,4 +1,4 @@
-"""SimulateSeconds annealing over the order of tasks, compiled.
+"""Simulated annealing over the order of tasks, compiled.
 
 Import it late: numba takes a second. A state is an order of all tasks and a sender of each one. Its
 schedule starts every task as soon as its cards are free, never before an earlier task of the order
