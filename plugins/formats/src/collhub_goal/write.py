@@ -127,7 +127,7 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
-    """Schedule of an algorithm for `size` bytes.
+    """Build the schedule of an algorithm for `size` bytes.
 
     A reducing receive becomes a recv followed by a calc, on which its successors depend. Raises
     `InputError` if sends and receives do not match, and `UsageError` for a size that GOAL cannot

@@ -101,7 +101,9 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 
 
 def samples() -> Sequence[Source]:
-    """Ring all-gather of three ranks, and a reduce-scatter of two ranks with times."""
+    """Return two correct files: a ring all-gather of three ranks, a reduce-scatter of two with
+    times.
+    """
     ring = [[[(rank - step) % 3, rank, (rank + 1) % 3] for rank in range(3)] for step in range(2)]
     gather = [{"pre": [rank], "post": [0, 1, 2], "addr": rank} for rank in range(3)]
     scatter = [
@@ -117,8 +119,9 @@ def samples() -> Sequence[Source]:
 
 
 def profiles() -> Sequence[Source]:
-    """A node of four equal GPUs, and one of three GPUs in a line with two links between the
-    first two."""
+    """Return two profiles: four equal GPUs, and three GPUs in a line with two links between the
+    first two.
+    """
     alike = {
         "name": "alike",
         "gpus_per_node": 4,

@@ -281,7 +281,12 @@ def count_addresses(kind: CollectiveKind, ranks: int) -> int:
 
 
 def find_share(kind: CollectiveKind, address: int, ranks: int) -> int:
-    """Number of the share at an address, in the order of `hub_core.schedules.Chunks.cut`."""
+    """Return the number of the share at an address, in the order of
+    `hub_core.schedules.Chunks.cut`.
+
+    It is the address, except for an all-to-all, whose addresses are ordered by target and shares by
+    source.
+    """
     if kind is CollectiveKind.ALL_TO_ALL:
         # Addresses are ordered by target, shares by source.
         target, source = divmod(address, ranks)

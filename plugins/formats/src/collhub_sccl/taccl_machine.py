@@ -152,9 +152,9 @@ class _Pairs:
 
 
 def _count_parallel_links(topology: Topology) -> Int64Array:
-    """Number of links between NPUs, int64[NPUs, NPUs].
+    """Count the direct links between NPUs: int64[NPUs, NPUs], from source to destination.
 
-    Raises `UsageError` if their bandwidths differ.
+    Raises `UsageError` if parallel links have different bandwidths.
     """
     npus = topology.num_npus
     is_direct = (topology.source < npus) & (topology.destination < npus)

@@ -133,8 +133,11 @@ def simulate_epochs(algorithm: Algorithm) -> float | None:
 
 
 def samples() -> Sequence[Source]:
-    """An all-gather of three GPUs in a line, and an all-to-all of three with two paths per
-    demand."""
+    """Return two correct files: an all-gather in a line, and an all-to-all with two paths per
+    demand.
+
+    Both have three GPUs.
+    """
     pairs = [(0, 1), (1, 0), (1, 2), (2, 1)]
     line = {_format_key(at, 0, origin): [f"{origin}->{at} in epoch 0"] for origin, at in pairs}
     for origin, at in ((0, 2), (2, 0)):

@@ -275,7 +275,9 @@ def _find_conflicts(
 
 
 def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) -> None:
-    """Add the finding that two steps of a rank access one unit without order, at the later step."""
+    """Add the finding `race` at the later of two steps of a rank that access one unit without
+    order.
+    """
     message = (
         f"nothing orders this {action(steps, later)} after {describe(steps, earlier)}, "
         "which accesses the same units"

@@ -189,7 +189,10 @@ class _SimulatedRanks:
             yield peer
 
     def waiting(self) -> list[int | None]:
-        """Return per rank the first record for which it waits, None if it has finished."""
+        """Return per rank the first record for which it waits: an open message, or its next record.
+
+        None for a rank that has finished.
+        """
         records: list[int | None] = []
         for rank, open_messages in enumerate(self._open):
             if open_messages:

@@ -325,7 +325,10 @@ def _format_bandwidths(done: LocalRun) -> str:
 
 
 def _format_native(done: LocalRun) -> str:
-    """Return the time of the library's collective and the ratio to it, empty if there is none."""
+    """Return the median time of the library's own collective and the ratio of this run to it.
+
+    Empty if the library has none.
+    """
     native_s = done.outcome.native_time_s
     if native_s is None:
         return ""

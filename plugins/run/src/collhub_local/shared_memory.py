@@ -184,7 +184,7 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 def _get_fork_context(request: LevelledRequest) -> ForkContext:
     """Return the context for forks.
 
-    Raises `PluginError` or `UsageError` if this host cannot run the ranks.
+    Raises `PluginError` on systems without fork, and `UsageError` for more than `_MAX_RANKS` ranks.
     """
     ranks = request.program.num_ranks
     if "fork" not in multiprocessing.get_all_start_methods():

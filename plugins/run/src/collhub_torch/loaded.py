@@ -24,7 +24,11 @@ class LoadedAlgorithm:
     """
 
     def __init__(self, manifest: Manifest, device: str) -> None:
-        """Load the library for `device` and register its operator, without any group."""
+        """Load the library for `device` (cuda or cpu), and register its operator under
+        `torch.ops.collhub`.
+
+        No group is attached yet. Raises `PluginError` if the library is not built or loadable.
+        """
         self.manifest = manifest
         self.device = device
         self.kind = CollectiveKind(manifest.collective)

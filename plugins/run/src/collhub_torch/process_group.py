@@ -139,7 +139,10 @@ class CollhubGroup(_ProcessGroup):
     """See the module. All ranks decide by the same data, so they make the same decisions."""
 
     def __init__(self, fallback: dist.ProcessGroup, options: GroupOptions) -> None:
-        """Take the rank and size of the fallback group, and create the session on it."""
+        """Take rank and size of the fallback group, and create the algorithm's session on it.
+
+        The communicator is joined by the first call.
+        """
         super().__init__(fallback.rank(), fallback.size())
         self.fallback = fallback
         self._options = options

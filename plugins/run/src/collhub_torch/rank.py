@@ -282,7 +282,11 @@ def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
 
 
 def _start_batch(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start one batch. NCCL has no tags: messages of one pair match in order at both ends."""
+    """Start the messages as one batch; NCCL has no tags: messages of a pair match in order at both
+    ends.
+
+    If the batch has a single work object, every message waits for it.
+    """
     batch = []
     for start, post in messages:
         batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))

@@ -152,9 +152,11 @@ def compare_numbers(
     bound: Fraction | None,
     algorithm: Algorithm | None = None,
 ) -> None:
-    """Raise `FlawError` for the first claimed number that is wrong.
+    """Raise `FlawError` for the first claimed number of a certificate that is wrong.
 
-    `rate`, `bound`: bytes of the collective per second, None for a number that was not recomputed.
+    Compared are rate, bound, size, lower bound of the time, number and depth of trees, and whether
+    the rate is optimal. `rate`, `bound`: recomputed bytes of the collective per second; None for
+    one that was not recomputed, whose claims are skipped.
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)

@@ -161,7 +161,10 @@ def _add_distances(
 
 
 def _find_distances(start: int, neighbours: Neighbours) -> dict[int, int]:
-    """Compute the shortest distance from a node to every reachable node (Dijkstra)."""
+    """Compute the shortest distance from a node to every reachable node (Dijkstra).
+
+    `neighbours`: (head, length) of the links of every node; unreachable nodes are missing.
+    """
     done: dict[int, int] = {}
     queue = [(0, start)]
     while queue:

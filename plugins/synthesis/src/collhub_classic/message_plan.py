@@ -148,7 +148,10 @@ class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
-        """Start without messages, before the first round."""
+        """Start a plan without messages, before its first round.
+
+        Call `next_round` before the first message.
+        """
         self._num_ranks = num_ranks
         self._num_blocks = num_blocks
         self._round = -1

@@ -21,8 +21,9 @@ _MAX_RANKS = 256
 def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     """Find the order of ranks with the shortest round of messages between neighbours.
 
-    Candidates: as numbered, a ring on direct links, and a nearest-neighbour path from rank 0. The
-    first of equally fast ones.
+    Candidates are the order of numbers, a ring on direct links, and a nearest-neighbour path from
+    rank 0; of equally fast ones the first is taken. With at most 2 or more than `_MAX_RANKS` ranks,
+    it is the order of numbers.
     """
     ranks = len(npus)
     candidates = [np.arange(ranks)]
@@ -236,7 +237,10 @@ def _sort_successors(
 
 
 def _build_nearest_order(latency: Float64Array) -> Int64Array:
-    """Build an order from rank 0 that always continues with the nearest unvisited rank."""
+    """Return the order of ranks from rank 0 that always continues with the nearest unvisited rank.
+
+    `latency`: float64[ranks, ranks] in s; of equally near ranks the lowest number comes first.
+    """
     ranks = len(latency)
     order = [0]
     is_unvisited = np.ones(ranks, np.bool_)

@@ -377,7 +377,9 @@ class _PlanKey:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> _PlanKey:
-        """Build the key from all columns of the plan."""
+        """Build the cache key of a plan: its numbers of ranks and blocks, and the bytes of all
+        columns.
+        """
         columns = (
             *(plan.round, plan.source, plan.destination, plan.channel),
             *(plan.reduces, plan.indptr, plan.blocks),

@@ -331,7 +331,11 @@ class FlowSchedule:
 def build_schedule(
     network: FlowNetwork, demand: FlowDemand, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    """Build the transfers of all pieces, one per arc of their paths, from the starts on links."""
+    """Build the schedule of all pieces: one transfer per arc of a path, with the pieces' shares.
+
+    `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
+    to the arrival on the last one.
+    """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]
     chunk = np.repeat(np.arange(len(jobs.path)), arcs_of_path)

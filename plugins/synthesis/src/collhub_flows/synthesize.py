@@ -281,7 +281,11 @@ def _generate_candidates(
     paths: FlowPaths,
     options: FlowOptions,
 ) -> Iterator[_Candidate]:
-    """Yield schedules of every count of pieces, and the fastest one with ordered first messages."""
+    """Yield simulated schedules for all counts of pieces; finally the fastest one with ordered
+    messages.
+
+    In the last one, messages that could start at time 0 on a link are sent one after the other.
+    """
     fastest: _Candidate | None = None
     for candidate in _generate_by_pieces(problem, paths, options):
         if fastest is None or candidate.time_ns < fastest.time_ns:
@@ -295,7 +299,11 @@ def _generate_candidates(
 def _generate_by_pieces(
     problem: _Problem, paths: FlowPaths, options: FlowOptions
 ) -> Iterator[_Candidate]:
-    """Yield schedules of every count of pieces by one order, and of some by improved orders."""
+    """Yield a simulated schedule per count of pieces, then schedules with improved orders.
+
+    The count is that of the options, or 1, 2, 4, ... until the time is near its bound or there are
+    too many jobs. With many jobs, orders are improved for the finest and the fastest count only.
+    """
     ladder = (options.pieces,) if options.pieces else _LADDER
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):

@@ -71,7 +71,10 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
-        """Build the network with an arc from `source[a]` to `destination[a]` for every a."""
+        """Build the network with an arc from `source[a]` to `destination[a]` for every a.
+
+        Every pair of nodes with an arc gets a wire in both directions; parallel arcs share it.
+        """
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
         # Build the wires of pairs of nodes.

@@ -202,7 +202,11 @@ def _join_routes(
     outgoing: list[_RoutedCapacity],
     amount: int,
 ) -> list[_RoutedCapacity]:
-    """Take `amount` off the fronts of both lists, in place, and return it with joined routes."""
+    """Take `amount` off the fronts of both lists, which are changed, and return it with joined
+    routes.
+
+    Both lists must have at least that capacity; an entry may be divided.
+    """
     routed = []
     while amount:
         first, second = incoming[0], outgoing[0]

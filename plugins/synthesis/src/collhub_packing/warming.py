@@ -16,9 +16,9 @@ _BYTES = 4096
 
 
 def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
-    """Compile the missing kernels by `run_every_kernel` if `options.warm` is set.
+    """Call `run_every_kernel` and report the compiled kernels if `options.warm` is set.
 
-    Else report success.
+    Otherwise report success without importing numba.
     """
     if not options.warm:
         return CheckReport(True)

@@ -149,7 +149,11 @@ def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., 
 
 
 def _explain_exclusion(function: Callable[..., object]) -> str | None:
-    """Explain why a function is not a builder of a program, with a cure; None if it is."""
+    """Explain, with a cure, why a function does not build a program; None if it does.
+
+    It must be annotated with `-> Program` and need no arguments, and its signature must be
+    readable.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -306,7 +306,11 @@ class _ExecutionState:
         return expected
 
     def _find_largest_term(self, part: CollectiveRuns, elements: Int64Array) -> float:
-        """Return the largest magnitude of any rank's contribution to these elements."""
+        """Return the largest magnitude of any rank's expected contribution to these elements of a
+        reduction.
+
+        For a scalar it is that of `find_largest_term`.
+        """
         operation, count = part.operation, self.flat.binding.num_ranks
         if part.is_scalar:
             assert self.expected is not None

@@ -356,7 +356,11 @@ def _find_versions(
 def _map_buffer_units(
     algorithm: Algorithm, base: Int64Array, buffer: Buffer, total: int
 ) -> Int64Array:
-    """Map each address of INPUT or OUTPUT to its unit of the full buffer, all others to -1."""
+    """Map each address of INPUT (or OUTPUT) to its unit of the full buffer: int64[`total`], others
+    -1.
+
+    `base`: first address by rank and buffer. A rank's part begins at its share of the full buffer.
+    """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     is_input = buffer is Buffer.INPUT
     sizes = collective.input_units() if is_input else collective.output_units()

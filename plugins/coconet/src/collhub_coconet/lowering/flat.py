@@ -405,7 +405,9 @@ class _FlatBuilder:
         return markers
 
     def build(self) -> FlatProgram:
-        """Return the flat program; rows are grouped by rank, in the order of creation."""
+        """Return the flat program of all added nodes; rows are grouped by rank, in the order of
+        creation.
+        """
         ranks = self.program.num_groups * self.binding.num_ranks
         table = NodeColumns.from_columns(
             ranks,

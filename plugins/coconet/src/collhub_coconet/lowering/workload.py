@@ -161,7 +161,11 @@ class _WorkloadBuilder:
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
-        """Add one COLLECTIVE node per rank; its bytes are those of the input of a rank."""
+        """Add one COLLECTIVE node per rank of the group, and let it wait for its operand.
+
+        Its bytes are those of the input of a rank. A reduction to a scalar waits for its partial
+        results.
+        """
         # A reduction of slices to a scalar is all-reduced after the computation.
         is_scalar = not operation.is_communication
         operand = self.program.types[operation.name if is_scalar else operation.reads[0]]

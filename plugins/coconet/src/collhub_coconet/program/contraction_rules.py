@@ -33,7 +33,10 @@ class Axes:
 
 
 def find_axes(kind: Kind, x_rank: int) -> Axes:
-    """Find the dimensions of a contraction whose first operand has `x_rank` dimensions."""
+    """Return the dimensions of a contraction (rows, contracted and free ones) by its kind.
+
+    `x_rank`: number of dimensions of the first operand.
+    """
     last = x_rank - 1
     if kind is Kind.MATMUL:
         return Axes(tuple(range(last)), last, 0, 1, last)

@@ -87,7 +87,11 @@ class _BoundCalculation:
     # --- time ---
 
     def compute_seconds(self) -> float:
-        """Compute the bound of the time: the busiest resource plus all-reduces of scalars."""
+        """Return a lower bound of the time in s for all reachable programs.
+
+        It is the sum of the times on the busiest resource (network, links or processors of a
+        group), with the AllGathers that cannot be removed, plus the all-reduces of scalars.
+        """
         busy: dict[str, float] = {}
         for operation in self.program.operations:
             group = self.program.types[operation.name].group

@@ -87,7 +87,11 @@ class _TimeCalculation:
     choices: dict[str, Means] = field(default_factory=dict)
 
     def compute_seconds(self) -> float:
-        """Compute the sum of all chains and of all kernels outside chains, and fill `choices`."""
+        """Return the time in s: all kernels outside chains, plus every chain, in which resources
+        overlap.
+
+        Fills `choices` with the means of every collective and chain.
+        """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}
         chain_of = {member: chain for chain in self.program.chains for member in chain.members}

@@ -177,7 +177,10 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
 
 
 def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
-    """Find the first of `labels` by which `overlap` can extend the chain; None if there is none."""
+    """Return the first of `labels` by which `overlap` can extend a chain; None if there is none.
+
+    It must read the last member of the chain; labels are names of stages or of single operations.
+    """
     last = _operations_in(program, chain[-1])
     readers = {reader.name for name in last for reader in program.readers.get(name, ())}
     for label in labels:

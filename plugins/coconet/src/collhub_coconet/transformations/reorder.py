@@ -91,7 +91,11 @@ def movable(program: Program, target: str) -> list[str]:
 
 
 def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
-    """Add the unnamed pointwise operations that only members read; return sorted names."""
+    """Return the members and all unnamed pointwise operations that only members read, sorted by
+    name.
+
+    Added operations count as members for their operands.
+    """
     names = set(members)
     # In reverse, so that operands of added operations are considered.
     for operation in reversed(program.operations):
@@ -262,7 +266,11 @@ class _Move:
         self._distance[operation.name] = self._find_result_distance(operation, distances[0])
 
     def _find_result_distance(self, operation: Operation, distance: int) -> int:
-        """Sliced dimension of a result, given that of its operands; both from the end."""
+        """Return the sliced dimension of a result, given that of its operands; both are counted
+        from the end.
+
+        It is the same, except for a contraction, which keeps the index of the row from the start.
+        """
         if operation.kind not in CONTRACTIONS:
             return distance
         rank = len(self._program.types[operation.reads[0]].shape)
@@ -271,7 +279,11 @@ class _Move:
         return result_rank - (rank - distance)
 
     def _emit_on_slices(self, operation: Operation) -> None:
-        """Emit an operation on slices, and the AllGather of its value if that is used elsewhere."""
+        """Emit an operation on slices; also the AllGather of its value, if it is an output or read
+        elsewhere.
+
+        A reduction to a scalar needs no AllGather.
+        """
         name = operation.name
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
         is_needed = not is_scalar and self._is_needed_complete(name)

@@ -263,7 +263,11 @@ class _Numbers:
 
 
 def _read_classic(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a classic file. Raises `InputError` if it is invalid."""
+    """Parse a classic file and return its calls.
+
+    Raises `InputError` for a number that is missing or no number, an unknown collective, several
+    sets of rules or a set for one communicator size, and for text after the last rule.
+    """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
     for _ in range(numbers.next("the number of collectives")):

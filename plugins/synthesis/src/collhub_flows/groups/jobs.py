@@ -211,7 +211,11 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all messages on every link, for the algorithms of this schedule."""
+        """Return the order of all steps of the joint algorithm, and which message follows which on
+        a link.
+
+        `algorithms`: those of this schedule, by group. Copies come after the messages.
+        """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share
         endpoints = MessageEnds.from_transfers(transfers, len(pieces), None)

@@ -217,10 +217,11 @@ def compute_joint_bounds(
 
 
 def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
-    """Compute the maximum time over balls around NPUs and their complements.
+    """Compute a lower bound of the joint time in s: bytes that must leave a set / bandwidth of its
+    links.
 
-    A share with a giver in the set and a taker outside must leave it at least once. `size`: bytes
-    of every share.
+    The maximum over balls of nodes around NPUs and their complements. A share with a giver in the
+    set and a taker outside must leave it at least once. `size`: bytes of every share.
     """
     hops = _find_distances(topology, np.ones(topology.num_links))
     best = 0.0

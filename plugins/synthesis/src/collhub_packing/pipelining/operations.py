@@ -56,7 +56,9 @@ class Operations(ColumnTable):
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
-        """Return the operations with the additional dependencies of all `after` on all `before`."""
+        """Return the operations with additional dependencies: every one of `after` on every one of
+        `before`.
+        """
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
         return replace(
