@@ -71,7 +71,9 @@ class SimulationResult:
     first. `diagnostics`: reasons of unfinished ranks, and assumptions. `shares_links`: False if
     messages on a link do not delay each other, so that lower bounds do not hold. `rank_exposed_ns`:
     time of each rank without computation, None for a rank that never finishes; empty if the
-    simulator does not report it. `details`: further results of the simulator by name.
+    simulator does not report it. `details`: further results of the simulator by name. `passes`:
+    names and options of the passes that build the variant of the algorithm that the times describe,
+    such as several copies; empty for the algorithm itself.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -82,6 +84,7 @@ class SimulationResult:
     shares_links: bool = True
     rank_exposed_ns: tuple[int | None, ...] = ()
     details: Mapping[str, JsonValue] = field(default_factory=dict)
+    passes: tuple[tuple[str, Mapping[str, str]], ...] = ()
 
     def __repr__(self) -> str:
         time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, Collective
     from hub_core.network import Topology
     from hub_core.pipeline.simulation import TimingSource
-    from hub_core.plugin_api import Option, SearchBudget
+    from hub_core.plugin_api import Option, SearchBudget, SimulationResult, SynthesisResult
 
 # Name of the command for several groups, which a plugin may offer.
 _GROUPS = "groups"
@@ -269,10 +269,18 @@ def _run_synthesizer(
     npus = request.npus or tuple(range(topology.num_npus))
     network = topology if request.relays or request.npus is None else topology.subset(npus)
     # The portfolio chooses by the times of the known machine, as comparisons do.
+    # It tries several copies of each algorithm, as runtimes execute them.
     timing = choose_timing(
-        request.machine, request.backend, network, session.registry(), uses_known=name == _PORTFOLIO
+        request.machine,
+        request.backend,
+        network,
+        session.registry(),
+        uses_known=name == _PORTFOLIO,
+        tries_instances=name == _PORTFOLIO,
     )
-    timer = None if timing.machine is None else _create_timer(timing, network, request, session)
+    simulate = None
+    if timing.machine is not None:
+        simulate = _create_simulation(timing, network, request, session)
     with progress_bar(f"synthesizing {request.collective}") as show:
         synthesis = create_synthesis_request(
             _build_collective(request, topology, npus),
@@ -282,41 +290,54 @@ def _run_synthesizer(
             occupancy=Occupancy(request.occupancy),
             wanted=request.wanted,
             backend=request.backend,
-            judge=timer,
+            judge=simulate and (lambda algorithm: simulate(algorithm).time_ns),
             progress=show,
             registry=session.registry(),
             budget=budget,
         )
         wall, cpu = time.perf_counter(), time.process_time()
         result = run_synthesizer(synthesis, name, options)
-    if timer is not None and not result.is_partial:
-        result = replace(result, time_ns=timer(result.algorithm) or result.time_ns)
+    if simulate is not None and not result.is_partial:
+        result = _build_timed_variant(result, simulate(result.algorithm), session)
     return SynthesizedAlgorithm(
         result, network, time.perf_counter() - wall, time.process_time() - cpu, timing
     )
 
 
-def _create_timer(
+def _create_simulation(
     timing: TimingSource, topology: Topology, request: SynthesisWish, session: Session
-) -> Callable[[Algorithm], int | None]:
-    """Return a function that simulates an algorithm on the machine of `timing`.
-
-    It returns the time in ns, None if a rank never finishes.
-    """
+) -> Callable[[Algorithm], SimulationResult]:
+    """Return a function that simulates an algorithm on the machine of `timing`."""
     from hub_core.pipeline.simulation import simulate
 
-    def time_ns(algorithm: Algorithm) -> int | None:
-        result = simulate(
-            algorithm,
-            topology,
-            request.size,
-            backend=timing.backend,
-            options=timing.options,
-            registry=session.registry(),
-        )
-        return result.time_ns
+    return lambda algorithm: simulate(
+        algorithm,
+        topology,
+        request.size,
+        backend=timing.backend,
+        options=timing.options,
+        registry=session.registry(),
+    )
 
-    return time_ns
+
+def _build_timed_variant(
+    result: SynthesisResult, simulation: SimulationResult, session: Session
+) -> SynthesisResult:
+    """Return a result whose algorithm is the variant that the times of a simulation describe."""
+    from hub_core.pipeline.calls import transform
+
+    algorithm, variant = result.algorithm, ""
+    for name, options in simulation.passes:
+        algorithm, _ = transform(algorithm, name, options=options, registry=session.registry())
+        values = " ".join(f"{key}={value}" for key, value in options.items())
+        variant += f"{', ' if variant else ''}{name} {values}"
+    statistics = {**result.statistics, **({"variant": variant} if variant else {})}
+    return replace(
+        result,
+        algorithm=algorithm,
+        time_ns=simulation.time_ns or result.time_ns,
+        statistics=statistics,
+    )
 
 
 def _build_collective(

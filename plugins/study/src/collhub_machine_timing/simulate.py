@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from collhub_machine_timing.options import MachineOptions
-from collhub_machine_timing.runs import CaseRun, Search, build_cases, find_best_run, load_links
+from collhub_machine_timing.runs import (
+    CaseRun,
+    Search,
+    Variant,
+    build_cases,
+    find_best_run,
+    load_links,
+)
 from collhub_machine_timing.world import link_rates
 from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Location, message_bytes
@@ -59,7 +68,18 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
             "variants": search.simulated,
             **({"untried": search.not_tried} if search.not_tried else {}),
         },
+        passes=_list_passes(best.variant),
     )
+
+
+def _list_passes(variant: Variant) -> tuple[tuple[str, Mapping[str, str]], ...]:
+    """Return the passes that build the copies and pieces of a variant, and their options."""
+    passes: list[tuple[str, Mapping[str, str]]] = []
+    if variant.instances > 1:
+        passes.append(("replicate", {"instances": str(variant.instances)}))
+    if variant.pieces > 1:
+        passes.append(("pipeline", {"pieces": str(variant.pieces)}))
+    return tuple(passes)
 
 
 def _to_ns(times_ps: Int64Array) -> Int64Array:

@@ -42,7 +42,7 @@ RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the nex
 _CSV_COLUMNS = (
     *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
     *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "made_for", "failure"),
-    *("instances", "protocol"),
+    *("instances", "protocol", "pieces"),
 )
 
 
@@ -255,6 +255,7 @@ def measurement_fields(
         "made_for": measurement.made_for,
         "instances": measurement.instances,
         "protocol": measurement.protocol or None,
+        "pieces": measurement.pieces,
         "failure": measurement.failure or None,
     }
 

@@ -112,18 +112,21 @@ def create_verified_algorithm(
     topology: Topology,
     registry: Registry,
     instances: int = 1,
+    pieces: int = 1,
 ) -> Algorithm:
     """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`.
 
-    `instances`: number of its copies, each with a part of the data.
+    `instances`: number of its copies, each with a part of the data, which it divides into `pieces`.
     """
     simulations = _Simulations(topology, question, registry)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
-    if instances > 1:
-        options = {"instances": str(instances)}
-        algorithm, _ = hub_core.transform(
-            algorithm, "replicate", options=options, registry=registry
-        )
+    for name, option, count in (
+        ("replicate", "instances", instances),
+        ("pipeline", "pieces", pieces),
+    ):
+        if count > 1:
+            options = {option: str(count)}
+            algorithm, _ = hub_core.transform(algorithm, name, options=options, registry=registry)
     _verify(algorithm)
     return algorithm
 
@@ -183,13 +186,17 @@ class _Simulations:
             registry=self.registry,
         )
 
-    def variant(self, algorithm: Algorithm) -> tuple[int, str]:
-        """Return instances and protocol of the last time of an algorithm; 1 and "" if not known."""
+    def variant(self, algorithm: Algorithm) -> tuple[int, int, str]:
+        """Return instances, pieces and protocol of the last time of an algorithm.
+
+        1, 1 and "" if they are not known.
+        """
         details = self._details.get(id(algorithm.steps), {})
         instances, protocol = details.get("instances"), details.get("protocol")
-        if isinstance(instances, int) and isinstance(protocol, str):
-            return instances, protocol
-        return 1, ""
+        pieces = details.get("pieces", 1)
+        if isinstance(instances, int) and isinstance(pieces, int) and isinstance(protocol, str):
+            return instances, pieces, protocol
+        return 1, 1, ""
 
     def _simulate_ns(self, algorithm: Algorithm, size: int) -> int | None:
         topology, registry = self.topology, self.registry
@@ -285,7 +292,7 @@ def _create_measurement(
 ) -> Measurement:
     """Create the measurement of an algorithm whose time is `time_ns`. Raises `HubError`."""
     exact = simulations.exact(algorithm, size, time_ns)
-    instances, protocol = simulations.variant(algorithm)
+    instances, pieces, protocol = simulations.variant(algorithm)
     return Measurement(
         compared.name,
         size,
@@ -295,6 +302,7 @@ def _create_measurement(
         exact.time_ps,
         exact.slack_ps,
         instances=instances,
+        pieces=pieces,
         protocol=protocol,
     )
 

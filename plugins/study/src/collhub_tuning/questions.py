@@ -58,8 +58,9 @@ class Measurement:
     `time_ps`: the time for ratios to bounds, None if no bound holds for the simulator; `slack_ps`:
     its maximum rounding error (`hub_core.exact_time`). `cuts`: parts of the search that a limit
     has stopped; the first measurement of an algorithm has the cuts of all sizes. `instances`,
-    `protocol`: copies of the algorithm and protocol for which a simulator of machines found the
-    time; 1 and "" otherwise.
+    `pieces`, `protocol`: copies of the algorithm, parts of the data of each copy that overlap like
+    a pipeline, and protocol for which a simulator of machines found the time; 1, 1 and ""
+    otherwise.
     """
 
     algorithm: str
@@ -72,3 +73,4 @@ class Measurement:
     cuts: tuple[SearchCut, ...] = ()
     instances: int = 1
     protocol: str = ""
+    pieces: int = 1

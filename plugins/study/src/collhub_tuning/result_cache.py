@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from hub_core import Registry
 
 
-_SCHEMA = "collhub/compared-6"
+_SCHEMA = "collhub/compared-7"
 # 100 days in nanoseconds: no simulated collective takes longer.
 _MAX_TIME_NS = 100 * 86_400 * 10**9
 # Fields of a measurement without its algorithm: size, time, failure, made_for, time_ps, slack_ps,
-# instances, protocol.
-_Row = tuple[int, int | None, str, int | None, int | None, int, int, str]
+# instances, protocol, pieces.
+_Row = tuple[int, int | None, str, int | None, int | None, int, int, str, int]
 
 
 def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
@@ -83,7 +83,8 @@ class ResultCache:
             return None
         self._used.add(compared)
         return [
-            Measurement(compared.name, *row[:6], instances=row[6], protocol=row[7]) for row in rows
+            Measurement(compared.name, *row[:6], instances=row[6], protocol=row[7], pieces=row[8])
+            for row in rows
         ]
 
     def store(
@@ -101,7 +102,7 @@ class ResultCache:
         rows = [
             (
                 *(row.size, row.time_ns, row.failure, row.made_for),
-                *(row.time_ps, row.slack_ps, row.instances, row.protocol),
+                *(row.time_ps, row.slack_ps, row.instances, row.protocol, row.pieces),
             )
             for row in measurements
         ]
@@ -151,11 +152,11 @@ def _read_rows(path: Path) -> list[_Row]:
 
 def _check_row(*values: object) -> _Row:
     """Check the values of one row. Raises `ValueError` for wrong types and impossible times."""
-    size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol = values
+    size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces = values
     if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
         raise ValueError("a row has no size, no reason or no slack")
-    if not (isinstance(instances, int) and isinstance(protocol, str)):
-        raise ValueError("a row has no instances or no protocol")
+    if not (isinstance(instances, int) and isinstance(protocol, str) and isinstance(pieces, int)):
+        raise ValueError("a row has no instances, no protocol or no pieces")
     if not (
         isinstance(time_ns, int | None)
         and isinstance(made_for, int | None)
@@ -165,7 +166,7 @@ def _check_row(*values: object) -> _Row:
     times_ns = [time_ns or 0, (time_ps or 0) // 1000, slack_ps // 1000]
     if not all(0 <= time <= _MAX_TIME_NS for time in times_ns):
         raise ValueError("a row has an impossible time")
-    return size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol
+    return size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces
 
 
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:

@@ -325,16 +325,16 @@ def _create_synthesis(
     measurements = {
         (measured.algorithm, measured.size): measured for measured in tuned.outcome.measurements
     }
-    cache: dict[tuple[str, int, int], Algorithm] = {}
+    cache: dict[tuple[str, int, int, int], Algorithm] = {}
 
     def synthesize(name: str, size: int) -> Algorithm:
         measured = measurements.get((name, size))
         made_for = (measured.made_for if measured else None) or size
-        instances = measured.instances if measured else 1
-        key = name, made_for, instances
+        instances, pieces = (measured.instances, measured.pieces) if measured else (1, 1)
+        key = name, made_for, instances, pieces
         if key not in cache:
             cache[key] = create_verified_algorithm(
-                by_name[name], question, made_for, topology, registry, instances
+                by_name[name], question, made_for, topology, registry, instances, pieces
             )
         return cache[key]
 

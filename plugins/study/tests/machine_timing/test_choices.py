@@ -48,14 +48,40 @@ def test_a_job_has_no_machine(collhub, tmp_path: Path) -> None:
     assert (run.code, "--machine has no meaning for a job" in run.err) == (2, True)
 
 
-def test_tuned_programs_have_the_instances_of_their_times(collhub, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "instances", "pieces"), [("64KiB", 8, 1), ("256KiB", 4, 4)])
+def test_tuned_programs_are_the_variants_of_their_times(
+    collhub, tmp_path: Path, size: str, instances: int, pieces: int
+) -> None:
     folder = tmp_path / "tuned"
-    asked = ("tune", *NODE, "--with", "ring", "--size", "64MiB..64MiB", "--to", "msccl")
-    run = collhub(*asked, "-o", folder)
+    asked = (*NODE, "--with", "direct", "--size", f"{size}..{size}")
+    (measured,) = collhub("compare", *asked, "--json").report()["results"]
+    assert (measured["instances"], measured["pieces"]) == (instances, pieces)
+    run = collhub("tune", *asked, "--to", "msccl", "-o", folder)
     assert run.code == 0, run.err
     (program,) = folder.rglob("*.xml")
-    assert 'nchannels="32"' in program.read_text()
+    # 8 units of the algorithm in each piece of each copy; phases of pieces have 2 channels.
+    assert f'nchunksperloop="{8 * instances * pieces}"' in program.read_text()
+    assert 'nchannels="8"' in program.read_text()
     assert "machine h100" in (folder / "report.md").read_text()
+
+
+def test_the_portfolio_writes_the_variant_of_its_time(collhub, tmp_path: Path) -> None:
+    asked = ("--collective", "all-reduce", "--topology", "dgx-h100", "--size", "64MiB")
+    options = ("-O", "candidates=ring", "-o", tmp_path / "best", "--json")
+    run = collhub("synthesize", "auto", *asked, *options)
+    report = run.report()
+    assert report["statistics"]["variant"] == "replicate instances=32"
+    run = collhub("simulate", tmp_path / "best", *asked[2:], "--machine", "h100", "--json")
+    assert run.report()["time_ns"] == report["time_ns"]
+
+
+def test_plans_of_the_portfolio_use_switch_channels(collhub, tmp_path: Path) -> None:
+    asked = ("--collective", "all-reduce", "--topology", "dgx-h100", "--size", "1GiB")
+    options = ("-O", "candidates=ring,direct", "-o", tmp_path / "best.plan.json")
+    run = collhub("synthesize", "auto", *asked, *options, "-O", "topology=dgx-h100", "--json")
+    assert run.code == 0, run.err
+    assert run.report()["statistics"]["winner"] == "direct"
+    assert '"glres"' in (tmp_path / "best.plan.json").read_text()
 
 
 def test_the_portfolio_chooses_by_the_known_machine(collhub) -> None:
