@@ -230,12 +230,15 @@ class SelectedCollective:
     overlaps; sizes outside of them keep the default of the runtime. `slowdowns(sizes)`: mean time
     divided by the time of the fastest algorithm, by algorithm that runs at all of the sizes, the
     fastest first. `made(name, size)`: returns the verified algorithm; raises `HubError`.
+    `protocol(name, size)`: the protocol for which the algorithm was timed: `ll`, `ll128`, `simple`,
+    or "" if times do not depend on one.
     """
 
     collective: Collective
     windows: Callable[[Collection[str] | None], tuple[SelectedWindow, ...]]
     slowdowns: Callable[[Collection[int]], Mapping[str, float]]
     made: Callable[[str, int], Algorithm]
+    protocol: Callable[[str, int], str] = lambda name, size: ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,5 +95,6 @@ class SelectionOptions:
         choices=("msccl", "executor", "rccl"),
     )
     proto: str | None = choice(
-        (None, "Simple", "LL", "LL128"), "protocol of all files; default: Simple"
+        (None, "Simple", "LL", "LL128"),
+        "protocol of all files; default: as timed on a machine, else Simple",
     )

@@ -45,6 +45,8 @@ from hub_core.plugin_api import (
 # Size of float32, the type of most gradients.
 _ELEMENT_BYTES = 4
 _FULL = "the FIFOs of its connections can fill up at such sizes"
+# Protocols of timed algorithms in files.
+_PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
 _MODES = ("in-place", "out-of-place")
 
 
@@ -223,13 +225,14 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     mode, or if no measured float32 size is a multiple of its chunks.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
+    protocol = task.selected.protocol(name, task.size_of_steps)
     is_open = task.window.max_bytes is None and folder.runtime.has_both_modes
     # Otherwise a missing maxBytes means a default, and 0 means no size.
     last = None if is_open else task.window.max_bytes or _NO_LIMIT
     options = WriteOptions(
         runtime=folder.runtime.name,
         name=name,
-        proto=folder.protocol,
+        proto=folder.protocol or _PROTOCOLS.get(protocol),
         mode=task.mode,
         min_bytes=first,
         max_bytes=last,

@@ -301,8 +301,16 @@ class TunedCollective:
         question, topology = self.outcome.question, self.outcome.topology
         # Synthesized on request, because some formats contain no algorithms.
         synthesize = _create_synthesis(self, topology, registry)
+        protocols = {
+            (measured.algorithm, measured.size): measured.protocol
+            for measured in self.outcome.measurements
+        }
         return SelectedCollective(
-            question.collective, self.times.windows, self.times.slowdowns, synthesize
+            question.collective,
+            self.times.windows,
+            self.times.slowdowns,
+            synthesize,
+            lambda name, size: protocols.get((name, size), ""),
         )
 
 

@@ -62,6 +62,7 @@ def test_tuned_programs_are_the_variants_of_their_times(
     # 8 units of the algorithm in each piece of each copy; phases of pieces have 2 channels.
     assert f'nchunksperloop="{8 * instances * pieces}"' in program.read_text()
     assert 'nchannels="8"' in program.read_text()
+    assert 'proto="LL"' in program.read_text()
     assert "machine h100" in (folder / "report.md").read_text()
 
 
