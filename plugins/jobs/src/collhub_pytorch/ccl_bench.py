@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from collhub_networks import Value, document_of
 
-from collhub_pytorch.formats import CCL_BENCH_FORMAT
-from collhub_pytorch.options import CCL_BENCH, ProfileOptions
+from collhub_pytorch.formats import CCL_BENCH, CCL_BENCH_FORMAT, ProfileOptions
 from collhub_pytorch.profile_formats import detect_format, read_files
 from collhub_pytorch.trace_files import files_of
 from hub_core import parse_topology

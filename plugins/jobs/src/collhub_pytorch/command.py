@@ -34,8 +34,8 @@ from hub_core.model import (
 
 if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
+    from collhub_pytorch.formats import ProfileOptions
     from collhub_pytorch.machine_comparison import MachineComparison
-    from collhub_pytorch.options import ProfileOptions
     from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.report import Block
     from hub_core.model import Workload
@@ -226,7 +226,7 @@ def _read_job(
     context: CommandContext, files: Sequence[str], reading: Mapping[str, str | int | float | None]
 ) -> tuple[Workload, list[str]]:
     """Read the files as one job. Returns the workload, and the notes for the user."""
-    from collhub_pytorch.options import EXECUTION_TRACE
+    from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.trace_files import list_files
 
@@ -337,7 +337,7 @@ def _print_counts(
 
 def _print_document(context: CommandContext, report: _Report) -> None:
     """Print the report as JSON."""
-    from collhub_pytorch.machine_report import comparison_object
+    from collhub_pytorch.machine_comparison import comparison_object
     from collhub_pytorch.report import build_document
 
     document = build_document(report.findings, report.notes, report.replay)
@@ -349,7 +349,7 @@ def _print_document(context: CommandContext, report: _Report) -> None:
 
 def _print_report(context: CommandContext, report: _Report) -> None:
     """Print the report as tables and lines."""
-    from collhub_pytorch.machine_report import comparison_lines
+    from collhub_pytorch.machine_comparison import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table
 
     findings = report.findings
@@ -372,7 +372,7 @@ def _print_report(context: CommandContext, report: _Report) -> None:
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
     """Convert the options of the command to options of the reader."""
-    from collhub_pytorch.options import ProfileOptions
+    from collhub_pytorch.formats import ProfileOptions
 
     residual, step = reading["clock_residual"], reading["step"]
     return ProfileOptions(

@@ -19,8 +19,8 @@ from collhub_pytorch.calls import (
     kind_of,
     with_target,
 )
+from collhub_pytorch.formats import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.job import join_ranks
-from collhub_pytorch.options import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.rank_nodes import RankNodes
 from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, files_of, open_decompressed
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload

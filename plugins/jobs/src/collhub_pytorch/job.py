@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupRecord
-from collhub_pytorch.options import RankOptions
+from collhub_pytorch.formats import RankOptions
 from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, translate_group
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_pytorch.analysis import is_computation, measure_rank_times, measured_timeline
+from collhub_pytorch.formats import JobMachineOptions
 from collhub_pytorch.job_changes import find_changes, find_instant
-from collhub_pytorch.options import JobMachineOptions
 from collhub_pytorch.predicted_times import MachinePredictor, predict_job, require_sizes
 from hub_core.model import UsageError
 from hub_core.plugin_api import (

@@ -14,8 +14,6 @@ from collhub_pytorch.formats import (
     NSYS_FORMAT,
     NSYS_PARQUET_FORMAT,
     PROFILER_FORMAT,
-)
-from collhub_pytorch.options import (
     ClockOptions,
     DeepSpeedOptions,
     JobMachineOptions,

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from collhub_pytorch import execution_trace
 from collhub_pytorch.formats import (
     DEEPSPEED_FORMAT,
+    EXECUTION_TRACE,
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
     NSYS_FORMAT,
     PROFILER_FORMAT,
+    ProfileOptions,
 )
 from collhub_pytorch.kineto import read as kineto
 from collhub_pytorch.nccl import read as nccl
 from collhub_pytorch.nsys import read as nsys
-from collhub_pytorch.options import EXECUTION_TRACE, ProfileOptions
 from collhub_pytorch.profile_reading import notes
 from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import InputError, Location, Provenance, Workload

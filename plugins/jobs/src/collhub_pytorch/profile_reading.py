@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from collhub_pytorch.analysis import fit_clocks, has_times, match_communications, measured_timeline
+from collhub_pytorch.formats import NCCL_CALLS, ClockOptions
 from collhub_pytorch.job import EXTENSION, fact_list, has_device, is_host_group
-from collhub_pytorch.options import NCCL_CALLS, ClockOptions
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.columns import Int64Array
 from hub_core.model import (

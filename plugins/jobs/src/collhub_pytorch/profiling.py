@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collhub_pytorch.options import KINETO, ProfileOptions
+from collhub_pytorch.formats import KINETO, ProfileOptions
 from hub_core.model import UsageError
 
 if TYPE_CHECKING:

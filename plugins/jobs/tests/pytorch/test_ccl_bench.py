@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from collhub_pytorch.ccl_bench import lines, network, read, read_card, samples
-from collhub_pytorch.options import ProfileOptions
+from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.samples import file_part
 
 from hub_core.model import Diagnostic, InputError

@@ -37,7 +37,9 @@ def test_offers() -> None:
         "nccl-inspector",
         "nccl-profiler",
         "nccl-calls",
+        "deepspeed-log",
         "nsys",
+        "nsys-parquet",
         "ccl-bench",
     ]
     assert [one.name for one in collhub_commands()] == ["profile"]

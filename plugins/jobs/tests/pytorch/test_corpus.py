@@ -23,7 +23,7 @@ from collhub_pytorch.analysis import (
 )
 from collhub_pytorch.execution_trace import workload_of as read_traces
 from collhub_pytorch.findings import IdleTime, collect_findings
-from collhub_pytorch.options import ProfileOptions, RankOptions
+from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.trace_files import list_files
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_pytorch import read_profiles
+from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.options import ProfileOptions
 from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.samples import part
 

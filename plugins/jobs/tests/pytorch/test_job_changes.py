@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from collhub_pytorch.analysis import match_communications, measured_timeline
+from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.options import ProfileOptions
 from collhub_pytorch.predicted_times import CallKey, predict_job
 from collhub_pytorch.samples import all_reduce_args, launched, part, profile_of, runtime
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from collhub_pytorch import read_profiles
 from collhub_pytorch.execution_trace import workload_of as read_traces
-from collhub_pytorch.options import ProfileOptions, RankOptions
+from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.trace_files import list_files
 

@@ -13,8 +13,8 @@ import collhub_pytorch
 import pytest
 from collhub_pytorch import execution_trace
 from collhub_pytorch.command import profile, to_command_options
+from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.options import ProfileOptions, RankOptions
 from collhub_pytorch.samples import execution_trace as trace_document
 from collhub_pytorch.samples import part, profile_of, step_events
 from collhub_pytorch.trace_files import list_files

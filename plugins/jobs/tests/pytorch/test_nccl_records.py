@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from collhub_nccl_records import read_inspector_lines
 from collhub_pytorch.findings import collect_findings
+from collhub_pytorch.formats import ClockOptions, DeepSpeedOptions, RankOptions
 from collhub_pytorch.nccl.read import (
     has_calls,
     read_deepspeed,
@@ -27,7 +28,6 @@ from collhub_pytorch.nccl.samples import (
     profiler_file,
     source_of,
 )
-from collhub_pytorch.options import ClockOptions, DeepSpeedOptions, RankOptions
 from read_jobs import collectives
 
 from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_pytorch.findings import collect_findings
+from collhub_pytorch.formats import NsysOptions
 from collhub_pytorch.nsys import activities
 from collhub_pytorch.nsys.read import read, read_folder
 from collhub_pytorch.nsys.samples import Export, exports, step_of
-from collhub_pytorch.options import NsysOptions
 from collhub_pytorch.samples import file_part
 from read_jobs import collectives
 

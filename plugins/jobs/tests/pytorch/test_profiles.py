@@ -18,8 +18,8 @@ from collhub_pytorch.analysis import (
     overlap_percent,
 )
 from collhub_pytorch.calls import call_of_kernel, element_bytes, kind_of
+from collhub_pytorch.formats import ProfileOptions, RankOptions
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.options import ProfileOptions, RankOptions
 from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.samples import (
     all_reduce_args,

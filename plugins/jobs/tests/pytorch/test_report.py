@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from collhub_pytorch.analysis import has_times, measure_rank_times, measured_timeline
 from collhub_pytorch.findings import Findings, collect_findings
+from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.kineto.read import read
-from collhub_pytorch.options import ProfileOptions
 from collhub_pytorch.profile_reading import notes
 from collhub_pytorch.report import build_blocks, build_document
 from collhub_pytorch.report import lines as inspect_lines

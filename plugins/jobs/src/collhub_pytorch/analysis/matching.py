@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collhub_pytorch.formats import KINETO
 from collhub_pytorch.job import EXTENSION, file_of, has_device
-from collhub_pytorch.options import KINETO
 from hub_core.columns import Int64Array, csr
 from hub_core.model import (
     InputError,

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from collhub_pytorch.calls import Call, call_of_kernel
-from collhub_pytorch.kineto.activities import (
+from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolve_group
+from collhub_pytorch.kineto.graph import (
     NO_PAIRS,
     Launches,
     RankProfile,
     convert_stream_waits,
     infer_dependencies,
 )
-from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolve_group
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, measure_idle_times
 from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location

@@ -1,5 +1,16 @@
 """Build the nodes of one rank: work of the host, launched work, and dependencies.
 
+In `torch.distributed`, the stream of a group waits for the stream that issued the collective, and
+the issuing stream waits for the group's stream where `wait` is called. Both use
+`cudaStreamWaitEvent`; older files do not record which work it waits for. Three rules infer these
+dependencies, and none of them contradicts a measured time:
+
+1. A kernel of communication waits for the last other work launched before it by the same thread.
+2. If the thread called `cudaStreamWaitEvent` since its last launch, other work waits for the last
+   work of another stream that ends before it starts.
+3. Work that starts later than its stream and its launch explain waits for the last work of another
+   stream that ends within that gap.
+
 Durations and dependencies reproduce every start and end time of the profile. Nodes are:
 
 - `start`: from the common start of all profiles to the start of this one;
@@ -12,11 +23,213 @@ Durations and dependencies reproduce every start and end time of the profile. No
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from collhub_pytorch.kineto.activities import RankProfile, find_previous_on_stream
-from collhub_pytorch.rank_nodes import GAP, HOST, LAUNCH, NONE, PASSING_TIME, START, RankNodes
-from hub_core.columns import Int64Array
+from collhub_pytorch.calls import Call
+from collhub_pytorch.kineto.events import STREAM_WAIT, StreamWait
+from collhub_pytorch.rank_nodes import (
+    GAP,
+    HOST,
+    LAUNCH,
+    NONE,
+    PASSING_TIME,
+    START,
+    RankNodes,
+    StreamIdle,
+)
+from hub_core.columns import BoolArray, Int64Array
+
+Pairs = tuple[Int64Array, Int64Array]
+NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankProfile:
+    """Activities and points of one rank, times in ns of its clock; -1 means none.
+
+    Activities are sorted by start, collectives of the host by issue time; points are sorted by
+    time.
+
+    Activities (kernels, copies; collectives of the host in profiles without a device): `start`,
+    `end`; `stream`; `label`: index of `names`; `call`: index of `calls` for communication;
+    `issue`: the point that issued it. Points of the host: `time`; `awaited`: the activity for whose
+    end the host waited before this point; `work`: index in `names` of the host's work since the
+    previous point, -1 if unknown.
+
+    `assumed`, `stated`: (earlier activity, later activity), inferred and recorded dependencies
+    between streams. `unknown`: number of communication kernels with an unknown collective;
+    `communication_names`: their names. `memory_names`: names of activities that copy or set memory.
+    `is_recorded`: bool[activities], whether the file has the time of an activity; None if it has
+    all. `idle`: idle time of each stream. `host_calls`: number of collectives of host libraries,
+    which are the last activities.
+    """
+
+    file: str
+    rank: int
+    world_size: int | None
+    names: Sequence[str]
+    calls: Sequence[Call]
+    start: Int64Array
+    end: Int64Array
+    stream: Int64Array
+    label: Int64Array
+    call: Int64Array
+    issue: Int64Array
+    time: Int64Array
+    awaited: Int64Array
+    work: Int64Array
+    is_on_host: bool = False
+    assumed: Pairs = NO_PAIRS
+    stated: Pairs = NO_PAIRS
+    unknown: int = 0
+    communication_names: frozenset[str] = frozenset()
+    memory_names: frozenset[str] = frozenset()
+    is_recorded: BoolArray | None = None
+    idle: tuple[StreamIdle, ...] = ()
+    host_calls: int = 0
+
+    def order_times(self) -> Int64Array:
+        """Return the times that order the activities: start times, or issue times.
+
+        Collectives of the host are ordered by issue time, the order common to all ranks.
+        """
+        times = self.start.copy()
+        first = 0 if self.is_on_host else len(times) - self.host_calls
+        times[first:] = self.time[self.issue[first:]]
+        return times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """Runtime calls by time; `of_activity`: the call that launched each activity, or -1."""
+
+    start: Int64Array
+    end: Int64Array
+    thread: Int64Array
+    kind: Int64Array
+    of_activity: Int64Array
+
+    def issue_times(self, start: Int64Array) -> Int64Array:
+        """Return the time in ns at which each activity was launched; its `start` if unknown."""
+        times = start.copy()
+        # Files may lack the runtime calls.
+        is_launched = self.of_activity >= 0
+        times[is_launched] = self.start[self.of_activity[is_launched]]
+        return times
+
+    def launch_mask(self) -> BoolArray:
+        """Mask of the calls that launched an activity."""
+        mask = np.zeros(len(self.start), np.bool_)
+        mask[self.of_activity[self.of_activity >= 0]] = True
+        return mask
+
+
+# Maximum time from launch to start that needs no further explanation.
+_USUAL_LATENCY_NS = 20_000
+# Maximum number of earlier ends examined for work of another stream.
+_MAX_CANDIDATES = 64
+
+
+def infer_dependencies(
+    start: Int64Array,
+    end: Int64Array,
+    stream: Int64Array,
+    is_communication: BoolArray,
+    launches: Launches,
+) -> Pairs:
+    """Infer (earlier, later) activities by the three rules; activities are sorted by start."""
+    issued_at = launches.issue_times(start)
+    before = find_previous_on_stream(stream)
+    is_waiting = _mask_awaiting_launches(launches) & ~is_communication
+    # From `free` on, only another stream can delay the work.
+    free = np.maximum(np.where(before >= 0, end[before], issued_at), issued_at)
+    has_gap = (start > free + _USUAL_LATENCY_NS) & ~is_communication
+    earliest_end = np.where(is_waiting, np.iinfo(np.int64).min, free)
+    by_end = np.argsort(end, kind="stable")
+    ended = np.searchsorted(end[by_end], start, "right")
+    earlier, later = _link_to_last_launch(start, end, is_communication, launches)
+    for activity in np.flatnonzero(is_waiting | has_gap).tolist():
+        ended_count = int(ended[activity])
+        for candidate in by_end[max(0, ended_count - _MAX_CANDIDATES) : ended_count][::-1].tolist():
+            if end[candidate] <= earliest_end[activity]:
+                break
+            if stream[candidate] != stream[activity] and issued_at[candidate] < issued_at[activity]:
+                earlier.append(candidate)
+                later.append(activity)
+                break
+    return np.array(earlier, np.int64), np.array(later, np.int64)
+
+
+def convert_stream_waits(
+    waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
+) -> Pairs:
+    """Convert recorded waits to (earlier, later) activities: the last and the next work."""
+    by_number = np.argsort(correlation, kind="stable")
+    numbers = correlation[by_number]
+    rows_of = {
+        number: by_number[stream[by_number] == number] for number in np.unique(stream).tolist()
+    }
+    numbers_of = {number: numbers[stream[by_number] == number] for number in rows_of}
+    earlier, later = [], []
+    for wait in waits:
+        if wait.stream not in rows_of or wait.awaited not in rows_of:
+            continue
+        following = int(np.searchsorted(numbers_of[wait.stream], wait.after, "right"))
+        last = int(np.searchsorted(numbers_of[wait.awaited], wait.before, "left")) - 1
+        if last >= 0 and following < len(rows_of[wait.stream]):
+            earlier.append(int(rows_of[wait.awaited][last]))
+            later.append(int(rows_of[wait.stream][following]))
+    return np.array(earlier, np.int64), np.array(later, np.int64)
+
+
+def find_previous_on_stream(stream: Int64Array) -> Int64Array:
+    """Find the previous activity on each stream, or -1; activities are sorted by start."""
+    order = np.argsort(stream, kind="stable")
+    previous = np.full(len(stream), -1, np.int64)
+    is_same = stream[order][1:] == stream[order][:-1]
+    previous[order[1:][is_same]] = order[:-1][is_same]
+    return previous
+
+
+def _link_to_last_launch(
+    start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
+) -> tuple[list[int], list[int]]:
+    """Apply rule 1: a communication kernel waits for the last launch of the same thread."""
+    earlier, later = [], []
+    last_of_thread: dict[int, int] = {}
+    issued = np.flatnonzero(launches.of_activity >= 0)
+    for activity in issued[np.argsort(launches.of_activity[issued], kind="stable")].tolist():
+        thread = int(launches.thread[launches.of_activity[activity]])
+        if not is_communication[activity]:
+            last_of_thread[thread] = activity
+            continue
+        last_launched = last_of_thread.get(thread, -1)
+        if last_launched >= 0 and end[last_launched] <= start[activity]:
+            earlier.append(last_launched)
+            later.append(activity)
+    return earlier, later
+
+
+def _mask_awaiting_launches(launches: Launches) -> BoolArray:
+    """Mark activities whose thread called for a wait since its previous launch."""
+    is_waiting = np.zeros(len(launches.of_activity), np.bool_)
+    is_launch = launches.launch_mask()
+    is_wait = launches.kind == STREAM_WAIT
+    threads_with_wait: set[int] = set()
+    is_after_wait = np.zeros(len(launches.start), np.bool_)
+    for call in np.flatnonzero(is_launch | is_wait).tolist():
+        thread = int(launches.thread[call])
+        if is_wait[call]:
+            threads_with_wait.add(thread)
+        elif thread in threads_with_wait:
+            threads_with_wait.remove(thread)
+            is_after_wait[call] = True
+    is_issued = launches.of_activity >= 0
+    is_waiting[is_issued] = is_after_wait[launches.of_activity[is_issued]]
+    return is_waiting
 
 
 def build_nodes(profile: RankProfile) -> RankNodes:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupRecord, kind_of, with_target
-from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolve_group
+from collhub_pytorch.kineto.graph import RankProfile
 from collhub_pytorch.kineto.issuers import Issuer, assign_spans
 from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from collhub_pytorch.formats import KINETO, ProfileOptions
 from collhub_pytorch.job import join_ranks
-from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
-from collhub_pytorch.kineto.graph import build_nodes
+from collhub_pytorch.kineto.graph import RankProfile, build_nodes
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
-from collhub_pytorch.options import KINETO, ProfileOptions
 from collhub_pytorch.profile_reading import align_clocks, read_source
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile

@@ -16,11 +16,7 @@ from collhub_nccl_records import (
 )
 
 from collhub_pytorch.analysis import match_communications
-from collhub_pytorch.job import join_ranks
-from collhub_pytorch.nccl.graph import CallGraph
-from collhub_pytorch.nccl.ranks import find_job_ranks
-from collhub_pytorch.nccl.recorded import RecordedCalls
-from collhub_pytorch.options import (
+from collhub_pytorch.formats import (
     DEEPSPEED,
     INSPECTOR,
     NCCL_CALLS,
@@ -29,6 +25,9 @@ from collhub_pytorch.options import (
     DeepSpeedOptions,
     RankOptions,
 )
+from collhub_pytorch.job import join_ranks
+from collhub_pytorch.nccl.graph import CallGraph
+from collhub_pytorch.nccl.ranks import RecordedCalls, find_job_ranks
 from collhub_pytorch.profile_reading import align_clocks, read_source
 from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import (

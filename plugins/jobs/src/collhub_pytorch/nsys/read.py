@@ -10,6 +10,7 @@ from collhub_nccl_records import input_bytes
 from collhub_nccl_records.calls import operation_word
 
 from collhub_pytorch.calls import Call, GroupRecord
+from collhub_pytorch.formats import NSYS, NSYS_PARQUET, NsysOptions
 from collhub_pytorch.job import join_ranks
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents
@@ -18,7 +19,6 @@ from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nsys.database import Tables, open_database
 from collhub_pytorch.nsys.parquet import group_exports
 from collhub_pytorch.nsys.rank_events import FileContents, FileRank, read_file
-from collhub_pytorch.options import NSYS, NSYS_PARQUET, NsysOptions
 from collhub_pytorch.profile_reading import align_clocks, read_source, report_notes
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, NONE, RankNodes
 from collhub_pytorch.trace_files import TraceFile, open_decompressed, rank_numbers
