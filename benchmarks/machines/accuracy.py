@@ -16,20 +16,23 @@ from pathlib import Path
 import numpy as np
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
-from collhub_machine_profiles.measured_tables import make_tables
-from collhub_machine_profiles.network_model import is_between_nodes
-from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
 from collhub_machine_profiles.prediction import Method, predict_by_table
-from collhub_machines.calibration import CalibrationRequest, calibrate_machines
+from collhub_machine_profiles.table import make_tables
+from collhub_machine_profiles.time_models import (
+    call_columns,
+    is_between_nodes,
+    is_modelled,
+    predict,
+)
+from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 from collhub_machines.fitting import (
     every_second_size,
+    fit_networks,
     fit_node,
     held_out_errors,
     machine_prior,
     start_prior,
 )
-from collhub_machines.measured_points import read_points
-from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
 
 from hub_core.plugin_api import Measurement, MeasurementSet

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from collhub_machine_profiles.gpus import known_gpu
 from collhub_machine_profiles.machine_profile import Constant, MachineProfile, profile_bytes
-from collhub_machines.calibration import CalibrationRequest, calibrate_machines
-from collhub_machines.measured_points import read_points
+from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 
 from hub_core.plugin_api import MeasurementSet
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from collhub_machine_profiles.nccl_baseline import communicator_of_topology
+from collhub_machine_profiles.nccl_baseline import communicator_of_topology, count_nodes
 from collhub_machine_profiles.nccl_choice import cheapest_alternative
-from collhub_machine_profiles.nccl_communicators import count_nodes
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.read import read
 from collhub_nccl.tuner.write import write

@@ -13,9 +13,15 @@ import numpy as np
 
 from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
 from collhub_machine_profiles.gpus import GPUS, Gpu
-from collhub_machine_profiles.network_model import NETWORK_NAMES, NetworkModel
-from collhub_machine_profiles.node_model import MEANINGS, NAMES, FloatArray, is_modelled
 from collhub_machine_profiles.table import Table
+from collhub_machine_profiles.time_models import (
+    MEANINGS,
+    NAMES,
+    NETWORK_NAMES,
+    FloatArray,
+    NetworkModel,
+    is_modelled,
+)
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location
 from hub_core.plugin_api import Library, Measurement

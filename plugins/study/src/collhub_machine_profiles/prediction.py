@@ -10,15 +10,17 @@ import numpy as np
 
 from collhub_machine_profiles.calls import CollectiveCall, PlannedCall
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile
+from collhub_machine_profiles.nccl_baseline import network_of_machine
 from collhub_machine_profiles.nccl_choice import Choice
-from collhub_machine_profiles.nccl_communicators import network_of_machine
-from collhub_machine_profiles.network_model import (
+from collhub_machine_profiles.table import Table, envelope
+from collhub_machine_profiles.time_models import (
     bandwidth_factor,
+    call_columns,
+    choice_of,
     extrapolate_nodes,
     is_between_nodes,
+    predict,
 )
-from collhub_machine_profiles.node_model import call_columns, choice_of, predict
-from collhub_machine_profiles.table import Table, envelope
 
 MIN_NOMINAL_BYTES = 2**28
 MAX_FITTED_BYTES = 2**29

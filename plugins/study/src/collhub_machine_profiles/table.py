@@ -1,13 +1,15 @@
-"""Tables of measured times: interpolation between knots, and its error between them."""
+"""Tables of measured times: grouping of points, interpolation between knots, and its error."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hub_core.plugin_api import Library
+from collhub_machine_profiles.gpus import machine_label
+from hub_core.plugin_api import Library, Measurement
 
 FloatArray = NDArray[np.float64]
 
@@ -74,3 +76,41 @@ def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray)
         return inside
     slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
     return np.asarray(inside + np.maximum(size_bytes - sizes[-1], 0) * max(float(slope), 0.0))
+
+
+def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Measurement]:
+    """Keep one place of each configuration: `other_place` only if no other was measured.
+
+    By default, times are those out of place, and in place without these.
+    """
+    listed = list(points)
+    preferred = {_configuration(point) for point in listed if point.place != other_place}
+    return [
+        point
+        for point in listed
+        if point.place != other_place or _configuration(point) not in preferred
+    ]
+
+
+def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
+    """Build one table per configuration of the points, sorted by configuration.
+
+    `other_place`: as in `one_place`.
+    """
+    groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
+    for point in one_place(points, other_place):
+        key = (point.collective, point.ranks, point.nodes, point.library, point.dtype)
+        groups.setdefault(key, {}).setdefault(point.size_bytes, []).append(point.time_us)
+    tables = []
+    for key in sorted(groups, key=lambda one: (*one[:3], str(one[3]), one[4])):
+        by_size = groups[key]
+        sizes = sorted(by_size)
+        medians = [float(np.median(by_size[size])) for size in sizes]
+        repeats = min(len(times) for times in by_size.values())
+        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
+    return tables
+
+
+def _configuration(point: Measurement) -> tuple[object, ...]:
+    label = machine_label(point.machine)
+    return label, point.collective, point.ranks, point.nodes, point.library, point.dtype

@@ -7,7 +7,7 @@ A *kernel* is the code that executes an algorithm:
 - `nvls`: NCCL's blocks that add up and multicast in NVSwitches;
 - `direct`: kernels of MSCCL++, which write to the buffers of their peers.
 
-Fitted constants of the profile (`collhub_machine_profiles.node_model`) give the times of the first
+Fitted constants of the profile (`collhub_machine_profiles.time_models`) give the times of the first
 three. `START_VALUES` has the constants that no profile contains yet, with their evidence.
 """
 
@@ -23,7 +23,7 @@ from collhub_machine_profiles.nccl_choice import (
     NVLS_CHUNK_BYTES,
     fifo_chunk_bytes,
 )
-from collhub_machine_profiles.node_model import smooth_maximum
+from collhub_machine_profiles.time_models import smooth_maximum
 
 from hub_core.columns import Float64Array
 from hub_core.model import UsageError

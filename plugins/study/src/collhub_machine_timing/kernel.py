@@ -10,7 +10,7 @@ time on each of its links. The first part of a message is visible `first` after 
 the part `halves` / 2 of any delay on links; the entire message is visible `lag` after its end.
 
 Source: the protocols of NCCL (slices in FIFO buffers with flags: Simple, LL, LL128) and the rules
-of `constants`. Rings of Simple give the closed form of `collhub_machine_profiles.node_model`.
+of `constants`. Rings of Simple give the closed form of `collhub_machine_profiles.time_models`.
 
 Invariant: events are processed in the order of their times, and those of equal times in the order
 of their creation. A link serves messages in the order in which they begin, so the bytes that

@@ -110,8 +110,8 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     """
     from collhub_machine_profiles.shipped import load_profile
 
-    from collhub_machines.check_report import report_check
-    from collhub_machines.measured_points import read_points
+    from collhub_machines.calibration import read_points
+    from collhub_machines.profile_check import report_check
 
     if (request["out"] is None) == (request["checked"] is None):
         cure = "calibrate RESULT... -o machine.json, or --check machine.json RESULT..."
@@ -193,7 +193,7 @@ def _calibrate(
     from collhub_machine_profiles.machine_profile import profile_bytes
 
     from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
-    from collhub_machines.check_report import combine_notes
+    from collhub_machines.profile_check import combine_notes
 
     _refuse_other_gpu(request, read, machine_options.gpu)
     settings = CalibrationRequest(

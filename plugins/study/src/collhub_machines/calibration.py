@@ -1,10 +1,13 @@
-"""Calibrate machines: split points by machine and version, build tables, fit models."""
+"""Calibrate machines: read points, split them by machine and version, build tables, fit models."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from collhub_machine_profiles.calls import merge_calls
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import (
     Constant,
@@ -14,23 +17,23 @@ from collhub_machine_profiles.machine_profile import (
     profile_name,
     used_sources,
 )
-from collhub_machine_profiles.measured_tables import make_tables, one_place
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
-from collhub_machine_profiles.network_model import is_between_nodes
-from collhub_machine_profiles.node_model import NAMES, is_modelled
-from collhub_machine_profiles.table import FEW_REPEATS
+from collhub_machine_profiles.table import FEW_REPEATS, make_tables, one_place
+from collhub_machine_profiles.time_models import NAMES, is_between_nodes, is_modelled
 
 from collhub_machines.fitting import (
     Prior,
     choose_prior,
     every_second_size,
+    fit_networks,
     fit_node,
     machine_prior,
+    network_deviations,
 )
-from collhub_machines.network_fit import fit_networks, network_deviations
-from collhub_machines.reading import counted
+from collhub_machines.reading import counted, refuse
+from hub_core import Registry, read_measurements
 from hub_core.model import Diagnostic, InputError, Severity
-from hub_core.plugin_api import Library, Measurement, MeasurementSet
+from hub_core.plugin_api import Library, Measurement, MeasurementSet, OptionValue
 
 MIN_POINTS = 5
 MAX_MEDIAN = 0.15
@@ -282,3 +285,72 @@ def _entry(
         predictor, collective, ranks, nodes, name, library.version,
         error.points, error.median, error.p90, error.worst,
     )  # fmt: skip
+
+
+_SEARCHED_BYTES = 2**20
+_TUNER_FILE = "a tuner file has choices, not measured times"
+_TUNER_CURE = "check it with 'collhub tune --check'; calibrate needs results of a run"
+# Files that users confuse with measurements, with the reason and the cure.
+_NOT_MEASURED = (
+    (
+        rb"\bBytes -> (?:Algo|Kernel)\b",
+        "the log has NCCL's predicted times, not measured times",
+        "give the output of nccl-tests",
+    ),
+    (
+        rb"^#?\s*collective(?:_type)?,(?:min_bytes|bytesPerRank)|\"rules\"\s*:",
+        _TUNER_FILE,
+        _TUNER_CURE,
+    ),
+    (
+        rb"^\s*(?:allreduce|allgather|reducescatter|alltoall|broadcast)\s*,\s*\d+\s*,",
+        _TUNER_FILE,
+        _TUNER_CURE,
+    ),
+)
+
+
+def read_points(
+    files: Sequence[str],
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    format: str | None = None,
+    options: Mapping[str, OptionValue] | None = None,
+    registry: Registry | None = None,
+) -> MeasurementSet:
+    """Read files as `read_measurements` does, and combine the records of the ranks of a call.
+
+    Files of predicted times and of tuner rules are refused with the reason.
+    """
+    try:
+        read = read_measurements(
+            files,
+            collective=collective,
+            ranks=ranks,
+            nodes=nodes,
+            format=format,
+            options=options,
+            registry=registry,
+        )
+    except InputError as error:
+        finding = error.diagnostics[0]
+        if finding.code == "unknown-measurements" and finding.location.file is not None:
+            _refuse_unmeasured(finding.location.file)
+        raise
+    return MeasurementSet(merge_calls(read.points), read.skipped, read.sources)
+
+
+def _refuse_unmeasured(file: str) -> None:
+    """Raise `InputError` if a file that no reader recognises is one of `_NOT_MEASURED`."""
+    path = Path(file)
+    if not path.is_file():
+        return
+    with path.open("rb") as opened:
+        content = opened.read(_SEARCHED_BYTES)
+    for pattern, message, cure in _NOT_MEASURED:
+        match = re.search(pattern, content, re.MULTILINE)
+        if match:
+            line = content.count(b"\n", 0, match.start()) + 1
+            raise refuse(file, line, message, cure)

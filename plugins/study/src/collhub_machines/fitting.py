@@ -1,23 +1,26 @@
-"""Fit the constants of a node to measured points, with priors and held-out errors."""
+"""Fit the constants of nodes and networks by robust least squares, with held-out errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from collhub_machine_profiles.gpus import SIBLINGS, Gpu
 from collhub_machine_profiles.machine_profile import ErrorSummary
-from collhub_machine_profiles.node_model import (
+from collhub_machine_profiles.time_models import (
     NAMES,
     CallColumns,
     FloatArray,
+    NetworkModel,
     call_columns,
+    is_between_nodes,
+    log_network_times,
+    network_columns,
     predict,
 )
 
-from collhub_machines.least_squares import robust_fit, slopes_of
-from hub_core.plugin_api import Measurement
+from hub_core.plugin_api import Library, Measurement
 
 _COUPLING, _COUPLING_WEIGHT = 0.88, 2.0
 _INFLUENCE = 0.02
@@ -196,3 +199,138 @@ def held_out_errors(
         (point, float(time_us / point.time_us - 1))
         for point, time_us in zip(tested, times, strict=True)
     ]
+
+
+Model = Callable[[FloatArray], FloatArray]
+"""Logarithms of constants to logarithms of times; shapes (constants,) and (points,)."""
+Coupling = Callable[[FloatArray], tuple[float, FloatArray]]
+"""Logarithms of constants to one additional residual and its slopes."""
+
+_SLOW_PREDICTION, _SLOW_MEASUREMENT = 0.1, 0.03
+_PRIOR_WEIGHT = 0.05
+_ITERATIONS = 80
+_STEP = 1e-5
+_MAX_STEP = 0.5
+
+
+def robust_fit(
+    model: Model,
+    measured: FloatArray,
+    start: FloatArray,
+    widths: FloatArray,
+    coupling: Coupling | None = None,
+) -> FloatArray:
+    """Return the logarithms of the constants that fit `measured`, logarithms of times.
+
+    The prior of each constant is `start` with the width `widths`. Levenberg-Marquardt with
+    reweighting; cost O(iterations x points x constants^2).
+    """
+    position, damping = start.copy(), 1e-3
+    fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)
+    cost = _cost(model(position) - measured, fixed)
+    for _ in range(_ITERATIONS):
+        residual = model(position) - measured
+        weight = 1 / np.sqrt(1 + (residual / _scale(residual)) ** 2)
+        slopes = slopes_of(model, position)
+        rows = np.sqrt(weight)[:, None] * slopes
+        normal = rows.T @ rows + fixed_slopes.T @ fixed_slopes
+        gradient = slopes.T @ (weight * residual) + fixed_slopes.T @ fixed
+        damped = normal + damping * np.diag(np.diag(normal) + 1e-9)
+        trial = position + np.clip(np.linalg.solve(damped, -gradient), -_MAX_STEP, _MAX_STEP)
+        trial_fixed, trial_slopes = _fixed_terms(trial, start, widths, coupling)
+        trial_cost = _cost(model(trial) - measured, trial_fixed)
+        if trial_cost < cost:
+            gain = cost - trial_cost
+            position, cost, damping = trial, trial_cost, max(damping / 4, 1e-9)
+            fixed, fixed_slopes = trial_fixed, trial_slopes
+            if gain < 1e-9 * cost:
+                break
+        else:
+            damping *= 8
+            if damping > 1e9:
+                break
+    return position
+
+
+def slopes_of(model: Model, position: FloatArray) -> FloatArray:
+    """Return d ln(time) / d ln(constant); shape (points, constants)."""
+    columns = []
+    for index in range(len(position)):
+        shift = np.zeros(len(position))
+        shift[index] = _STEP
+        columns.append((model(position + shift) - model(position - shift)) / (2 * _STEP))
+    return np.stack(columns, axis=1)
+
+
+def _scale(residual: FloatArray) -> FloatArray:
+    return np.where(residual > 0, _SLOW_PREDICTION, _SLOW_MEASUREMENT)
+
+
+def _cost(residual: FloatArray, fixed: FloatArray) -> float:
+    scale = _scale(residual)
+    soft = 2 * scale**2 * (np.sqrt(1 + (residual / scale) ** 2) - 1)
+    return float(soft.sum() + (fixed**2).sum())
+
+
+def _fixed_terms(
+    position: FloatArray, start: FloatArray, widths: FloatArray, coupling: Coupling | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return residuals and slopes that do not depend on points: priors and the coupling."""
+    residuals = _PRIOR_WEIGHT * (position - start) / widths
+    slopes = np.diag(_PRIOR_WEIGHT / widths)
+    if coupling is None:
+        return residuals, slopes
+    residual, slope = coupling(position)
+    return np.append(residuals, residual), np.vstack([slopes, slope])
+
+
+MIN_NETWORK_POINTS = 5
+
+# Hops and rates differ by orders of magnitude between networks; the growth of the hop and the rate
+# of small messages do not, and five sizes do not separate them.
+_NETWORK_STARTS = np.log([30.0, 0.15, 20.0, 200.0, 80.0])
+_WIDTHS = np.array([2.0, 0.3, 0.7, 2.0, 2.0])
+
+
+def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
+    """Fit one model per library and number of GPUs per node that has enough points."""
+    groups: dict[tuple[Library, int], list[Measurement]] = {}
+    for point in points:
+        if is_between_nodes(point):
+            key = (point.library, point.ranks // point.nodes)
+            groups.setdefault(key, []).append(point)
+    return [
+        fit_network(library, per_node, group)
+        for (library, per_node), group in sorted(
+            groups.items(), key=lambda one: (str(one[0][0]), one[0][1])
+        )
+        if len({(point.nodes, point.size_bytes) for point in group}) >= MIN_NETWORK_POINTS
+    ]
+
+
+def fit_network(
+    library: Library, ranks_per_node: int, points: Sequence[Measurement]
+) -> NetworkModel:
+    """Fit the constants to all-reduces of several nodes."""
+    columns = network_columns(points)
+    measured = np.log([point.time_us for point in points])
+    fitted = robust_fit(
+        lambda at: log_network_times(at, *columns), measured, _NETWORK_STARTS, _WIDTHS
+    )
+    nodes = tuple(sorted({point.nodes for point in points}))
+    values = tuple(float(value) for value in np.exp(fitted))
+    return NetworkModel(library, ranks_per_node, values, len(points), nodes)
+
+
+def network_deviations(
+    points: Sequence[Measurement], held_out: Sequence[bool]
+) -> list[tuple[Measurement, float]]:
+    """Fit without the points of `held_out`; return those with predicted / measured - 1."""
+    pairs = list(zip(points, held_out, strict=True))
+    models = fit_networks([point for point, is_held in pairs if not is_held])
+    deviations = []
+    for point, is_held in pairs:
+        model = next((candidate for candidate in models if candidate.applies_to(point)), None)
+        if is_held and model is not None:
+            deviations.append((point, float(model.times_us([point])[0] / point.time_us - 1)))
+    return deviations

@@ -121,8 +121,7 @@ def show(context: CommandContext, machine: str, as_json: bool) -> int:
 
 
 def _print_constants(context: CommandContext, profile: MachineProfile) -> None:
-    from collhub_machine_profiles.network_model import NETWORK_NAMES
-    from collhub_machine_profiles.node_model import MEANINGS
+    from collhub_machine_profiles.time_models import MEANINGS, NETWORK_NAMES
 
     rows = [
         (name, f"{constant.value:.4g}", constant.source, str(constant.points), MEANINGS[name])
@@ -171,10 +170,9 @@ def check(context: CommandContext, machine: str, results: tuple[str, ...], as_js
     """
     from collhub_machine_profiles.shipped import load_profile
 
-    from collhub_machines.calibration import MAX_MEDIAN
-    from collhub_machines.check_report import report_check
+    from collhub_machines.calibration import MAX_MEDIAN, read_points
     from collhub_machines.machine_records import MachinesReport
-    from collhub_machines.measured_points import read_points
+    from collhub_machines.profile_check import report_check
 
     profile = load_profile(machine)
     if results:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from collhub_machines.options import PlaceOptions
 from collhub_machines.reading import (
+    PlaceOptions,
     collective_name,
     counted,
     finite_number,

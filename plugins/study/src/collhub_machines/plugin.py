@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_machines.options import InspectorOptions, PlaceOptions
+from collhub_machines.reading import InspectorOptions, PlaceOptions
 from hub_core.plugin_api import Command, Format, MeasurementReader, NoOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)

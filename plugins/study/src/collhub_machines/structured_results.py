@@ -10,9 +10,16 @@ from typing import Any
 
 from collhub_nccl_records import SkippedLine, read_inspector_lines
 
-from collhub_machines.options import InspectorOptions, PlaceOptions
 from collhub_machines.perf_output import version_text
-from collhub_machines.reading import collective_name, library_of, note, refuse, text_of
+from collhub_machines.reading import (
+    InspectorOptions,
+    PlaceOptions,
+    collective_name,
+    library_of,
+    note,
+    refuse,
+    text_of,
+)
 from hub_core import parse_json_object
 from hub_core.model import Diagnostic, InputError
 from hub_core.plugin_api import (

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collhub_machine_profiles.nccl_communicators import count_nodes
+from collhub_machine_profiles.nccl_baseline import count_nodes
 
 if TYPE_CHECKING:
-    from collhub_tuning.defaults import SizeDecision
+    from collhub_tuning.baseline import SizeDecision
     from collhub_tuning.tuned_collectives import TunedCollective
     from hub_core.model import JsonValue
 

@@ -61,7 +61,7 @@ def collhub_commands() -> Sequence[Command]:
 PROCESSES = Engine(
     "processes",
     "processes of this machine",
-    "collhub_tuning.task_processes:start",
+    "collhub_tuning.sweep:start",
     shares_files=True,
 )
 

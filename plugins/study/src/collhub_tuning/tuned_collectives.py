@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from collhub_machine_profiles.nccl_communicators import count_nodes
+from collhub_machine_profiles.nccl_baseline import count_nodes
 
-from collhub_tuning.comparison_report import ComparisonOutcome
-from collhub_tuning.defaults import (
+from collhub_tuning.baseline import (
     SizeDecision,
     decide_size,
     find_candidate_bands,
     find_winners,
 )
+from collhub_tuning.comparison_report import ComparisonOutcome
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
 from hub_core import Algorithm, Registry, Topology

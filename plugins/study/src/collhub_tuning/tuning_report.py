@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collhub_machine_profiles.nccl_communicators import count_nodes
+from collhub_machine_profiles.nccl_baseline import count_nodes
 
 from collhub_tuning.baseline import (
     TUNED_HEADER,
+    TimeBand,
     baselines_to_json,
     tuned_baseline_rows,
 )
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.defaults import TimeBand
 from collhub_tuning.measured_curves import measured_to_json
 from collhub_tuning.measurement_plan import PlannedRun, plan_lines
 from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
-from collhub_machine_profiles.measured_tables import make_tables
-from collhub_machine_profiles.network_model import extrapolate_nodes
-from collhub_machines.fitting import choose_prior, machine_prior
-from collhub_machines.measured_points import read_points
-from collhub_machines.network_fit import fit_networks
+from collhub_machine_profiles.table import make_tables
+from collhub_machine_profiles.time_models import extrapolate_nodes
+from collhub_machines.calibration import read_points
+from collhub_machines.fitting import choose_prior, fit_networks, machine_prior
 
 from hub_core.model import InputError
 

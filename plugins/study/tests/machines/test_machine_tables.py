@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
-from collhub_machine_profiles.measured_tables import make_tables
 from collhub_machine_profiles.nccl_choice import choose
-from collhub_machine_profiles.node_model import NAMES, call_columns, is_modelled, predict
-from collhub_machine_profiles.table import envelope
+from collhub_machine_profiles.table import envelope, make_tables
+from collhub_machine_profiles.time_models import NAMES, call_columns, is_modelled, predict
+from collhub_machines.calibration import read_points
 from collhub_machines.fitting import (
     every_second_size,
     fit_node,
@@ -19,7 +19,6 @@ from collhub_machines.fitting import (
     machine_prior,
     start_prior,
 )
-from collhub_machines.measured_points import read_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

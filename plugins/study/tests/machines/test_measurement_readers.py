@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_machines.measured_points import merge_calls, read_points
+from collhub_machines.calibration import merge_calls, read_points
 from collhub_machines.plugin import collhub_producers
 from collhub_machines.reading import library_of
 from collhub_machines.structured_results import close_json

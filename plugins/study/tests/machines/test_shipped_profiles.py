@@ -15,9 +15,8 @@ from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
 from collhub_machine_profiles.table import envelope
-from collhub_machines.calibration import CalibrationRequest, calibrate_machines
+from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 from collhub_machines.fitting import every_second_size
-from collhub_machines.measured_points import read_points
 
 from hub_core import parse_topology
 from hub_core.plugin_api import MeasurementSet

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from collhub_tuning.baseline import DefaultTime, TimeBand, decide_size, find_winners
 from collhub_tuning.comparison_report import ComparisonOutcome
-from collhub_tuning.defaults import DefaultTime, TimeBand, decide_size, find_winners
 from collhub_tuning.measured_curves import MeasuredCurve, MeasuredCurves
 from collhub_tuning.measurement_plan import (
     find_missing_measurements,

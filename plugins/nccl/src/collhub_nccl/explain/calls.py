@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collhub_machine_profiles.nccl_choice import Choice, choose_exchange, launch_of
+from collhub_machine_profiles.nccl_choice import (
+    Choice,
+    SymmetricLaunch,
+    choose_exchange,
+    launch_of,
+    list_symmetric_launches,
+)
 from collhub_machine_profiles.nccl_constants import version_numbers
 from collhub_machine_profiles.nccl_costs import (
     ALGORITHMS_OF,
@@ -15,7 +21,6 @@ from collhub_machine_profiles.nccl_costs import (
     is_last_resort,
     list_alternatives,
 )
-from collhub_machine_profiles.nccl_symmetric import SymmetricLaunch, list_symmetric_launches
 
 from collhub_nccl.explain.settings import NO_SETTINGS, NcclSettings
 from collhub_nccl.tuner.rules import TunerRule

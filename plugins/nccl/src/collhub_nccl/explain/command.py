@@ -290,8 +290,7 @@ class _Machine:
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator; `logged` is the version of a log, "" without one."""
-        from collhub_machine_profiles.nccl_baseline import nccl_version_of
-        from collhub_machine_profiles.nccl_communicators import find_communicator
+        from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version
 
         version = nccl_version_of(self.profile)

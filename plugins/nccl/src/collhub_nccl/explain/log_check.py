@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from collhub_machine_profiles.gpus import GPUS
+from collhub_machine_profiles.nccl_choice import list_symmetric_launches
 from collhub_machine_profiles.nccl_constants import version_numbers
 from collhub_machine_profiles.nccl_costs import (
     ALGORITHMS_OF,
@@ -15,7 +16,6 @@ from collhub_machine_profiles.nccl_costs import (
     list_alternatives,
     ring_steps,
 )
-from collhub_machine_profiles.nccl_symmetric import list_symmetric_launches
 
 from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
 from collhub_nccl.explain.settings import NO_SETTINGS, NcclSettings, parse_settings

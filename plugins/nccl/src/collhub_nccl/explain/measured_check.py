@@ -15,7 +15,7 @@ from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_profiles.nccl_baseline import expected_time, expected_time_of_choice_us
 from collhub_machine_profiles.nccl_choice import Choice, launch_of
 from collhub_machine_profiles.nccl_costs import Communicator
-from collhub_machine_profiles.node_model import (
+from collhub_machine_profiles.time_models import (
     MEANINGS,
     NAMES,
     call_columns,

@@ -1,7 +1,8 @@
-"""Time of NCCL's collectives on one node with NVLink: a closed form of 21 constants.
+"""Models of NCCL's times: within one node with NVLink, and between nodes.
 
-Units: us, bytes, GB/s. Rates are per channel; `BP` is per GPU. The choice of algorithm and
-channels is NCCL's (`nccl_choice`); the constants describe the machine.
+The model of a node is a closed form of 21 constants; the model between nodes has a latency by hop
+and the rate of the network cards. Units: us, bytes, GB/s. Rates are per channel; `BP` is per GPU.
+The choice of algorithm and channels is NCCL's (`nccl_choice`); the constants describe the machine.
 """
 
 from __future__ import annotations
@@ -12,16 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machine_profiles.calls import CollectiveCall
+from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
 from collhub_machine_profiles.gpus import Gpu
-from collhub_machine_profiles.nccl_choice import (
-    MODELLED,
-    NVLINK_EXCHANGE_CHANNELS,
-    Choice,
-    choose,
-)
+from collhub_machine_profiles.nccl_choice import MODELLED, NVLINK_EXCHANGE_CHANNELS, Choice, choose
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.nccl_costs import ring_steps
+from collhub_machine_profiles.table import Table
+from hub_core.plugin_api import Library
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -188,3 +186,114 @@ def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
     )
     moved = smooth_maximum(_us(share / calls.channels, value["cP"]), wire, 3)
     return _exchange_start(value, calls) * value["bPS"] + moved
+
+
+NETWORK_NAMES = (
+    "hop_small_us",
+    "hop_growth",
+    "rate_small_GBps",
+    "hop_large_us",
+    "rate_large_GBps",
+)
+MIN_TABLES = 3
+MAX_GROWTH = 0.35
+
+_START_US = 7.0
+_HOP_BYTES = 64 * 1024
+_POWER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """Constants in the order of `NETWORK_NAMES` of one number of GPUs per node.
+
+    `points` is the number of fitted measurements, `nodes` the numbers of nodes that they cover.
+    """
+
+    library: Library
+    ranks_per_node: int
+    values: tuple[float, ...]
+    points: int
+    nodes: tuple[int, ...]
+
+    def applies_to(self, point: CollectiveCall) -> bool:
+        """Whether the model predicts a point: an all-reduce within the measured node counts."""
+        return (
+            is_between_nodes(point)
+            and may_be_equal(point.library, self.library)
+            and point.ranks == self.ranks_per_node * point.nodes
+            and self.nodes[0] <= point.nodes <= self.nodes[-1]
+        )
+
+    def times_us(self, points: Sequence[CollectiveCall]) -> FloatArray:
+        """Return the predicted times of points in us."""
+        return np.exp(log_network_times(np.log(self.values), *network_columns(points)))
+
+
+def is_between_nodes(point: CollectiveCall) -> bool:
+    """Whether the form describes a point: an all-reduce on several nodes of equal size."""
+    return (
+        point.collective == "all-reduce"
+        and point.nodes > 1
+        and point.ranks % point.nodes == 0
+        and not point.dtype
+    )
+
+
+def bandwidth_factor(point: CollectiveCall) -> float:
+    """Return the algorithm bandwidth of a large all-reduce relative to the NICs of a node.
+
+    Two nodes use a tree, whose node sends the vector once; more nodes use rings.
+    """
+    return 1.0 if point.nodes == 2 else point.ranks / (2 * (point.ranks - 1))
+
+
+def network_columns(
+    points: Sequence[CollectiveCall],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
+    sizes = np.array([point.size_bytes for point in points], dtype=float)
+    nodes = np.array([point.nodes for point in points], dtype=float)
+    factor = np.array([bandwidth_factor(point) for point in points])
+    return sizes, 2 * np.log2(nodes), factor
+
+
+def log_network_times(
+    position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
+) -> FloatArray:
+    """Return logarithms of times in us; `position` holds the logarithms of the constants."""
+    hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
+    hop = hop_small * (sizes / _HOP_BYTES) ** growth
+    small = _START_US + hops * hop + sizes / (rate_small * 1e3)
+    large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
+    minimum = np.minimum(small, large)
+    power = (small / minimum) ** -_POWER + (large / minimum) ** -_POWER
+    return np.asarray(np.log(minimum) - np.log(power) / _POWER)
+
+
+def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
+    """Return the time in us on more nodes than were measured, None with fewer than three tables.
+
+    The time of the largest measured number of nodes grows along a line in log2(nodes) whose slope
+    is the median over all pairs (Theil-Sen), between 0 and 35 % per doubling.
+    """
+    same = sorted(
+        (
+            table
+            for table in tables
+            if table.nodes > 1
+            and (table.collective, table.dtype) == (point.collective, point.dtype)
+            and may_be_equal(table.library, point.library)
+            and table.ranks * point.nodes == point.ranks * table.nodes
+        ),
+        key=lambda table: table.nodes,
+    )
+    if len(same) < MIN_TABLES or point.nodes <= same[-1].nodes:
+        return None
+    size = np.array([point.size_bytes], dtype=float)
+    doublings = np.log2([table.nodes for table in same])
+    times_us = np.array([float(table.time_us(size)[0]) for table in same])
+    first, second = np.triu_indices(len(same), 1)
+    slopes = (times_us[second] - times_us[first]) / (doublings[second] - doublings[first])
+    slope = float(np.clip(np.median(slopes), 0, MAX_GROWTH * times_us[-1]))
+    return float(times_us[-1] + slope * (np.log2(point.nodes) - doublings[-1]))
