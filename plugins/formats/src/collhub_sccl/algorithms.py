@@ -230,7 +230,10 @@ class _StepReader:
                 ranks = first.before if kind.traits.from_root else first.after
                 root = min(ranks, default=0) if kind.traits.is_rooted else None
                 # Compare the numbers before any chunk is built: the header is not trusted.
-                if self._count_chunks(kind, parts) != document.chunks.total():
+                # A reducing collective has a chunk per address and contributing rank.
+                contributors = document.ranks if kind.traits.reduces else 1
+                count = count_addresses(kind, document.ranks) * parts * contributors
+                if count != document.chunks.total():
                     continue
                 expected = iterate_chunks(kind, document.ranks, root, parts)
                 if all(document.chunks.get(chunk) for chunk in expected):
@@ -244,14 +247,6 @@ class _StepReader:
             "use one of broadcast, scatter, gather, allgather, alltoall, reduce, allreduce and "
             "reduce_scatter, with chunks in their order",
         )
-
-    def _count_chunks(self, kind: CollectiveKind, parts: int) -> int:
-        """Count the chunks of a collective with `parts` per address; a reducing one has a chunk per
-        rank.
-        """
-        ranks = self._document.ranks
-        contributors = ranks if kind.traits.reduces else 1
-        return count_addresses(kind, ranks) * parts * contributors
 
     def _build_transfers(self) -> Transfers:
         """Build one transfer per send; its start is the position of its (step, time) in ascending
@@ -342,7 +337,11 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
     # Steps without sends are kept: later steps wait for earlier data.
     by_step: list[list[JsonValue]] = [[] for _ in range(steps)]
     for send in sends:
-        by_step[send.step].append(_list_fields(send, is_taccl=is_taccl))
+        fields_of_send: list[JsonValue] = [send.address, send.source, send.destination]
+        if is_taccl:
+            # Its time (the step) and its link (there is only one).
+            fields_of_send += [float(send.step), 1.0, _REDUCES if send.reduces else None]
+        by_step[send.step].append(fields_of_send)
     root = "" if collective.root is None else f",root={collective.root}"
     name = f"{NAMES[kind]}(n={ranks}{root})"
     # msccl-tools describes the undivided collective, even if its steps divide it.
@@ -375,18 +374,6 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
         },
         "topology": {tag: "topology", "name": "any", "switches": [], "links": []},
     }
-
-
-def _list_fields(send: StepSend, *, is_taccl: bool) -> list[JsonValue]:
-    """List the fields of a send in the file: address, source and destination.
-
-    TACCL's dialect adds time (the step), link (1.0), and the mark of a reducing receive or None.
-    """
-    plain: list[JsonValue] = [send.address, send.source, send.destination]
-    if not is_taccl:
-        return plain
-    # Its time (the step) and its link (there is only one).
-    return [*plain, float(send.step), 1.0, _REDUCES if send.reduces else None]
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:

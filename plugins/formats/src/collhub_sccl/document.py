@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -180,8 +180,15 @@ def parse(content: bytes, file: str) -> StepDocument:
     topology lists links; otherwise times and reductions of sends are ignored. A document with a
     pipeline is refused.
     """
-    document = ScclValue(_decode_json(content, file), "$", file)
-    tag = _find_tag(document)
+    try:
+        document = ScclValue(json.loads(content), "$", file)
+    except (ValueError, RecursionError) as error:
+        root = ScclValue(None, "$", file)
+        raise root.build_error(f"expected JSON: {error}") from None
+    members = document.value if isinstance(document.value, Mapping) else {}
+    tag = next((tag for tag in TAGS if members.get(tag) == "algorithm"), None)
+    if tag is None:
+        raise document.build_error(f"expected an object with {TAGS[0]} or {TAGS[1]} 'algorithm'")
     instance, collective = document.get_member("instance"), document.get_member("collective")
     if instance.get_member("pipeline").value is not None:
         message = "overlapping repetitions (a pipeline) have no meaning for a single call"
@@ -195,6 +202,10 @@ def parse(content: bytes, file: str) -> StepDocument:
     is_taccl = tag == TAGS[1] and (
         has_more or "node_links" in document.get_member("topology").value
     )
+    if not is_taccl:
+        # Only the step orders the sends.
+        no_time = np.zeros(len(sends.step), np.float64)
+        sends = replace(sends, time=no_time, reduces=None)
     # Chunks with their number of occurrences.
     counts: Counter[ScclChunk] = Counter()
     for chunk in collective.get_member("chunks").iterate_elements():
@@ -210,7 +221,7 @@ def parse(content: bytes, file: str) -> StepDocument:
         ranks=ranks,
         chunks=counts,
         divisions=instance.get_member("chunks").to_integer(1),
-        sends=sends if is_taccl else _remove_times(sends),
+        sends=sends,
         rounds=rounds,
         is_taccl=is_taccl,
     )
@@ -380,26 +391,6 @@ def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
     return units
 
 
-def _decode_json(content: bytes, file: str) -> object:
-    """Decode JSON. Raises `InputError` if it is malformed."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        root = ScclValue(None, "$", file)
-        raise root.build_error(f"expected JSON: {error}") from None
-
-
-def _find_tag(document: ScclValue) -> str:
-    """Return the first of `TAGS` that marks the document as an algorithm.
-
-    Raises `InputError` if neither does.
-    """
-    for tag in TAGS:
-        if isinstance(document.value, Mapping) and document.value.get(tag) == "algorithm":
-            return tag
-    raise document.build_error(f"expected an object with {TAGS[0]} or {TAGS[1]} 'algorithm'")
-
-
 def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
     """Parse all steps; returns their sends as columns, and the number of rounds of every step.
 
@@ -441,10 +432,3 @@ def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool
     if reduction not in (None, _REDUCES):
         raise fields[5].build_error(f"expected {_REDUCES!r} or null")
     return address, source, destination, time, reduction == _REDUCES
-
-
-def _remove_times(sends: Sends) -> Sends:
-    """Copy the sends with all times 0 and without reductions, so that only the step orders them."""
-    step, address = sends.step, sends.address
-    no_time = np.zeros(len(step), np.float64)
-    return Sends(step, address, sends.source, sends.destination, no_time, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 from collhub_networks import Value, document_of
@@ -102,8 +102,13 @@ def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteRe
     """
     machine = build_machine(topology, options.nodes)
     content = _format_document(_build_profile(topology.name, machine, options.chunk))
-    losses = tuple(_find_losses(topology, content, options.nodes))
-    return WriteResult([Artifact("", content)], losses)
+    # The network that would be read back decides the losses, so that none is overlooked.
+    back = read(Source.of_bytes(topology.name, content), TacclReadOptions(nodes=options.nodes))
+    losses = [
+        Loss(feature, "the entire network", _CONSEQUENCES[feature])
+        for feature in topology.differences(back)
+    ]
+    return WriteResult([Artifact("", content)], tuple(losses))
 
 
 def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
@@ -235,16 +240,9 @@ def _iterate_remote(
     """
     cards = root["nics_per_node"].count(gpus)
     rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
-    for source_node, destination_node in _iterate_node_pairs(nodes):
+    for source_node, destination_node in permutations(range(nodes), 2):
         for gpu in range(gpus):
             yield source_node * gpus + gpu, destination_node * gpus + gpu, rate
-
-
-def _iterate_node_pairs(nodes: int) -> Iterator[tuple[int, int]]:
-    """Yield all ordered pairs of different nodes."""
-    for first, second in product(range(nodes), repeat=2):
-        if first != second:
-            yield first, second
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
@@ -336,22 +334,12 @@ def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[s
     return content
 
 
-def _find_losses(topology: Topology, written: bytes, nodes: int) -> Iterator[Loss]:
-    """Yield a loss for each feature that differs in the network that would be read back."""
-    back = read(Source.of_bytes(topology.name, written), TacclReadOptions(nodes=nodes))
-    for feature in topology.differences(back):
-        yield Loss(feature, "the entire network", _CONSEQUENCES[feature])
-
-
 def _format_document(content: dict[str, JsonValue]) -> bytes:
     """Format a JSON object with one line per key and, for a matrix, one line per row."""
-    rows = [f' "{key}": {_format_value(value)}' for key, value in content.items()]
+    rows = []
+    for key, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and any(isinstance(row, list) for row in value):
+            text = "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+        rows.append(f' "{key}": {text}')
     return ("{\n" + ",\n".join(rows) + "\n}\n").encode("utf-8")
-
-
-def _format_value(value: JsonValue) -> str:
-    """Format a value as JSON; a list that contains a list has one line per element."""
-    is_matrix = isinstance(value, list) and any(isinstance(row, list) for row in value)
-    if is_matrix and isinstance(value, list):
-        return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
-    return json.dumps(value)

@@ -99,11 +99,17 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     if isinstance(duration_s, int | float):
         facts["needed_s"] = needed * duration_s
     verdict = f"TE-CCL claims {claimed} epochs; on its links the schedule needs {needed:.2f}"
-    warnings = _warn_of_excess(claimed, needed)
+    warnings = []
+    if needed > claimed + _TOLERANCE:
+        message = (
+            f"it needs {needed:.2f} epochs where each link takes a chunk in one, and claims "
+            f"{claimed}: simulate it on its network"
+        )
+        warnings.append(Diagnostic("teccl-claims", message, Severity.WARNING))
     return CheckReport(
         ok=True,
         verdict=verdict,
-        diagnostics=warnings,
+        diagnostics=tuple(warnings),
         facts=facts,
     )
 
@@ -127,9 +133,11 @@ def simulate_epochs(algorithm: Algorithm) -> float | None:
         ),
         size,
     )
-    return (
-        None if result.time_ns is None else result.time_ns / 1e9 / _count_units_per_chunk(algorithm)
-    )
+    if result.time_ns is None:
+        return None
+    # A chunk has one unit, or the number of parts if chunks are divided.
+    units_per_chunk = algorithm.collective.unit_count // algorithm.num_ranks
+    return result.time_ns / 1e9 / units_per_chunk
 
 
 def samples() -> Sequence[Source]:
@@ -284,7 +292,11 @@ class _ScheduleConversion:
         collective = Collective(CollectiveKind.ALL_GATHER, ranks, ranks * per_source)
         chunks = Chunks.cut(collective, np.ones(per_source, np.int64))
         chunk = self._to_ranks(paths.origin) * per_source + paths.chunk
-        self._check_demands(chunk, self._list_all_gather_demands(chunks))
+        # Every chunk is required at all ranks but its origin.
+        required = np.repeat(np.arange(len(chunks)), ranks)
+        receiver = np.tile(np.arange(ranks), len(chunks))
+        is_receiver = receiver != chunks.origin[required]
+        self._check_demands(chunk, (required[is_receiver], receiver[is_receiver]))
         return collective, chunks, chunk[paths.demand]
 
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
@@ -301,7 +313,12 @@ class _ScheduleConversion:
         within = np.empty(len(pair), np.int64)
         within[order] = ordinals(pair[order])
         per_pair = int(within.max()) + 1
-        self._check_demands(pair * per_pair + within, self._list_all_to_all_demands(per_pair))
+        # Chunks are numbered by origin, target, and number within the pair; own data are required
+        # nowhere.
+        required = np.arange(ranks * ranks * per_pair)
+        sender, receiver = np.divmod(required // per_pair, ranks)
+        is_sent = sender != receiver
+        self._check_demands(pair * per_pair + within, (required[is_sent], receiver[is_sent]))
         cut = self._divide_demands()
         units = per_pair * cut.parts
         collective = Collective(CollectiveKind.ALL_TO_ALL, ranks, ranks * units)
@@ -372,26 +389,6 @@ class _ScheduleConversion:
         ranks: Int64Array = np.searchsorted(self._gpus, node)
         return ranks
 
-    def _list_all_gather_demands(self, chunks: Chunks) -> tuple[Int64Array, Int64Array]:
-        """Return chunk and rank of every demand of an all-gather: each chunk at all ranks but its
-        origin.
-        """
-        chunk = np.repeat(np.arange(len(chunks)), self._num_ranks)
-        rank = np.tile(np.arange(self._num_ranks), len(chunks))
-        is_receiver = rank != chunks.origin[chunk]
-        return chunk[is_receiver], rank[is_receiver]
-
-    def _list_all_to_all_demands(self, per_pair: int) -> tuple[Int64Array, Int64Array]:
-        """Return chunk and target rank of every demand of an all-to-all with `per_pair` chunks per
-        pair.
-
-        Chunks are numbered by origin, target, and number within the pair; own data need no demand.
-        """
-        ranks = self._num_ranks
-        chunk = np.arange(ranks * ranks * per_pair)
-        origin, target = np.divmod(chunk // per_pair, ranks)
-        return chunk[origin != target], target[origin != target]
-
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
         """Raise `InputError` for a required demand that no path meets, or a demand that occurs
         twice.
@@ -442,23 +439,3 @@ class _ScheduleConversion:
 def _format_key(at: int, chunk: int, origin: int) -> str:
     """Key of a demand in the file."""
     return f"Demand at {at} for chunk {chunk} from {origin} met by epoch 2"
-
-
-def _warn_of_excess(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
-    """Return one warning if the simulation needs more epochs than claimed (beyond `_TOLERANCE`).
-
-    Otherwise the tuple is empty.
-    """
-    if needed <= claimed + _TOLERANCE:
-        return ()
-    message = (
-        f"it needs {needed:.2f} epochs where each link takes a chunk in one, and claims {claimed}: "
-        "simulate it on its network"
-    )
-    return (Diagnostic("teccl-claims", message, Severity.WARNING),)
-
-
-def _count_units_per_chunk(algorithm: Algorithm) -> int:
-    """Units per chunk of the schedule: one, or the number of parts if chunks are divided."""
-    collective = algorithm.collective
-    return collective.unit_count // collective.num_ranks
