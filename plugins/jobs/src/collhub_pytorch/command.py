@@ -141,6 +141,7 @@ def profile(
     # Lazy imports: `--help` must not import numpy.
     from collhub_pytorch.analysis import has_times, is_computation
     from collhub_pytorch.findings import collect_findings, saving
+    from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.job_changes import find_changes
     from collhub_pytorch.machine_comparison import compare_with_machine
     from collhub_pytorch.predicted_times import (
@@ -164,6 +165,10 @@ def profile(
         predictor = NetworkPredictor(times)
     machine_predictor = None
     if compared_machine is not None:
+        recorded = recorded_ranks_per_node(workload)
+        if ranks_per_node is None and recorded is not None:
+            ranks_per_node = recorded
+            notes.append(f"the records name the nodes: {recorded} ranks are on each of them")
         machine_predictor = MachinePredictor(compared_machine, ranks_per_node, context.registry())
         predictor = predictor or machine_predictor
     if not is_measured:

@@ -152,6 +152,16 @@ def fact_list(workload: Workload, name: str) -> list[JsonValue]:
     return values if isinstance(values, list) else []
 
 
+def recorded_ranks_per_node(workload: Workload) -> int | None:
+    """Return the ranks of each node as the files record them; None if they do not.
+
+    Rank r is on node r // ranks_per_node.
+    """
+    facts = workload.extensions.get(EXTENSION)
+    value = facts.get("ranks_per_node") if isinstance(facts, dict) else None
+    return value if isinstance(value, int) else None
+
+
 def file_of(workload: Workload, rank: int) -> str | None:
     """Return the file of a rank, or the source of the workload if it has no file per rank."""
     files = fact_list(workload, "files")

@@ -12,6 +12,7 @@ import pytest
 from collhub_nccl_records import read_inspector_lines
 from collhub_pytorch.findings import collect_findings
 from collhub_pytorch.formats import ClockOptions, DeepSpeedOptions, RankOptions
+from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.nccl.read import (
     has_calls,
     read_deepspeed,
@@ -399,3 +400,50 @@ def test_logs_of_deepspeed_without_usable_calls_are_refused(text: str, reason: s
     with pytest.raises(InputError, match=reason) as caught:
         deepspeed(text)
     assert caught.value.diagnostics[0].location.file == "train.log"
+
+
+def four_ranks(node_count: int, hosts: Sequence[str]) -> Workload:
+    """An all-reduce of four ranks, each in a process of the host at its position."""
+    lines = [
+        inspector_line(
+            rank, "AllReduce", 1, 4096, 10.0, rank_count=4, node_count=node_count, host=host
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    return read_text(*lines)[0]
+
+
+@pytest.mark.parametrize(
+    ("node_count", "hosts", "expected"),
+    [
+        (2, "aabb", 2),
+        (1, "aaaa", 4),
+        (4, "abcd", 1),
+        # Ranks alternate between the hosts, three hosts of one node, and a count that is no factor.
+        (2, "abab", None),
+        (1, "aabb", None),
+        (3, "aabb", None),
+        (0, "aabb", None),
+    ],
+)
+def test_ranks_per_node_follow_from_recorded_nodes_that_the_hosts_confirm(
+    node_count: int, hosts: str, expected: int | None
+) -> None:
+    assert recorded_ranks_per_node(four_ranks(node_count, hosts)) == expected
+
+
+def test_profile_compares_with_a_machine_of_the_recorded_nodes(collhub, tmp_path: Path) -> None:
+    lines = [
+        inspector_line(
+            rank, "AllReduce", number, 1 << 26, 2000.0, rank_count=8, node_count=2,
+            host=f"node{rank // 4}",
+        )
+        for number in (1, 2)
+        for rank in range(8)
+    ]  # fmt: skip
+    path = tmp_path / "job.inspector.jsonl"
+    path.write_text("".join(lines))
+    report = collhub("profile", path, "--machine", "h100", "--json").report()
+    (entry,) = report["machine_comparison"]["collectives"]
+    assert entry["node_count"] == 2
+    assert any("4 ranks are on each" in note for note in report["notes"])

@@ -31,7 +31,7 @@ class JobRanks:
     """Ranks of the job: `rank_of` by member, `group_of` by communicator, `notes` for the user.
 
     `ranks_of`: ranks of the job by communicator, in the order of its ranks; -1 for members without
-    a record.
+    a record. `ranks_per_node`: None if the records do not tell, see `find_ranks_per_node`.
     """
 
     world_size: int
@@ -39,6 +39,7 @@ class JobRanks:
     group_of: Mapping[str, GroupRecord]
     ranks_of: Mapping[str, tuple[int, ...]]
     notes: tuple[str, ...] = ()
+    ranks_per_node: int | None = None
 
 
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
@@ -84,7 +85,27 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
         name: GroupRecord(names[name] or name, None if name == world else ranks)
         for name, ranks in ranks_of.items()
     }
-    return JobRanks(world_size, rank_of, group_of, ranks_of, tuple(notes))
+    ranks_per_node = find_ranks_per_node(rank_of, world_size, world)
+    return JobRanks(world_size, rank_of, group_of, ranks_of, tuple(notes), ranks_per_node)
+
+
+def find_ranks_per_node(rank_of: Mapping[Member, int], world_size: int, world: str) -> int | None:
+    """Return the number of ranks of each node, by the nodes of the communicator of all ranks.
+
+    `world`: its hash, "" without one. None if its node count is not recorded or does not divide
+    the ranks, or if the hosts of the processes contradict consecutive ranks on each node.
+    """
+    members = {rank: member for member, rank in rank_of.items() if member.communicator == world}
+    counts = {member.node_count for member in members.values()}
+    if len(counts) != 1 or (node_count := counts.pop()) < 1 or world_size % node_count:
+        return None
+    ranks_per_node = world_size // node_count
+    hosts: dict[int, set[str]] = defaultdict(set)
+    for rank, member in members.items():
+        hosts[rank // ranks_per_node].add(member.process.rpartition(":")[0])
+    is_one_each = all(len(names) == 1 for names in hosts.values())
+    is_distinct = len(set().union(*hosts.values())) == len(hosts)
+    return ranks_per_node if is_one_each and is_distinct else None
 
 
 def _check_member(member: Member, known: Mapping[int, Member], file: str) -> None:

@@ -138,6 +138,8 @@ def workload_of(
     if not graph.has_times:
         lines.append("times are not recorded: the calls of a rank follow each other in their order")
     extension: dict[str, JsonValue] = {"assumptions": [], "notes": lines}
+    if job.ranks_per_node is not None:
+        extension["ranks_per_node"] = job.ranks_per_node
     workload = join_ranks(parts, options, provenance, extension)
     if not graph.has_times:
         if options.mismatches == "refuse":

@@ -44,6 +44,8 @@ def inspector_line(
     communicator: str = "0x7f8c496ae9f661",
     rank_count: int = 2,
     pid: int | None = None,
+    node_count: int = 1,
+    host: str = "node0",
 ) -> str:
     """Format one line of the Inspector; with `peer`, of a message."""
     prefix = "coll" if peer is None else "p2p"
@@ -58,10 +60,14 @@ def inspector_line(
     header = {"id": communicator, "comm_name": "dp", "rank": rank, "n_ranks": rank_count}
     metadata = {
         "inspector_output_format_version": "v4.0",
-        "hostname": "node0",
+        "hostname": host,
         "pid": 100 + rank if pid is None else pid,
     }
-    entry = {"header": {**header, "nnodes": 1}, "metadata": metadata, f"{prefix}_perf": values}
+    entry = {
+        "header": {**header, "nnodes": node_count},
+        "metadata": metadata,
+        f"{prefix}_perf": values,
+    }
     return json.dumps(entry) + "\n"
 
 
