@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collhub_execution import levelled_program
-from collhub_nccl.programs.emit import fixed_files, named_files
-from collhub_nccl.programs.names import LibraryNames
+from collhub_nccl.programs.emit import LibraryNames, fixed_files, named_files
 from collhub_nccl.programs.schedule_tables import Tables, build_tables, format_schedule_cpp
 
 from hub_core.model import Algorithm, CollectiveKind

@@ -60,10 +60,10 @@ PROGRAM = FormatWriter(
 _GRAPH = Format(
     "nccl-graph", "rings within a node as XML, of NCCL_GRAPH_FILE", (), _root_signature(b"graphs")
 )
-RINGS = FormatWriter(_GRAPH, "collhub_nccl.graphs.graph_xml:write", NcclRingOptions)
+RINGS = FormatWriter(_GRAPH, "collhub_nccl.graphs.graph_files:write", NcclRingOptions)
 RING_READER = FormatReader(
     _GRAPH,
-    "collhub_nccl.graphs.read_graph:read",
+    "collhub_nccl.graphs.graph_files:read",
     RingReadOptions,
     samples="collhub_nccl.samples:graph_samples",
 )
@@ -191,7 +191,7 @@ COMPILERS = Check(
     "nccl",
     Subject.INSTALLATION,
     "whether compilers for emitted libraries are installed",
-    "collhub_nccl.programs.health:check",
+    "collhub_nccl.programs.emit:check",
 )
 
 

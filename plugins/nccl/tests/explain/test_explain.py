@@ -12,9 +12,8 @@ from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.nccl_choice import list_symmetric_launches
 from collhub_machine_profiles.nccl_constants import ALGORITHMS
 from collhub_machine_profiles.nccl_costs import Communicator, NodeNetwork, list_alternatives
-from collhub_nccl.explain.calls import CallRequest, explain_call
+from collhub_nccl.explain.calls import CallRequest, explain_call, parse_settings
 from collhub_nccl.explain.log_check import check_log
-from collhub_nccl.explain.settings import parse_settings
 from collhub_nccl.explain.tuning_log import read_tuning_log
 from collhub_nccl.tuner.read import read_rules
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl.graphs.graph_xml import write
+from collhub_nccl.graphs.graph_files import write
 from collhub_nccl.options import NcclRingOptions
 from collhub_nccl.plugin import RINGS
 from graph_reader import read_rings

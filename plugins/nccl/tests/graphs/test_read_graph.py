@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl.graphs.graph_xml import write
-from collhub_nccl.graphs.read_graph import read
+from collhub_nccl.graphs.graph_files import read, write
 from collhub_nccl.options import NcclRingOptions, RingReadOptions
 from graph_reader import read_rings
 from hypothesis import given, settings

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from collhub_nccl.options import NcclProgramOptions
-from collhub_nccl.programs.emit import write
-from collhub_nccl.programs.names import choose_names
+from collhub_nccl.programs.emit import choose_names, write
 
 from hub_core.model import CollectiveKind, Provenance, UsageError
 from hub_core.testing import samples

@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 from collhub_execution import RecordKind
 from collhub_nccl.options import NcclProgramOptions
-from collhub_nccl.programs.emit import write
-from collhub_nccl.programs.health import check
+from collhub_nccl.programs.emit import check, write
 from collhub_nccl.programs.schedule_tables import format_schedule_json
 from emitted import link, run, tables
 

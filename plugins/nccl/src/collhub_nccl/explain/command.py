@@ -132,8 +132,7 @@ def explain(context: CommandContext, /, **request: Unpack[_Request]) -> int:
 
 def _explain_calls(context: CommandContext, request: _Request) -> int:
     from collhub_nccl.explain import report
-    from collhub_nccl.explain.calls import CallRequest, explain_call
-    from collhub_nccl.explain.settings import parse_settings
+    from collhub_nccl.explain.calls import CallRequest, explain_call, parse_settings
 
     collective, sizes_text = request["collective"], request["sizes_text"]
     if collective is None or not sizes_text:

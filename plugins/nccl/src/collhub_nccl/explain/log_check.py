@@ -17,8 +17,14 @@ from collhub_machine_profiles.nccl_costs import (
     ring_steps,
 )
 
-from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
-from collhub_nccl.explain.settings import NO_SETTINGS, NcclSettings, parse_settings
+from collhub_nccl.explain.calls import (
+    NO_SETTINGS,
+    CallRequest,
+    ExplainedCall,
+    NcclSettings,
+    explain_call,
+    parse_settings,
+)
 from collhub_nccl.explain.tuning_log import LoggedChoice, LoggedCost, LoggedKernel, TuningLog
 from hub_core.model import InputError, Location, format_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from collhub_nccl_records import TreeNode
 
-from collhub_nccl.graphs.ring_graph import Ring
+from collhub_nccl.graphs.ring_graphs import Ring
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
 from hub_core.schedules import Chunks, Transfers, algorithm_of

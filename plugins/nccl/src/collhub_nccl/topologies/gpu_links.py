@@ -7,9 +7,8 @@ from typing import NoReturn
 
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
-from collhub_nccl.topologies.elements import Element
-from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
-from collhub_nccl.topologies.xml_entries import TargetKind, bus_of, target_kind
+from collhub_nccl.topologies.fabric import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.xml_entries import Element, TargetKind, bus_of, target_kind
 from collhub_nccl.topologies.xml_machine import Gpu, XmlMachine
 from hub_core.model import Location, UsageError
 

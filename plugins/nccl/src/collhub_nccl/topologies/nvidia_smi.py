@@ -14,8 +14,14 @@ from collhub_networks import NetworkFindings
 from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
-from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
-from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.fabric import (
+    Fabric,
+    LinkType,
+    Machine,
+    NodeKind,
+    gigabytes_per_s,
+    topology_of,
+)
 from collhub_nccl.topologies.smi_matrix import (
     PROFILE_CURE,
     SHARED,

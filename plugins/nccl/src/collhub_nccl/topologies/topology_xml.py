@@ -11,14 +11,15 @@ from collhub_networks import NetworkFindings
 
 from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.topologies.bandwidths import PROFILES
-from collhub_nccl.topologies.elements import Element, parse
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
 from collhub_nccl.topologies.gpu_links import join_gpus
 from collhub_nccl.topologies.xml_entries import (
+    Element,
     LinkRates,
     bus_number,
     flatten_switches,
     is_gpu_class,
+    parse,
 )
 from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
 from hub_core.model import UsageError

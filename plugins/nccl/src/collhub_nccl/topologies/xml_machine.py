@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from collhub_networks import NetworkFindings
 
 from collhub_nccl.topologies import bandwidths
-from collhub_nccl.topologies.elements import Element
-from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
-from collhub_nccl.topologies.xml_entries import LinkRates, TargetKind, bus_of, device_kind
+from collhub_nccl.topologies.fabric import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.xml_entries import Element, LinkRates, TargetKind, bus_of, device_kind
 
 # Children that NCCL reads, by element.
 _KNOWN = {
