@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from collhub_networks import NetworkFindings
 
-from collhub_fabrics.options import InfinibandOptions
 from collhub_fabrics.plan import FabricPlan, refuse
+from collhub_fabrics.plugin import InfinibandOptions
 from hub_core.model import Location
 from hub_core.network import Topology
 from hub_core.plugin_api import Source

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from collhub_networks import Cable, topology_of
 
-from collhub_fabrics.options import HostOptions
+from collhub_fabrics.plugin import HostOptions
 from hub_core.model import InputError, Location
 from hub_core.network import MAX_NODES, Topology
 

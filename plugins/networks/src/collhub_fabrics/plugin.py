@@ -1,11 +1,72 @@
-"""Offers of this distribution: readers of networks as described by the tools of clusters."""
+"""Offers of this package: readers of networks that tools of clusters describe; their options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_fabrics.options import InfinibandOptions, TopographOptions, TreeOptions
-from hub_core.plugin_api import Format, TopologyReader, hookimpl
+from hub_core.plugin_api import Format, OptionType, TopologyReader, hookimpl, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Properties that no description of a cluster contains: bandwidth within a host, and
+    latencies.
+    """
+
+    node_bandwidth: float | None = optional(
+        "bandwidth between a GPU and its host, if a host has several", OptionType.BANDWIDTH
+    )
+    latency: float = option(OptionType.TIME, 500e-9, "latency of every link", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOptions(HostOptions):
+    """Options of trees without bandwidths."""
+
+    bandwidth: str | None = optional(
+        "bandwidth of a cable: one for all, or one per level from the hosts up, as 50GB/s,100GB/s"
+    )
+    gpus_per_node: int = option(
+        OptionType.INT, 1, "GPUs per host; a host with several GPUs is a switch", minimum=1
+    )
+    nics: int | None = optional(
+        "NICs per host, each with a cable: with equally many NICs and GPUs, each GPU has its own "
+        "(default: one cable for the host)",
+        OptionType.INT,
+        minimum=1,
+    )
+    rails: int = option(
+        OptionType.INT,
+        1,
+        "copies of the tree of switches: NIC k of every host is on rail k modulo this",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopographOptions(TreeOptions):
+    """Options of the reader `topograph`."""
+
+    nvlink_bandwidth: float | None = optional(
+        "bandwidth of a host into its NVLink domain (default: domains are groups, no links)",
+        OptionType.BANDWIDTH,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandOptions(HostOptions):
+    """Options of the reader `ibnetdiscover`."""
+
+    bandwidth: float | None = optional(
+        "bandwidth of cables without a rate in the file", OptionType.BANDWIDTH
+    )
+    gpus_per_node: int | None = optional(
+        "GPUs per host, which use all of its cards (default: a GPU for each card)",
+        OptionType.INT,
+        minimum=1,
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collhub_fabrics.options import TreeOptions
 from collhub_fabrics.plan import refuse
+from collhub_fabrics.plugin import TreeOptions
 from collhub_fabrics.trees import SwitchTree, TreeSwitch, expand_hosts
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.network import Topology

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from collhub_networks import NetworkFindings, Value, document_of
 
-from collhub_fabrics.options import TopographOptions
 from collhub_fabrics.plan import CODE
+from collhub_fabrics.plugin import TopographOptions
 from collhub_fabrics.trees import SwitchTree, TreeSwitch, expand_hosts
 from hub_core.model import Location
 from hub_core.network import Topology

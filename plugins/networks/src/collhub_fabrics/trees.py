@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collhub_fabrics.options import TreeOptions
 from collhub_fabrics.plan import FabricPlan, refuse
+from collhub_fabrics.plugin import TreeOptions
 from hub_core.model import parse_bandwidth
 
 _PART = re.compile(r"[^,\[\]\s]*(?:\[[0-9,\s-]*\][^,\[\]\s]*)*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collhub_fabrics.ibnetdiscover import build_infiniband_samples, read
-from collhub_fabrics.options import InfinibandOptions
+from collhub_fabrics.plugin import InfinibandOptions
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source

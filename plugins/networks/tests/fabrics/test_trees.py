@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from collhub_fabrics import slurm, topograph
-from collhub_fabrics.options import TopographOptions, TreeOptions
+from collhub_fabrics.plugin import TopographOptions, TreeOptions
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from collhub_infragraph.graph import CODE, VertexGraph
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from collhub_infragraph.reading.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of
 

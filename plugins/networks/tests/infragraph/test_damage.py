@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from collhub_infragraph.reading.read import build_samples, read
 from documents import document, edge, network
 from hypothesis import given

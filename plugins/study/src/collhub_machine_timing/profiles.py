@@ -1,21 +1,36 @@
-"""The profile that a simulation uses: a shipped one, a document, or that of the topology."""
+"""Select the profile of a machine: for a simulation, its description, and times of its library.
+
+A profile is a shipped one, a document, or that of the topology. Times of the measured library, for
+calls of a job, are predicted only within the sizes, ranks and nodes that the profile covers.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import get_close_matches
 
 import numpy as np
 from collhub_machine_profiles import find_profile, profile_of_text, shipped_names
+from collhub_machine_profiles.calls import PlannedCall, format_ranks
 from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_profiles.prediction import MAX_FITTED_BYTES, Method, predict_time
 
 from collhub_machine_timing.constants import check_model, has_model, nominal_gigabytes_per_s
-from hub_core.model import PluginError, UsageError
+from hub_core.model import PluginError, UsageError, format_bytes
 from hub_core.network import Topology, group_of_nodes
-from hub_core.plugin_api import MachineDescription
+from hub_core.plugin_api import (
+    LibraryCall,
+    LibraryTime,
+    LibraryTimes,
+    LibraryTimesRequest,
+    MachineDescription,
+)
 
 # Ratio of bandwidths up to which a topology describes the machine of a profile: some formats state
 # the 82 % of the nominal rate that NCCL assumes.
 _MAX_RATIO = 1.25
+# Measured numbers of ranks and nodes that a reason lists.
+_MAX_LISTED_CONFIGURATIONS = 6
 
 
 def select_profile(text: str | None, topology: Topology) -> MachineProfile:
@@ -62,6 +77,36 @@ def describe_machine(machine: str | None, topology: Topology) -> MachineDescript
 def describe_profile(profile: MachineProfile) -> MachineDescription:
     """Return name, library and held-out error of the model of a profile."""
     return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
+
+
+def node_rate(topology: Topology) -> float:
+    """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
+
+    Links slower than half of the fastest one, such as those to the host, are not counted.
+    """
+    group = group_of_nodes(topology)
+    source, destination = group[topology.source], group[topology.destination]
+    is_inside = (source == destination) & ((source >= 0) | (not topology.groups))
+    is_inside &= topology.source < topology.num_npus
+    npu, rate = topology.source[is_inside], topology.bandwidth_bytes_per_s[is_inside]
+    fastest = np.zeros(topology.num_npus)
+    np.maximum.at(fastest, npu, rate)
+    is_fast = rate >= fastest[npu] / 2
+    rates = np.bincount(npu[is_fast], rate[is_fast], minlength=topology.num_npus)
+    return float(np.median(rates))
+
+
+def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
+    """Predict the time of each call; none where the profile would extrapolate.
+
+    Sizes outside of the measured ones, and numbers of ranks and nodes without a table or a model,
+    have a reason instead of a time. Raises `HubError` for an unknown or invalid profile.
+    """
+    profile = parse_machine(request.machine)
+    gpu = profile.known_gpu
+    ranks_per_node = request.ranks_per_node or (None if gpu is None else gpu.gpus_per_node)
+    times = tuple(_predict(profile, call, ranks_per_node) for call in request.calls)
+    return LibraryTimes(describe_profile(profile), ranks_per_node, times)
 
 
 def _held_out_error(profile: MachineProfile) -> float | None:
@@ -111,18 +156,49 @@ def _mismatch(profile: MachineProfile, topology: Topology) -> str:
     return ""
 
 
-def node_rate(topology: Topology) -> float:
-    """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
+def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | None) -> LibraryTime:
+    if ranks_per_node is None:
+        reason = f"{profile.name} does not state its GPUs per node: give --ranks-per-node"
+        return LibraryTime(None, reason=reason)
+    ranks_of_node = Counter(rank // ranks_per_node for rank in call.ranks)
+    nodes = len(ranks_of_node)
+    if len(set(ranks_of_node.values())) > 1:
+        return LibraryTime(nodes, reason="its nodes have unequal numbers of ranks")
+    planned = PlannedCall(call.collective, len(call.ranks), nodes, call.size_bytes)
+    prediction = predict_time(profile, planned)
+    if prediction is None:
+        return LibraryTime(nodes, reason=_explain_missing_configuration(profile, planned))
+    if prediction.method == Method.EXTRAPOLATED:
+        return LibraryTime(nodes, reason=_explain_extrapolation(profile, planned))
+    is_fitted = profile.modelled_gpu(planned) is not None
+    if prediction.method == Method.MODEL and is_fitted and call.size_bytes > MAX_FITTED_BYTES:
+        limit = format_bytes(MAX_FITTED_BYTES)
+        reason = f"the model of {profile.name} was fitted to sizes up to {limit}"
+        return LibraryTime(nodes, reason=reason)
+    return LibraryTime(
+        nodes, prediction.time_us * 1e3, str(prediction.method), prediction.median_error
+    )
 
-    Links slower than half of the fastest one, such as those to the host, are not counted.
-    """
-    group = group_of_nodes(topology)
-    source, destination = group[topology.source], group[topology.destination]
-    is_inside = (source == destination) & ((source >= 0) | (not topology.groups))
-    is_inside &= topology.source < topology.num_npus
-    npu, rate = topology.source[is_inside], topology.bandwidth_bytes_per_s[is_inside]
-    fastest = np.zeros(topology.num_npus)
-    np.maximum.at(fastest, npu, rate)
-    is_fast = rate >= fastest[npu] / 2
-    rates = np.bincount(npu[is_fast], rate[is_fast], minlength=topology.num_npus)
-    return float(np.median(rates))
+
+def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -> str:
+    """State that a collective, or its number of ranks and nodes, was not measured."""
+    configurations = sorted(
+        {(one.nodes, one.ranks) for one in profile.tables if one.collective == call.collective}
+    )
+    if not configurations:
+        return f"{profile.name} has no times of this collective"
+    listed = configurations[:_MAX_LISTED_CONFIGURATIONS]
+    names = [format_ranks(ranks, nodes) for nodes, ranks in listed]
+    if len(configurations) > _MAX_LISTED_CONFIGURATIONS:
+        names.append("others")
+    configuration = format_ranks(call.ranks, call.nodes)
+    return f"{profile.name} has no times of {configuration}, only of {', '.join(names)}"
+
+
+def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
+    """State which measured sizes or nodes the call exceeds."""
+    table = profile.table_for(call)
+    if table is None:
+        return _explain_missing_configuration(profile, call)
+    first, last = (format_bytes(int(table.sizes[index])) for index in (0, -1))
+    return f"{profile.name} was measured from {first} to {last} (full buffer)"

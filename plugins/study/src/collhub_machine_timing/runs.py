@@ -25,7 +25,7 @@ from collhub_machine_timing.constants import (
 )
 from collhub_machine_timing.copies import find_copies
 from collhub_machine_timing.kernel import run
-from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL
+from collhub_machine_timing.plugin import PROTOCOLS_OF_KERNEL
 from collhub_machine_timing.profiles import node_rate, select_profile
 from collhub_machine_timing.world import MessagePaths, build_world, find_paths, link_rates
 from hub_core.columns import Float64Array, Int64Array, distinct

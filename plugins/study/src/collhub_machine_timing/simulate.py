@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collhub_machine_timing.options import MachineOptions
+from collhub_machine_timing.plugin import MachineOptions
 from collhub_machine_timing.runs import (
     CaseRun,
     Search,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from collhub_machine_timing.options import MachineOptions
+from collhub_machine_timing.plugin import MachineOptions
 from hub_core.plugin_api import (
     CheckLine,
     CheckReport,

@@ -90,7 +90,7 @@ def test_a_workload_is_refused(collhub, tmp_path: Path) -> None:
     assert job.code == 0
     run = collhub("simulate", tmp_path / "job", "--topology", "switch:4", "--machine", "h100")
     assert run.code == 2
-    assert "--machine is for algorithms" in run.err
+    assert "--machine and --topology exclude each other for a workload" in run.err
     shutil.rmtree(tmp_path / "job", ignore_errors=True)
 
 

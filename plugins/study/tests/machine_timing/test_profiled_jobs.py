@@ -11,7 +11,7 @@ import pytest
 from collhub_machine_profiles import shipped_profile
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile, profile_bytes
 from collhub_machine_profiles.table import Table
-from collhub_machine_timing.library_times import predict_library_times
+from collhub_machine_timing.profiles import predict_library_times
 from collhub_pytorch.samples import execution_traces, profiles
 
 from hub_core.plugin_api import Library, LibraryCall, LibraryTime, LibraryTimesRequest

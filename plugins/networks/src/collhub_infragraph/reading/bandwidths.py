@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from collhub_networks import NetworkFindings
 
 from collhub_infragraph.graph import LinkKind, VertexGraph
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from hub_core.model import (
     InputError,
     Location,

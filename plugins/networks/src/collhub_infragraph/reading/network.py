@@ -21,7 +21,7 @@ from collhub_infragraph.graph import (
     VertexGraph,
     parse_number,
 )
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from collhub_infragraph.reading.bandwidths import (
     Contraction,
     Hop,

@@ -20,7 +20,7 @@ from collhub_infragraph.graph import (
     VertexGraph,
     parse_node_link_edge,
 )
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from collhub_infragraph.reading.expansion import expand_infrastructure
 from collhub_infragraph.reading.network import build_topology
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collhub_networks import NetworkFindings, Value
 
 from collhub_infragraph.graph import CODE
-from collhub_infragraph.options import InfragraphReadOptions, InfragraphWriteOptions
+from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
 from collhub_infragraph.reading.network import build_topology
 from collhub_infragraph.reading.read import parse_graph
 from collhub_infragraph.writing.document import (

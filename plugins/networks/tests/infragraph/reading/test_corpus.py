@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_infragraph.graph import CODE
-from collhub_infragraph.options import InfragraphReadOptions
+from collhub_infragraph.plugin import InfragraphReadOptions
 from collhub_infragraph.reading.bandwidths import Contraction
 from collhub_infragraph.reading.network import build_hops
 from collhub_infragraph.reading.read import parse_graph, read

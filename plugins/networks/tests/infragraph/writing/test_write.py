@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from collhub_infragraph.options import InfragraphReadOptions, InfragraphWriteOptions
+from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
 from collhub_infragraph.reading.read import read
 from collhub_infragraph.writing.write import write
 from hypothesis import given
