@@ -35,7 +35,7 @@ from hub_core.model import (
 if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
     from collhub_pytorch.formats import ProfileOptions
-    from collhub_pytorch.machine_comparison import MachineComparison
+    from collhub_pytorch.machine import MachineComparison
     from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.report import Block
     from hub_core.model import Workload
@@ -143,7 +143,7 @@ def profile(
     from collhub_pytorch.findings import collect_findings, saving
     from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.job_changes import find_changes
-    from collhub_pytorch.machine_comparison import compare_with_machine
+    from collhub_pytorch.machine import compare_with_machine
     from collhub_pytorch.predicted_times import (
         MachinePredictor,
         NetworkPredictor,
@@ -342,7 +342,7 @@ def _print_counts(
 
 def _print_document(context: CommandContext, report: _Report) -> None:
     """Print the report as JSON."""
-    from collhub_pytorch.machine_comparison import comparison_object
+    from collhub_pytorch.machine import comparison_object
     from collhub_pytorch.report import build_document
 
     document = build_document(report.findings, report.notes, report.replay)
@@ -354,7 +354,7 @@ def _print_document(context: CommandContext, report: _Report) -> None:
 
 def _print_report(context: CommandContext, report: _Report) -> None:
     """Print the report as tables and lines."""
-    from collhub_pytorch.machine_comparison import comparison_lines
+    from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table
 
     findings = report.findings

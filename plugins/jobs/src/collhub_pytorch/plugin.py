@@ -48,20 +48,20 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_pytorch.nccl.read:read_inspector",
             ClockOptions,
             lines="collhub_pytorch.report:lines",
-            samples="collhub_pytorch.nccl.samples:inspector_lines",
+            samples="collhub_pytorch.samples:inspector_lines",
         ),
         WorkloadReader(
             PROFILER_FORMAT,
             "collhub_pytorch.nccl.read:read_profiler",
             ClockOptions,
             lines="collhub_pytorch.report:lines",
-            samples="collhub_pytorch.nccl.samples:profiler_events",
+            samples="collhub_pytorch.samples:profiler_events",
         ),
         WorkloadReader(
             NCCL_CALLS_FORMAT,
             "collhub_pytorch.nccl.read:read_log",
             RankOptions,
-            samples="collhub_pytorch.nccl.samples:log_lines",
+            samples="collhub_pytorch.samples:log_lines",
             claims="collhub_pytorch.nccl.read:has_calls",
         ),
         WorkloadReader(
@@ -69,7 +69,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_pytorch.nccl.read:read_deepspeed",
             DeepSpeedOptions,
             lines="collhub_pytorch.report:lines",
-            samples="collhub_pytorch.nccl.samples:deepspeed_logs",
+            samples="collhub_pytorch.samples:deepspeed_logs",
         ),
         WorkloadReader(
             NSYS_FORMAT,
@@ -102,7 +102,7 @@ def collhub_consumers() -> Sequence[WorkloadSimulator]:
         WorkloadSimulator(
             "machine",
             "jobs with the times of a measured library, and savings by bucket sizes and overlap",
-            "collhub_pytorch.machine_simulator:simulate",
+            "collhub_pytorch.machine:simulate",
             JobMachineOptions,
             has_machines=True,
         )

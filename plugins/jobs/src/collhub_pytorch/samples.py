@@ -1,4 +1,4 @@
-"""Small traces for the conformance kit and for tests, written as torch writes them."""
+"""Small traces and records for the conformance kit and for tests, as torch and NCCL write them."""
 
 from __future__ import annotations
 
@@ -117,3 +117,159 @@ def execution_trace() -> Mapping[str, object]:
         "pid": 9,
         "nodes": [{**node, "attrs": attributes}],
     }
+
+
+# Operation, sequence number, bytes, time in us on rank 0 and on rank 1, which arrives late once.
+_CALLS = (
+    ("AllReduce", 1, 1 << 20, (140, 100)),
+    ("AllGather", 2, 1 << 20, (50, 50)),
+    ("ReduceScatter", 3, 1 << 19, (48, 48)),
+)
+
+
+def inspector_lines() -> Sequence[Source]:
+    """Three collectives and a message of two ranks, one file each, and all in one file."""
+    files = [
+        "".join(
+            inspector_line(rank, operation, sequence, size, times[rank])
+            for operation, sequence, size, times in _CALLS
+        )
+        + inspector_line(rank, ("Send", "Recv")[rank], 1, 1 << 16, 20, peer=1 - rank)
+        for rank in range(2)
+    ]
+    names = [f"node0-pid{100 + rank}.log" for rank in range(2)]
+    return [
+        source_of("job", dict(zip(names, files, strict=True))),
+        source_of("all.log", {"all.log": "".join(files)}),
+    ]
+
+
+def inspector_line(
+    rank: int,
+    operation: str,
+    sequence: int,
+    size: int,
+    time_us: float,
+    *,
+    peer: int | None = None,
+    communicator: str = "0x7f8c496ae9f661",
+    rank_count: int = 2,
+    pid: int | None = None,
+    node_count: int = 1,
+    host: str = "node0",
+) -> str:
+    """Format one line of the Inspector; with `peer`, of a message."""
+    prefix = "coll" if peer is None else "p2p"
+    values: dict[str, object] = {
+        prefix: operation,
+        f"{prefix}_sn": sequence,
+        **({} if peer is None else {"p2p_peer": peer}),
+        f"{prefix}_msg_size_bytes": size,
+        f"{prefix}_exec_time_us": time_us,
+        f"{prefix}_timing_source": "kernel_gpu",
+    }
+    header = {"id": communicator, "comm_name": "dp", "rank": rank, "n_ranks": rank_count}
+    metadata = {
+        "inspector_output_format_version": "v4.0",
+        "hostname": host,
+        "pid": 100 + rank if pid is None else pid,
+    }
+    entry = {
+        "header": {**header, "nnodes": node_count},
+        "metadata": metadata,
+        f"{prefix}_perf": values,
+    }
+    return json.dumps(entry) + "\n"
+
+
+# Operation, time in ms, size, algorithm and bus bandwidth in Gbps, of 16 ranks.
+_LOGGED = (
+    ("all_reduce", 9.46, "678.86 MB", 1204.52, 1129.23),
+    ("reduce_scatter_tensor", 5.0, "100.0 MB", 167.77, 157.29),
+    ("all_gather_into_tensor", 10.0, "42.43 MB", 569.5, 533.9),
+    ("all_reduce", 1.0, "1.0 MB", 16.78, 15.73),
+)
+
+
+def deepspeed_logs() -> Sequence[Source]:
+    """Four collectives of 16 ranks as lines, and as a summary of two iterations."""
+    heading = ("Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
+               "busbw_avg (Gbps)")  # fmt: skip
+    lines, rows = [], ["Comm. Op".ljust(20) + "".join(text.ljust(20) for text in heading)]
+    for name, time_ms, size, algorithm, bus in _LOGGED:
+        lines.append(
+            f"[2026-05-04 10:00:00,000] [INFO] [logging.py:107:log_dist] [Rank 0] comm op: {name}"
+            f" | time (ms): {time_ms:.2f} | msg size: {size} | algbw (Gbps): {algorithm:.2f}"
+            f" | busbw (Gbps): {bus:.2f}\n"
+        )
+        values = (" ", size, 2, f"{2 * time_ms:.2f}", f"{time_ms:.2f}", f"{algorithm:.2f}",
+                  f"{bus:.2f}")  # fmt: skip
+        rows += [name, "".join(str(value).ljust(20) for value in values)]
+    return [
+        source_of("train.deepspeed.log", {"train.deepspeed.log": "".join(lines)}),
+        source_of("summary.deepspeed.log", {"summary.deepspeed.log": "\n".join(rows) + "\n"}),
+    ]
+
+
+_LOG_CALLS = (
+    "AllReduce: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 262144 datatype 7 op 0"
+    " root 0 comm 0xa{rank} [nranks=2] stream 0x55",
+    "ReduceScatter: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 1024 datatype 9 op 0"
+    " root 0 comm 0xa{rank} [nranks=2] stream 0x55",
+)
+
+
+def log_lines() -> Sequence[Source]:
+    """Two collectives of two ranks, whose lines are mixed."""
+    lines = [
+        f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO ncclCommInitRank comm 0xa{rank} rank"
+        f" {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 1000 commId 0x9ca74fa6e40df7f4"
+        " - Init COMPLETE\n"
+        for rank in range(2)
+    ]
+    for count, call in enumerate(_LOG_CALLS):
+        for rank in range(2):
+            text = call.format(rank=rank, count=count)
+            lines.append(f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO {text}\n")
+    return [source_of("job.nccl.log", {"job.nccl.log": "".join(lines)})]
+
+
+def profiler_events() -> Sequence[Source]:
+    """An all-reduce and an all-gather of two ranks; the clock of rank 1 is 5 us late."""
+    files = {
+        f"trace-node{rank}-7.txt": profiler_file(rank, offset_us)
+        for rank, offset_us in enumerate((0, -5))
+    }
+    return [source_of("job", files)]
+
+
+def profiler_file(rank: int, offset_us: float) -> str:
+    """Format the events of one process, with types without quotes and without the bracket."""
+    lines = []
+    for number, (name, count, begin, end) in enumerate(
+        [("AllReduce", 1 << 18, 10 + 20 * rank, 130), ("AllGather", 1 << 16, 140, 190)]
+    ):
+        args = {
+            "SeqNum": number, "CommHash": 18364758544493064720, "Rank": rank, "Count": count,
+            "Datatype": "ncclFloat32", "Algorithm": "RING", "Protocol": "SIMPLE", "nChannels": 2,
+        }  # fmt: skip
+        lines += [
+            _event(name, "COLL", "b", number, begin + offset_us - 2, args),
+            _event("KernelCh", "GPU", "b", 10 + number, begin + offset_us, {"Channel": 0}),
+            _event("KernelCh", "GPU", "e", 10 + number, end + offset_us, {}),
+            _event(name, "COLL", "e", number, end + offset_us + 3, {}),
+        ]
+    return "[\n" + "".join(lines).replace('"ncclFloat32"', "ncclFloat32")
+
+
+def _event(
+    name: str, category: str, phase: str, number: int, ts: float, args: Mapping[str, object]
+) -> str:
+    event = {"name": name, "cat": category, "ph": phase, "id": number, "pid": 9, "tid": 1, "ts": ts}
+    return json.dumps({**event, "args": args}) + ",\n"
+
+
+def source_of(name: str, files: Mapping[str, str]) -> Source:
+    """Return a source in memory whose notes are dropped; ranks are in the content only."""
+    parts = tuple(file_part(file, text.encode()) for file, text in files.items())
+    return Source(name, parts, report=lambda finding: None)

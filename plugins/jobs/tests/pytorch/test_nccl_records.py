@@ -20,7 +20,7 @@ from collhub_pytorch.nccl.read import (
     read_log,
     read_profiler,
 )
-from collhub_pytorch.nccl.samples import (
+from collhub_pytorch.samples import (
     deepspeed_logs,
     inspector_line,
     inspector_lines,

@@ -1,26 +1,42 @@
-"""Read Kineto profiles as a workload: work, times and dependencies of each rank."""
+"""Read Kineto profiles as a workload: work, times and dependencies of each rank.
+
+Launches are linked to kernels, and kernels of communication to the calls that they perform.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
+
+from collhub_pytorch.calls import Call, call_of_kernel
 from collhub_pytorch.formats import KINETO, ProfileOptions
 from collhub_pytorch.job import join_ranks
-from collhub_pytorch.kineto.device import device_profile
-from collhub_pytorch.kineto.events import RankEvents, read_events
-from collhub_pytorch.kineto.graph import RankProfile, build_nodes
+from collhub_pytorch.kineto.events import (
+    BLOCK,
+    LAUNCH,
+    RankEvents,
+    Span,
+    read_events,
+    resolve_group,
+)
+from collhub_pytorch.kineto.graph import (
+    NO_PAIRS,
+    Launches,
+    RankProfile,
+    build_nodes,
+    convert_stream_waits,
+    infer_dependencies,
+)
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
 from collhub_pytorch.profile_reading import align_clocks, read_source
-from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
+from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes, measure_idle_times
 from collhub_pytorch.trace_files import TraceFile
-from hub_core.model import (
-    InputError,
-    JsonValue,
-    Location,
-    Provenance,
-    Workload,
-    format_ranks,
-)
+from hub_core.columns import BoolArray, Int64Array, positions_in
+from hub_core.model import InputError, JsonValue, Location, Provenance, Workload, format_ranks
 from hub_core.plugin_api import Source
 
 ASSUMPTIONS = (
@@ -137,3 +153,185 @@ def _window(events: RankEvents, step: int) -> tuple[int, int]:
     message = f"there is no ProfilerStep#{step}: it has {have}"
     location = Location(events.file)
     raise InputError(message, location=location, cure="name another step", code="step")
+
+
+# Maximum nesting depth of annotations; torch nests fewer.
+_MAX_NESTING = 32
+
+
+def device_profile(
+    events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
+) -> RankProfile:
+    """Build the profile of a rank with a device; `window`: selects work issued in this interval.
+
+    `kernel_delay_ns`: shorter gaps of a stream count as the usual delay between two kernels.
+    """
+    order, launches = _issued(events, window)
+    start = events.device.column("start")[order]
+    end = start + events.device.column("duration")[order]
+    stream = events.device.column("place")[order]
+    calls, call, unknown = _calls(events, order, launches)
+    issued_at = launches.issue_times(np.full(len(start), -1, np.int64))
+    issue, time, awaited = _points(launches, start, end)
+    correlation = events.device.column("correlation")[order]
+    stated = convert_stream_waits(events.waits, stream, correlation)
+    # Dependencies are not inferred if the file records them.
+    is_stated = bool(events.waits)
+    assumed = infer_dependencies(start, end, stream, call >= 0, launches)
+    return RankProfile(
+        events.file,
+        events.rank,
+        events.world_size,
+        tuple(events.names),
+        calls,
+        start,
+        end,
+        stream,
+        events.device.column("label")[order],
+        call,
+        issue,
+        time,
+        awaited,
+        np.full(len(time), -1, np.int64),
+        assumed=NO_PAIRS if is_stated else assumed,
+        stated=stated,
+        unknown=unknown.total(),
+        communication_names=frozenset({*unknown, *events.communication_names}),
+        memory_names=frozenset(events.memory_names),
+        idle=measure_idle_times(
+            start, end, stream, issued_at, kernel_delay_ns, list(events.streams)
+        ),
+    )
+
+
+def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
+    """Return the rows of device work (issued in the window) by start, and their launches."""
+    start = events.device.column("start")
+    order = np.argsort(start, kind="stable")
+    launches = _launches(events, events.device.column("correlation")[order])
+    if window is None:
+        return order, launches
+    issued = launches.issue_times(start[order])
+    is_kept = (issued >= window[0]) & (issued < window[1])
+    if not is_kept.any():
+        message = "no work of the device is issued in this ProfilerStep"
+        raise InputError(message, location=Location(events.file), code="step")
+    return order[is_kept], replace(launches, of_activity=launches.of_activity[is_kept])
+
+
+def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
+    """Sort runtime calls by time, and find the last call of each correlation."""
+    calls = events.calls
+    order = np.argsort(calls.column("start"), kind="stable")
+    start = calls.column("start")[order]
+    kind = calls.column("label")[order]
+    correlations = calls.column("correlation")[order]
+    by_number = np.argsort(correlations, kind="stable")
+    index = np.searchsorted(correlations[by_number], correlation, "right") - 1
+    of_activity = np.full(len(correlation), -1, np.int64)
+    if len(correlations):
+        is_launched = (
+            (index >= 0) & (correlations[by_number][index] == correlation) & (correlation >= 0)
+        )
+        of_activity[is_launched] = by_number[index[is_launched]]
+    end = start + calls.column("duration")[order]
+    return Launches(start, end, calls.column("place")[order], kind, of_activity)
+
+
+def _calls(
+    events: RankEvents, order: Int64Array, launches: Launches
+) -> tuple[list[Call], Int64Array, Counter[str]]:
+    """Return the communications, their index per activity or -1, and unknown kernels by name."""
+    position = positions_in(order, len(events.device.start))
+    names = list(events.names)
+    spans = _spans_by_thread(events.spans)
+    calls: list[Call] = []
+    of_activity = np.full(len(order), -1, np.int64)
+    unknown: Counter[str] = Counter()
+    for row, stated in events.kernel_calls.items():
+        activity = int(position[row])
+        if activity < 0:
+            continue
+        call = stated or _enclosing_call(spans, launches, int(launches.of_activity[activity]))
+        name = names[events.device.label[row]]
+        call = call or call_of_kernel(name)
+        if call is None:
+            unknown[name] += 1
+            continue
+        of_activity[activity] = len(calls)
+        calls.append(replace(call, group=resolve_group(events, call.group)))
+    return calls, of_activity, unknown
+
+
+def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
+    """Sort the spans of every thread by start, enclosing ones first."""
+    by_thread: dict[int, tuple[list[int], list[Span]]] = {}
+    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
+        starts, thread_spans = by_thread.setdefault(span.thread, ([], []))
+        starts.append(span.start)
+        thread_spans.append(span)
+    return by_thread
+
+
+def _enclosing_call(
+    spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
+) -> Call | None:
+    """Return the communication whose span encloses a launch: the innermost with arguments."""
+    if launch < 0 or int(launches.thread[launch]) not in spans:
+        return None
+    starts, thread_spans = spans[int(launches.thread[launch])]
+    moment = int(launches.start[launch])
+    last = bisect_right(starts, moment)
+    around = [
+        span for span in thread_spans[max(0, last - _MAX_NESTING) : last] if span.end >= moment
+    ]
+    complete = [span for span in around if span.call.group.name]
+    return (complete or around)[-1].call if around else None
+
+
+def _points(
+    launches: Launches, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the issuing point of each activity, and times and awaited activities of points."""
+    is_launch = launches.launch_mask()
+    awaited_by_call = _awaited(launches, start, end, is_launch)
+    returns = np.flatnonzero(awaited_by_call >= 0)
+    issuing = np.flatnonzero(is_launch)
+    # The return of a blocking call is a separate point, after the point of the call.
+    time = np.concatenate([launches.start[issuing], launches.end[returns]])
+    awaited = np.concatenate([np.full(len(issuing), -1), awaited_by_call[returns]])
+    order = np.argsort(time, kind="stable")
+    position = positions_in(order, len(order))
+    point_of_call = np.full(len(launches.start), -1, np.int64)
+    point_of_call[issuing] = position[: len(issuing)]
+    issue = np.full(len(launches.of_activity), -1, np.int64)
+    is_launched = launches.of_activity >= 0
+    issue[is_launched] = point_of_call[launches.of_activity[is_launched]]
+    return issue, time[order], awaited[order]
+
+
+def _awaited(
+    launches: Launches, start: Int64Array, end: Int64Array, is_launch: BoolArray
+) -> Int64Array:
+    """Return for every call the activity that it awaited: the last one that ends within the call.
+
+    The activity must have been launched before. Copies to pageable memory block their launch, too.
+    """
+    awaited = np.full(len(launches.start), -1, np.int64)
+    by_end = np.argsort(end, kind="stable")
+    sorted_ends = end[by_end]
+    issued_at = launches.issue_times(start)
+    is_blocking = (launches.kind == BLOCK) | ((launches.kind == LAUNCH) & is_launch)
+    for call in np.flatnonzero(is_blocking).tolist():
+        begins, returns = int(launches.start[call]), int(launches.end[call])
+        index = int(np.searchsorted(sorted_ends, returns, "right")) - 1
+        while index >= 0 and sorted_ends[index] > begins:
+            activity = int(by_end[index])
+            is_launched_by_call = launches.of_activity[activity] == call
+            if is_launched_by_call or (
+                launches.kind[call] == BLOCK and issued_at[activity] <= begins
+            ):
+                awaited[call] = activity
+                break
+            index -= 1
+    return awaited

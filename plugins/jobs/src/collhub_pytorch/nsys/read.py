@@ -12,9 +12,13 @@ from collhub_nccl_records.calls import operation_word
 from collhub_pytorch.calls import Call, GroupRecord
 from collhub_pytorch.formats import NSYS, NSYS_PARQUET, NsysOptions
 from collhub_pytorch.job import join_ranks
-from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents
-from collhub_pytorch.kineto.read import ASSUMPTIONS, describe_facts, nodes_of_profile
+from collhub_pytorch.kineto.read import (
+    ASSUMPTIONS,
+    describe_facts,
+    device_profile,
+    nodes_of_profile,
+)
 from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nsys.database import Tables, open_database
 from collhub_pytorch.nsys.parquet import group_exports

@@ -1,6 +1,7 @@
-"""Compare the collectives of a job with a measured machine, and format the comparison.
+"""A job on a measured machine: its collectives compared, or simulated, with the library's times.
 
-The figures are those of `MachineComparison`; lines and the JSON object are two views of it.
+The figures of the comparison are those of `MachineComparison`; lines and the JSON object are two
+views of it.
 """
 
 from __future__ import annotations
@@ -8,19 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collhub_pytorch.analysis import is_measured, measure_waiting
+import numpy as np
+
+from collhub_pytorch.analysis import (
+    is_computation,
+    is_measured,
+    measure_rank_times,
+    measure_waiting,
+    measured_timeline,
+)
 from collhub_pytorch.findings import Findings, collective_name, count_bus_bytes
-from collhub_pytorch.predicted_times import CallKey, MachinePredictor
+from collhub_pytorch.formats import JobMachineOptions
+from collhub_pytorch.job_changes import find_changes, find_instant
+from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
 from collhub_pytorch.replay import measured, replay_job
 from hub_core.model import (
     JobCollective,
     JsonValue,
     NodeKind,
+    UsageError,
     format_bandwidth,
     format_bytes,
     format_time,
 )
-from hub_core.plugin_api import LibraryTime, MachineDescription
+from hub_core.plugin_api import (
+    JobChange,
+    LibraryTime,
+    MachineDescription,
+    WorkloadRequest,
+    WorkloadTimes,
+)
 
 SIZE_NOT_RECORDED = "the profile does not record its size"
 _MIN_RANKS_TO_SEPARATE_WAITING = 2
@@ -325,4 +343,43 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
         f"if slower collectives reached the bandwidth of {machine} the job takes "
         f"{format_time(saving.job_ns)} instead of {format_time(saving.replayed_ns)}: "
         f"saves {format_time(saving.saved_ns)} ({band}), {percent:.1f} %"
+    )
+
+
+def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
+    """Simulate a job; its collectives take the times of the machine, without contention.
+
+    Computations take their durations. Measured times of collectives are replaced. Raises
+    `UsageError` without a machine or registry, `InputError` for computations without a duration
+    and for calls that the profile does not predict.
+    """
+    if options.machine is None or request.hub is None:
+        raise UsageError("no machine is given", cure="give --machine P")
+    require_sizes(request.workload)
+    predictor = MachinePredictor(options.machine, options.ranks_per_node, request.hub)
+    workload = predict_job(request.workload, predictor)
+    times = measured_timeline(workload)
+    nodes = workload.nodes
+    finish = np.zeros(workload.num_ranks, np.int64)
+    np.maximum.at(finish, nodes.rank, times.end)
+    computation = [rank.computation_ns for rank in measure_rank_times(workload, times)]
+    exposed = finish - np.array(computation, np.int64)
+    changes: tuple[JobChange, ...] = ()
+    if options.changes:
+        changes = (
+            *find_changes(workload, predictor, is_predicted=True),
+            find_instant(workload, predictor),
+        )
+    return WorkloadTimes(
+        tuple(finish.tolist()),
+        times.start,
+        times.end,
+        rank_exposed_ns=tuple(exposed.tolist()),
+        slots="one computation of a rank, one collective of a group",
+        details={
+            "ranks_per_node": predictor.ranks_per_node,
+            "computations": int(is_computation(workload).sum()),
+        },
+        machine=predictor.description,
+        changes=changes,
     )
