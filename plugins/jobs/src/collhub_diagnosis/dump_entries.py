@@ -85,6 +85,11 @@ class _DumpParser:
         self.old_numbers: dict[tuple[int, bool], dict[int, int]] = {}
 
     def parse(self) -> Dump:
+        """Return the dump: groups, then entries in their order, then the status of the groups.
+
+        Raises `InputError` for a member of the wrong type, with the entry and the key. An unknown
+        major version is a note.
+        """
         version = self.root.get("version", "")
         if not isinstance(version, str):
             _fail(self.file, f"version {version!r:.40} is not a text")
@@ -199,7 +204,12 @@ class _DumpParser:
         return tuple(ranks)
 
     def find_group(self, name: str, description: str) -> int:
-        """Return the number of a group in the table of all dumps."""
+        """Return the number of a group in the table of all dumps; a new group is added.
+
+        The identity of a group is its ranks, its description, and its ordinal among groups with
+        both in common. If the dump does not give ranks that include its own, it is name and
+        description.
+        """
         number = self.group_of.get((name, description))
         if number is None:
             known = self.members.get(name)
@@ -259,12 +269,20 @@ class _DumpParser:
         return numbers.setdefault(number, len(numbers) + 1)
 
     def ends_messages(self, call: Call, group: int) -> bool:
-        """Whether an entry of a version before 2.3 ends a batch of messages."""
+        """Whether an entry `coalesced` ends a batch of messages; only for versions before 2.3.
+
+        Their entries do not say it: it does if the previous operation is a message of the same
+        group.
+        """
         if call.operation != "coalesced" or not self.operations:
             return False
         return self.operations[-1].is_p2p and self.operations[-1].group == group
 
     def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
+        """Return the group of an entry by its `process_group`, a pair of name and description.
+
+        Entries without one name their group by `pg_id`. Raises `InputError` for another type.
+        """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if type(pair) is tuple and pair in self.group_of:
             return self.group_of[pair]
@@ -299,6 +317,12 @@ class _DumpParser:
         return known
 
     def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
+        """Return the call of an entry: backend, operation, shapes and dtypes.
+
+        `profiling_name` is `backend:operation`. For `send 1->2` and `recv 3<-0`, sender and
+        receiver are ranks in the group. Raises `InputError` for values of wrong types and more than
+        4096 characters.
+        """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:
             self.fail(position, "profiling_name is not a text")
@@ -353,7 +377,10 @@ class _DumpParser:
         )
 
     def parse_integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
-        """Return an integer field of all entries; 0 where it is absent."""
+        """Return an integer field of all entries in their order; 0 where it is absent or null.
+
+        Raises `InputError` for the first value that is not an integer from -1 to 2^63.
+        """
         values = [0 if (value := entry.get(key)) is None else value for entry in entries]
         if {*map(type, values)} <= {int}:
             numbers = cast(list[int], values)
@@ -365,6 +392,10 @@ class _DumpParser:
     def parse_integer(
         self, position: int, entry: Mapping[object, object], key: str, default: int
     ) -> int:
+        """Return an integer field of one entry, `default` where it is absent or null.
+
+        Raises `InputError` for a value that is not an integer from -1 to 2^63.
+        """
         value = entry.get(key, default)
         if value is None:
             return default
@@ -373,6 +404,11 @@ class _DumpParser:
         return value
 
     def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
+        """Return the shapes of all tensors of one side of a call; empty for a barrier.
+
+        `[[]]` is one scalar. Raises `InputError` for more than `MAX_TENSORS` tensors, more than
+        `MAX_DIMENSIONS` dimensions, and sizes that are not integers from 0 to 2^63.
+        """
         sizes = entry.get(key) or []
         try:
             if not isinstance(sizes, list | tuple) or len(sizes) > MAX_TENSORS:
@@ -397,11 +433,16 @@ class _DumpParser:
         return known
 
     def refuse_tensors(self, position: int) -> NoReturn:
+        """Raise `InputError`: all entries of the dump together have too many tensors."""
         self.fail(position, f"the entries have more than {MAX_TENSORS_PER_DUMP} tensors")
 
     def parse_dtypes(
         self, position: int, entry: Mapping[object, object], key: str
     ) -> tuple[str, ...]:
+        """Return the names of the dtypes of one side of a call; empty if they are not recorded.
+
+        Raises `InputError` for a value that is no list of texts, or is longer than `MAX_TENSORS`.
+        """
         names = entry.get(key) or []
         if not isinstance(names, list | tuple) or len(names) > MAX_TENSORS:
             self.fail(position, f"{key} is no list of texts")
@@ -411,6 +452,11 @@ class _DumpParser:
         return tuple(names)
 
     def parse_stack(self, position: int, entry: Mapping[object, object]) -> int:
+        """Return the number of the stack of an entry, innermost frame first.
+
+        At most `MAX_FRAMES` frames are read. Entries without frames have the number of the empty
+        stack. Raises `InputError` for a frame without name, filename and line.
+        """
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):
             self.fail(position, "frames is not a list")
@@ -453,6 +499,10 @@ class _DumpParser:
         return status
 
     def parse_status_number(self, value: object) -> int:
+        """Return a sequence number of `pg_status`, which JSON states as text; -1 for none.
+
+        Raises `InputError` for other values.
+        """
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
             return int(value)
         if type(value) is not int or not -1 <= value < _INT64:
@@ -460,6 +510,7 @@ class _DumpParser:
         return value
 
     def fail(self, position: int, message: str) -> NoReturn:
+        """Raise `InputError` with code `invalid-dump` at an entry of this file."""
         _fail(self.file, f"entry {position}: {message}")
 
 
@@ -485,16 +536,18 @@ def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
 
 
 def _is_number(key: object) -> bool:
+    """Whether a key is a decimal number of at most 18 digits."""
     return re.fullmatch(r"\d{1,18}", str(key), re.ASCII) is not None
 
 
 def _natural(key: object) -> tuple[int, str]:
-    """Sort numbers by value, other names after them."""
+    """Return a sort key: decimal numbers by value, other names after them by text."""
     text = str(key)
     return (int(text), "") if _is_number(text) else (1 << 63, text)
 
 
 def _fail(file: str, message: str, cure: str = "") -> NoReturn:
+    """Raise `InputError` with code `invalid-dump` at a file."""
     raise InputError(message, location=Location(file), cure=cure, code="invalid-dump")
 
 

@@ -67,7 +67,10 @@ class NcclEvidence:
 
 
 def is_ras_report(root: Mapping[str, object]) -> bool:
-    """Whether a JSON object is the output of RAS."""
+    """Whether a JSON object is the output of RAS: it has a list `communicators`.
+
+    A Flight Recorder dump has `entries` as well, and is none.
+    """
     return isinstance(root.get("communicators"), list) and "entries" not in root
 
 
@@ -112,7 +115,12 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 
 
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
-    """Return the conclusions from all queries in the order of their files."""
+    """Return the conclusions from all queries of RAS, in the order of their files.
+
+    A process that is missing in one query is unresponsive. Ranks are behind if two consecutive
+    queries of a communicator show the same unequal counts; unequal counts in one query are a note.
+    `notes` come first.
+    """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)
     unequal: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -146,7 +154,10 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
 
 
 def _ranks_of_job(report: RasReport) -> dict[Process, int]:
-    """Return the rank of every process in the largest communicator."""
+    """Return the rank of every process in the largest communicator; empty without any.
+
+    Of several largest communicators, the first one counts.
+    """
     if not report.communicators:
         return {}
     largest = max(report.communicators, key=lambda one: one.size)
@@ -154,6 +165,10 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 
 
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
+    """Return the ranks of the job with fewer collectives than the maximum, and the others.
+
+    Processes outside of the largest communicator have no rank of the job and are left out.
+    """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}
     named = {rank: job_rank[rank] for rank in ranks if rank in job_rank}
@@ -166,6 +181,7 @@ def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> Be
 
 
 def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
+    """Describe unequal counts of one query: at most 8 ranks, and how far they are behind."""
     newest = max(communicator.counts.values())
     slow = [
         f"rank {job_rank.get(rank, rank)} by {newest - count}"
@@ -187,6 +203,7 @@ class _RasParser:
         self.ranks_left = MAX_RANKS
 
     def parse(self, root: Mapping[str, object]) -> RasReport:
+        """Return all communicators of a query. Raises `InputError` at the path of a wrong field."""
         communicators = self.objects(root, "communicators", "")
         if len(communicators) > MAX_COMMUNICATORS:
             self.fail("communicators", f"at most {MAX_COMMUNICATORS} are read")
@@ -199,6 +216,11 @@ class _RasParser:
         )
 
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
+        """Return a communicator at the path `where`: processes, counts and problems of its ranks.
+
+        The count of a rank is the sum over all kinds of collectives. Both hashes make the name,
+        because communicators with equal ranks have equal first hashes.
+        """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):
             self.fail(f"{where}.hash", "it is not a text")
@@ -247,7 +269,11 @@ class _RasParser:
             yield rank, entry, path
 
     def problem(self, status: Mapping[str, object], where: str) -> str:
-        """Return an error or an unfinished phase of a communicator on a rank."""
+        """Describe an error or an unfinished phase of a communicator on a rank; "" without one.
+
+        Errors are a nonzero `async_error` other than 7 (in progress) and an aborted communicator;
+        `init_state` 7 is an initialization in progress, other nonzero values a failed one.
+        """
         error = self.integer(status, "async_error", where)
         state = self.integer(status, "init_state", where)
         problems = [f"has the asynchronous error {error}"] * (error not in (0, 7))
@@ -259,22 +285,35 @@ class _RasParser:
     def objects(
         self, value: Mapping[str, object], key: str, where: str
     ) -> list[Mapping[str, object]]:
+        """Return the member `key` as a list of objects; empty if it is absent.
+
+        Raises `InputError` at the path `where` for another type.
+        """
         entries = value.get(key, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             self.fail(f"{where}.{key}".lstrip("."), "it is not a list of objects")
         return entries
 
     def child(self, value: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
+        """Return the member `key` as an object; empty if it is absent.
+
+        Raises `InputError` at the path `where` for another type.
+        """
         entry = value.get(key, {})
         if not isinstance(entry, dict):
             self.fail(f"{where}.{key}", "it is not an object")
         return entry
 
     def integer(self, value: Mapping[str, object], key: str, where: str) -> int:
+        """Return the member `key` as an integer; 0 if it is absent.
+
+        Raises `InputError` at the path `where` if it is not an integer from 0 to 2^62.
+        """
         number = value.get(key, 0)
         if type(number) is not int or not 0 <= number < 1 << 62:
             self.fail(f"{where}.{key}", f"{number!r:.40} is not an integer from 0 to 2^62")
         return number
 
     def fail(self, path: str, message: str) -> NoReturn:
+        """Raise `InputError` with code `invalid-ras` at a path within the file."""
         raise InputError(f"{path}: {message}", location=Location(self.file), code="invalid-ras")

@@ -259,14 +259,21 @@ class _Walker:
             self.refuse(_WITHIN, cure=_COPY)
 
     def memoize(self, number: int) -> None:
-        """Assign a memo number to the value on top of the stack."""
+        """Assign a memo number to the value on top of the stack.
+
+        Raises `InputError` if the number is assigned already, so that a value cannot be replaced.
+        """
         if number in self.memo or number in self.unfetched:
             self.refuse(f"the memo number {number} is assigned twice")
         value = self.stack[-1]
         (self.unfetched if type(value) in _CONTAINERS else self.memo)[number] = value
 
     def fetch(self, number: int) -> object:
-        """Return a container from the memo; from now on, it is not changed."""
+        """Return a container from the memo; from now on it cannot be changed.
+
+        A later change could make the container part of itself. Raises `InputError` for a number
+        that is not assigned.
+        """
         if number in self.memo:
             return self.memo[number]
         if number not in self.unfetched:
@@ -334,7 +341,11 @@ class _Walker:
             self.refuse(f"{subject} is not allowed in a dump", "forbidden-opcode", cure)
 
     def text(self, opcode: int, position: int) -> int:
-        """Push a text or bytes with a length prefix."""
+        """Push a text (UTF-8) or bytes with a length prefix, and return the position after it.
+
+        Raises `InputError` for more than `MAX_TEXT_BYTES`, a length beyond the end of the file, and
+        invalid UTF-8.
+        """
         unpack, width, is_text = _LENGTHS[opcode]
         start = position + 1 + width
         length = int(unpack(self.content, position + 1)[0])
@@ -353,7 +364,10 @@ class _Walker:
         return start + length
 
     def long_integer(self, opcode: int, position: int) -> int:
-        """Push a little-endian integer of two's complement."""
+        """Push a little-endian integer in two's complement, and return the position after it.
+
+        Raises `InputError` for more than `MAX_INTEGER_BYTES` bytes.
+        """
         width = 1 if opcode == 0x8A else 4
         length = int.from_bytes(self.take(position, 1, width), "little")
         self.check_length(length, position + 1 + width)
@@ -364,7 +378,11 @@ class _Walker:
         return position + 1 + width + length
 
     def append(self, values: list[object]) -> None:
-        """Append values to the list on top of the stack."""
+        """Append values to the list on top of the stack.
+
+        Raises `InputError` if it is no list, if it was fetched from the memo, or if the nesting
+        becomes deeper than `MAX_DEPTH`.
+        """
         target = self.stack[-1]
         if type(target) is not list:
             self.refuse(f"the target of APPEND is a {type(target).__name__}, not a list")
@@ -441,11 +459,15 @@ class _Walker:
         return value
 
     def check_length(self, length: int, start: int) -> None:
+        """Raise `InputError` for a text or bytes longer than allowed, or beyond the end of the
+        file.
+        """
         remaining = len(self.content) - start
         if not 0 <= length <= remaining:
             message = f"the opcode claims {length} bytes, {remaining} remain"
             self.refuse(message, cure=_COPY)
 
     def refuse(self, message: str, code: str = "invalid-pickle", cure: str = "") -> NoReturn:
+        """Raise `InputError` at the offset of the current opcode."""
         location = Location(self.file, byte=self.offset)
         raise InputError(message, location=location, code=code, cure=cure)

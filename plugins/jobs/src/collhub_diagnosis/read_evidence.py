@@ -110,6 +110,10 @@ class _Reader:
                 self.add_dump(root, file)
 
     def add_dump(self, root: object, file: str) -> None:
+        """Parse the values of a dump and add it under the rank in the name of its file.
+
+        Raises `InputError` for a second dump of the rank, with the name of the first one.
+        """
         rank = rank_of(file)
         if rank in self.dumps:
             message = f"two dumps of rank {rank}: the other one is {self.dumps[rank].file}"
@@ -140,6 +144,10 @@ def rank_of(file: str) -> int:
 
 
 def _read_content(file: str) -> bytes:
+    """Return all bytes of a file.
+
+    Raises `InputError` for more than `MAX_FILE_BYTES`, and for files that cannot be read.
+    """
     try:
         size = Path(file).stat().st_size
         if size > MAX_FILE_BYTES:

@@ -92,7 +92,11 @@ class Verdict:
 
 
 def diagnose_evidence(evidence: Evidence) -> Verdict:
-    """Return the verdict on the operations of all ranks."""
+    """Return the verdict on the operations of all ranks and on the evidence of NCCL.
+
+    The first kind of `KINDS` that a finding on the hang has is the verdict; a job without findings
+    has the kind `none`.
+    """
     graph = WaitGraph(Matching(evidence.records))
     return _Diagnosis(graph, evidence.nccl).verdict()
 
@@ -185,6 +189,9 @@ class _Diagnosis:
         return findings
 
     def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
+        """Return the finding on calls that differ: the operation of the first culprit, and its
+        frames.
+        """
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
         problem = f"{noun} differ" if noun else "the sums differ"
@@ -298,6 +305,9 @@ class _Diagnosis:
         return same[min(same)]
 
     def describe_last_operation(self, rank: int) -> str:
+        """Describe the last operation that a rank issued, for texts that begin with `rank N has
+        not`.
+        """
         rows = self.records.rows_of(rank)
         if not rows:
             return "; it has issued no operation"
@@ -349,9 +359,13 @@ class _Diagnosis:
         return findings
 
     def list_participants(self, row: int) -> list[int]:
+        """Return the ranks of an operation, sorted; for messages only the other ends."""
         return [partner.rank for partner in self.graph.matching.participants(row)]
 
     def has_unknown_partners(self, row: int) -> bool:
+        """Whether ranks of an operation are not known: of a group without recorded members, or of a
+        message in a group of several ranks.
+        """
         group = self.records.tables.groups[int(self.records.columns["group"][row])]
         is_p2p = bool(self.records.columns["is_p2p"][row])
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
@@ -403,7 +417,10 @@ class _Diagnosis:
         return findings
 
     def list_waits(self) -> list[WaitLine]:
-        """Return one line per operation in which ranks wait for others."""
+        """Return one line per operation in which ranks wait for others, by group and number.
+
+        A collective has one line for all of its ranks, a message one per waiting rank.
+        """
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns
         for wait in self.graph.waits:
@@ -429,7 +446,9 @@ class _Diagnosis:
         ]
 
     def list_notes(self) -> Iterable[str]:
-        """Yield the limits of the evidence."""
+        """Yield the limits of the evidence: notes of the files, missing dumps, overwritten buffers,
+        different versions, and at most 8 groups without recorded members.
+        """
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
         yield from self.nccl.notes
@@ -457,6 +476,7 @@ class _Diagnosis:
         *,
         is_past: bool = False,
     ) -> Finding:
+        """Return a finding on the operation of a row, with its group, number and frames."""
         group = int(self.records.columns["group"][row])
         return Finding(
             kind,
@@ -471,10 +491,14 @@ class _Diagnosis:
         )
 
     def describe_operation(self, row: int) -> str:
+        """Return the name of an operation, and the number of calls of a batch."""
         return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
 
     def describe(self, row: int) -> str:
-        """Return an operation with its size, number and group, for texts."""
+        """Return an operation with its size, number and group, for texts.
+
+        At most three shapes are listed: those that are sent, or those that a receive gets.
+        """
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]
         shapes = calls[0].input_shapes or calls[0].output_shapes
@@ -500,7 +524,10 @@ _NO_FINDING = Finding("none", "all operations are complete and agree")
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return `rank 3` or `ranks 0-3, 7` with at most ten ranges."""
+    """Format sorted ranks as `rank 3`, `ranks 0-3, 7` or `no ranks`.
+
+    At most ten ranges are listed; the number of the others follows.
+    """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     ranges: list[tuple[int, int]] = []

@@ -23,7 +23,11 @@ MAX_LISTED = 8
 
 
 def run(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check a workload; every finding is an error."""
+    """Check dependencies, messages and collectives of a workload; every finding is an error.
+
+    A thorough check also executes the workload to find deadlocks, if there are no other findings.
+    Raises `UsageError` without a workload.
+    """
     if request.workload is None:
         raise UsageError("the check needs a workload")
     findings = [*_find_cycles(request.workload), *_find_unmatched_messages(request.workload)]
@@ -39,6 +43,7 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _make_finding(
     workload: Workload, row: int, code: str, message: str, cure: str = ""
 ) -> Diagnostic:
+    """Return a finding on a node, located in its rank and in the source of the workload."""
     nodes, file = workload.nodes, workload.provenance.source_name or None
     text = f"{describe_node(workload, row)}: {message}"
     return Diagnostic(code, text, location=nodes.location(row, file), cure=cure)
@@ -139,6 +144,10 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
+    """Return the first difference between the collectives of the ranks of a group, or nothing.
+
+    Also a call by a rank outside of the group, and a group of a single rank.
+    """
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"
     strangers = rows[~np.isin(nodes.rank[rows], members)]

@@ -37,7 +37,7 @@ NAMED_COLUMNS: Mapping[str, type[IntEnum]] = {"kind": NodeKind, "collective": Jo
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
-    """Write the document as one artifact."""
+    """Write the workload as one JSON document `collhub/workload-1`; nothing is lost."""
     return WriteResult((Artifact("", lambda: _text(workload).encode("ascii")),))
 
 

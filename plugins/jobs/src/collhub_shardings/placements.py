@@ -63,7 +63,7 @@ class Mesh:
 
     @property
     def num_devices(self) -> int:
-        """Number of devices."""
+        """Return the number of devices: the product of the sizes of all axes."""
         return len(self.devices)
 
     def coordinates(self) -> Int64Array:

@@ -49,12 +49,12 @@ class TensorType:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
+        """Return the bytes of one element of the tensor."""
         return _ELEMENT_BYTES[self.dtype]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the complete tensor."""
+        """Return the bytes of the complete tensor."""
         return math.prod(self.shape) * self.element_bytes
 
     def __str__(self) -> str:

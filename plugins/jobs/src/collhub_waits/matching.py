@@ -146,14 +146,22 @@ class Matching:
         return suspicious
 
     def _group_size(self, group: int) -> int | None:
+        """Return the number of ranks of a group, None if its members are not known."""
         ranks = self.records.tables.groups[group].ranks
         return None if ranks is None else len(ranks)
 
     def _recorded(self, rank: int, row: int) -> Partner:
+        """Return a rank whose operation is recorded in a row, with the state of the row."""
         return Partner(rank, _ARRIVALS[self.records.columns["state"][row]], row)
 
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
-        """Return the state of a collective on a rank that has no entry of it."""
+        """Return the state of a collective on a rank that has no entry of it.
+
+        `NO_DUMP` without a dump. `UNRECORDED` if a later collective of the group is recorded, or if
+        the status shows that it was issued; `COMPLETED` if the status shows that. `UNKNOWN` if the
+        buffer is overwritten and has neither. Else `LATE`: a ring buffer loses its oldest entries
+        only.
+        """
         dump = self.records.dumps.get(rank)
         if dump is None:
             return Arrival.NO_DUMP
@@ -214,6 +222,7 @@ class Matching:
         return any(self._has_lost_on(rank, key[0]) for rank in key[1:])
 
     def _has_lost_on(self, rank: int, group: int) -> bool:
+        """Whether the dump of a rank may lack messages of a group; False without a dump."""
         dump = self.records.dumps.get(rank)
         if dump is None:
             return False
@@ -295,6 +304,11 @@ class Matching:
         return distance < previous
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
+        """Return the other ends of the messages of an operation, sorted by rank.
+
+        Of several messages with one rank, the least advanced decides. Messages whose ends are not
+        known, and messages of a rank to itself, are left out.
+        """
         partners: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
         for index, call in enumerate(self.records.iterate_calls(row)):
@@ -328,7 +342,12 @@ class Matching:
         return self._recorded(rank, opposite_ends[at].row)
 
     def _message_mismatches(self) -> Iterator[Mismatch]:
-        """Yield sends whose receive has another size or type."""
+        """Yield sends whose receive has another number of elements or another dtype, by pair of
+        ranks.
+
+        If messages may be lost, only pairs that have both started count: their alignment is
+        certain.
+        """
         for key in sorted(self._messages):
             sends, receives = self._messages[key]
             offset = self._offset(key)
@@ -346,6 +365,7 @@ class Matching:
                     yield Mismatch(difference, rows, completed)
 
     def _are_in_state(self, rows: Sequence[int], state: State) -> bool:
+        """Whether all of these operations have the state."""
         return bool((self.records.columns["state"][list(rows)] == state).all())
 
     def _compare(self, rows: Mapping[int, int]) -> Mismatch | None:

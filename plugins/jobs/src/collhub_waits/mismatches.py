@@ -203,7 +203,7 @@ def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
 
 
 def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
-    """Whether two ranks differ of which neither is a culprit."""
+    """Whether two ranks differ of which neither is a culprit: bool[ranks, ranks], bool[ranks]."""
     return bool((differs & ~is_culprit[:, None] & ~is_culprit).any())
 
 
@@ -249,14 +249,17 @@ def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
 
 
 def _normalize(operation: str) -> str:
+    """Return the name of an operation in lower case and without underscores."""
     return operation.lower().replace("_", "")
 
 
 def _is_uneven(call: Call) -> bool:
+    """Whether the sizes of a collective may differ between ranks: names with `v` or `_v_single`."""
     return _normalize(call.operation).endswith(("gatherv", "scatterv", "vsingle"))
 
 
 def _operation_names(calls: Sequence[Call]) -> Hashable:
+    """Return the names of the operations of all calls of a batch."""
     return tuple(call.operation for call in calls)
 
 
@@ -278,6 +281,7 @@ def _sizes(calls: Sequence[Call]) -> Hashable:
 
 
 def _dtypes(calls: Sequence[Call]) -> Hashable:
+    """Return the set of dtypes of input and output by call; None for a side without dtypes."""
     return tuple(
         tuple(frozenset(names) or None for names in (call.input_dtypes, call.output_dtypes))
         for call in calls
@@ -292,6 +296,7 @@ _SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
 
 
 def _describe_sizes(calls: Sequence[Call]) -> str:
+    """Describe the shapes of at most two calls; each side has at most 200 characters."""
     texts = []
     for call in calls[:2]:
         sides = [
@@ -302,6 +307,7 @@ def _describe_sizes(calls: Sequence[Call]) -> str:
 
 
 def _describe_dtypes(calls: Sequence[Call]) -> str:
+    """Describe the dtypes of at most two calls."""
     return ", ".join(
         "/".join(sorted({*call.input_dtypes, *call.output_dtypes})) or "none" for call in calls[:2]
     )
@@ -317,7 +323,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
 def _describe_values(
     kind: str, signature: Callable[[Sequence[Call]], Hashable], calls: Calls
 ) -> str:
-    """Return the different values with the ranks that have them."""
+    """Describe the different values of a signature, each with the ranks that have it."""
     ranks_by_value: dict[Hashable, list[int]] = {}
     for rank in sorted(calls):
         ranks_by_value.setdefault(signature(calls[rank]), []).append(rank)
@@ -328,6 +334,9 @@ def _describe_values(
 
 
 def _agree(first: Hashable, second: Hashable) -> bool:
+    """Whether two values are equal where both are known: None agrees with every value, and tuples
+    agree if all of their parts do.
+    """
     if first is None or second is None:
         return True
     if isinstance(first, tuple) and isinstance(second, tuple):
@@ -336,6 +345,7 @@ def _agree(first: Hashable, second: Hashable) -> bool:
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:
+    """Format at most 8 ranks, and the number of the others."""
     numbers = [str(rank) for rank in ranks]
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

@@ -53,6 +53,7 @@ class Call(NamedTuple):
 
     @property
     def is_send(self) -> bool:
+        """Whether the call sends a message."""
         return self.operation == "send"
 
     @property
@@ -86,7 +87,7 @@ class Table(Generic[Value]):
         self._numbers: dict[Value, int] = {}
 
     def number(self, value: Value) -> int:
-        """Return the number of a value; a new value is added."""
+        """Return the number of a value; a new value gets the next number."""
         number = self._numbers.setdefault(value, len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -175,7 +176,7 @@ class Dump:
 
 
 def to_columns(operations: Sequence[Operation]) -> dict[str, NDArray[np.generic]]:
-    """Return the operations as one array per field, in their order."""
+    """Return the operations as one array per field of `Operation`, in their order."""
     fields = zip(*operations, strict=True) if operations else ([] for _ in _TYPES)
     return {
         name: np.array(values, dtype=dtype)
@@ -226,14 +227,15 @@ class Records:
         return range(start, start + len(self.dumps[rank]))
 
     def operation(self, row: int) -> Operation:
-        """The fields of one row as Python values."""
+        """Return all fields of one row as Python values."""
         return Operation(*(self.columns[name][row].item() for name in _TYPES))
 
     def first_row_of(self, row: int) -> int:
-        """The oldest row of the rank of a row."""
+        """Return the oldest row of the rank that has this row."""
         return self.first_row[self.rank(row)]
 
     def rank(self, row: int) -> int:
+        """Return the rank of a row."""
         return int(self.columns["rank"][row])
 
     def members(self, group: int) -> tuple[int, ...]:

@@ -59,7 +59,11 @@ class WaitGraph:
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
     def awaited(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks that an operation waits for; computed once per key."""
+        """Return the ranks that an operation waits for, with the reasons.
+
+        They are ranks that have not issued it, ranks without evidence of it, and ranks that have
+        scheduled it behind another incomplete operation. Computed once per operation.
+        """
         participants = self.matching.participants(row)
         key = id(participants)
         if key not in self._awaited:
@@ -112,7 +116,7 @@ class WaitGraph:
         return bool(rows) and None not in rows and rows <= waiting
 
     def has_waited_long(self, awaited: int) -> bool:
-        """Whether an operation that waits for a rank has timed out."""
+        """Whether an operation that waits for a rank timed out, or exceeds the skew of dumps."""
         return any(wait.awaited == awaited and self._is_overdue(wait.row) for wait in self.waits)
 
     def order_cycles(self) -> list[tuple[int, ...]]:
@@ -142,7 +146,11 @@ class WaitGraph:
         return sorted(rows.values())
 
     def has_lost_evidence(self, row: int) -> bool:
-        """Whether lost entries could explain why an operation does not proceed."""
+        """Whether lost entries could explain why an operation does not proceed.
+
+        They could if a rank has only scheduled it and its buffer may have lost an earlier
+        incomplete operation, or if the entry of a rank is lost.
+        """
         participants = self.matching.participants(row)
         ranks = [partner.rank for partner in participants if partner.arrival is Arrival.SCHEDULED]
         if self.records.columns["state"][row] == State.SCHEDULED:
@@ -241,7 +249,11 @@ class WaitGraph:
         return any(0 < end < latest - MAX_SKEW_NS for end in end_times)
 
     def _is_awaited(self, partner: Partner) -> bool:
-        """Whether a rank is the reason that an operation does not proceed."""
+        """Whether a rank is the reason that an operation does not proceed.
+
+        It is if it has not issued the operation, if there is no evidence, or if it has only
+        scheduled the operation and waits in another one.
+        """
         if partner.arrival is Arrival.LATE or partner.arrival in _UNDECIDED:
             return True
         if partner.arrival is not Arrival.SCHEDULED or partner.row is None:

@@ -139,6 +139,7 @@ class _Calls:
         return is_member
 
     def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
+        """Return the rows of the matched sends and of their receives, in the same order."""
         nodes, rows = self.nodes, self.messages
         if not len(rows):
             return rows, rows
@@ -272,6 +273,7 @@ class _Calls:
         return np.array(numbers, np.int64)[of_row.reshape(-1)]
 
     def _frame(self, row: int) -> Frame:
+        """Return the name, the source and the identity of a node as a frame."""
         nodes = self.nodes
         number = int(nodes.name[row])
         name = self.workload.names[number] if number >= 0 else "node"
@@ -290,6 +292,7 @@ def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64A
 
 
 def _build_dump(rank: int, columns: dict[str, NDArray[np.generic]]) -> Dump:
+    """Return the operations of a rank as a dump without losses, files and versions."""
     return Dump(
         rank,
         file="",
