@@ -307,3 +307,16 @@ def test_synthesizers_may_time_their_trials_on_a_machine(
     run = collhub(*asked, "--machine", "a100", "--force")
     assert run.code == 2
     assert "450 GB/s a GPU instead of 300" in run.err
+
+
+def test_the_times_that_choose_algorithms_are_named(
+    collhub: Collhub, job: Path, tmp_path: Path
+) -> None:
+    asked = ("expand", job, "--collective", "all-reduce=ring", "-o", tmp_path / "flat")
+    nominal = "nominal links, not a machine"
+    assert nominal in collhub(*asked, "--topology", RING).err
+    half = ("--topology", "dgx-h100?npus=0-3", "--force")
+    assert nominal in collhub(*asked, *half).err
+    run = collhub(*asked, *half, "--machine", "h100")
+    assert run.code == 0
+    assert "machine h100, NCCL" in run.err
