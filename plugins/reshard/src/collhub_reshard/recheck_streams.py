@@ -106,20 +106,8 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
         raise FlawError("form", "streams cannot have release or due times")
     hosts = np.asarray(document["host_of"], np.int64)
     units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
-    network = _read_topology(document)
-    if topology is not None and not _are_equal(network, topology):
-        raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
-    devices = [*units.senders.tolist(), *units.receivers.tolist()]
-    fabric = FabricLinks.of(topology or network, devices)
-    return _StreamClaim(
-        document, units, group_deliveries(units), fabric, list(_read_streams(document))
-    )
-
-
-def _read_topology(document: Mapping[str, JsonValue]) -> Topology:
-    """Read the links of the proof; their latency is not part of the proof."""
     source, destination, rate = (require_list(column) for column in require_list(document["links"]))
-    return Topology(
+    network = Topology(
         "stated",
         int(cast("int", document["npus"])),
         int(cast("int", document["nodes"])),
@@ -127,6 +115,13 @@ def _read_topology(document: Mapping[str, JsonValue]) -> Topology:
         np.asarray(destination, np.int64),
         np.asarray(rate, np.float64),
         np.zeros(len(rate)),
+    )
+    if topology is not None and not _are_equal(network, topology):
+        raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
+    devices = [*units.senders.tolist(), *units.receivers.tolist()]
+    fabric = FabricLinks.of(topology or network, devices)
+    return _StreamClaim(
+        document, units, group_deliveries(units), fabric, list(_read_streams(document))
     )
 
 

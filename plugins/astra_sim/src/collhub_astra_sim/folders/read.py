@@ -70,7 +70,16 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     if algorithm.collective_bytes is None and used.comm_size is not None:
         # Sizes in chunks: the workload's node gives the size.
         algorithm = replace(algorithm, collective_bytes=used.comm_size)
-    _note_backend(files)
+    script = files.files.get(SCRIPT)
+    if script is not None and BINARY_NAMES[False].encode("ascii") in script.load():
+        finding = Diagnostic(
+            "congestion-unaware",
+            "the folder is for ASTRA-sim's congestion-unaware backend",
+            Severity.NOTE,
+            Location(script.name),
+            cure="-O network=congestion-unaware simulates as it does",
+        )
+        files.source.report(finding)
     members = _select_members(files, configuration, used, options.group)
     count = len(members) if members is not None else configuration.num_npus or algorithm.num_ranks
     if count != algorithm.num_ranks:
@@ -114,20 +123,6 @@ def _read_surrounding_configuration(
         message = f"{finding.message}; the traces are read without size, network and groups"
         files.source.report(replace(finding, message=message, severity=Severity.WARNING))
         return None
-
-
-def _note_backend(files: FolderFiles) -> None:
-    """Report a note if the folder's script runs the congestion-unaware backend."""
-    script = files.files.get(SCRIPT)
-    if script is not None and BINARY_NAMES[False].encode("ascii") in script.load():
-        finding = Diagnostic(
-            "congestion-unaware",
-            "the folder is for ASTRA-sim's congestion-unaware backend",
-            Severity.NOTE,
-            Location(script.name),
-            cure="-O network=congestion-unaware simulates as it does",
-        )
-        files.source.report(finding)
 
 
 def _read_traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:

@@ -297,7 +297,17 @@ def _check_instant_messages(
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
     sends = np.flatnonzero(is_send & (waits == 0))
-    shortest_ns = _compute_shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
+    # The earliest event that a message of each size may cause.
+    sizes = nodes.size[sends]
+    dimensions = network.dimensions
+    bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in dimensions])
+    # Rounded to the number of digits in the network YAML.
+    latency_ns = np.asarray([round(dimension.latency_s * 1e9, 6) for dimension in dimensions])
+    busy, arrival = link_times_ns(bandwidth[None, :], latency_ns[None, :], sizes[:, None])
+    # With congestion a link becomes free before the message arrives; without, the arrival is the
+    # first event.
+    first_event = busy if is_congestion_aware else arrival
+    shortest_ns: Int64Array = first_event.min(axis=1)
     instant = sends[shortest_ns == 0]
     if not len(instant):
         return None
@@ -307,23 +317,3 @@ def _check_instant_messages(
         f"first {first}",
         "ASTRA-sim aborts (exit status 134); use a larger size",
     )
-
-
-def _compute_shortest_times_ns(
-    sizes: Int64Array, network: AstraNetwork, is_congestion_aware: bool
-) -> Int64Array:
-    """Return the time of the earliest event that a message of each size may cause.
-
-    The minimum over all dimensions; int64[sizes] of whole nanoseconds, rounded down; `sizes` in
-    bytes.
-    """
-    dimensions = network.dimensions
-    bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in dimensions])
-    # Rounded to the number of digits in the network YAML.
-    latency_ns = np.asarray([round(dimension.latency_s * 1e9, 6) for dimension in dimensions])
-    busy, arrival = link_times_ns(bandwidth[None, :], latency_ns[None, :], sizes[:, None])
-    # With congestion a link becomes free before the message arrives; without, the arrival is the
-    # first event.
-    first_event = busy if is_congestion_aware else arrival
-    shortest: Int64Array = first_event.min(axis=1)
-    return shortest

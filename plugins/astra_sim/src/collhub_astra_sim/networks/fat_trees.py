@@ -70,10 +70,6 @@ class FatTree:
                 return f"{quotient}: {number} / {divisor} is no whole number of at least 1"
         if self.num_cables > MAX_LINKS // 2:
             return f"{self.num_cables} cables are more than {MAX_LINKS // 2}"
-        return self._check_wiring()
-
-    def _check_wiring(self) -> str | None:
-        """Return the first mismatch between the ports of adjacent tiers, or None."""
         for number, (low, high) in enumerate(zip(self.tiers, self.tiers[1:], strict=False)):
             up = self.switches(number) * low.radix_up
             down = self.switches(number + 1) * high.radix_down
@@ -220,7 +216,16 @@ class _File:
                 if block:
                     self._fail(number, f"tier {value} occurs twice")
             else:
-                self._store_value(block, key, value, number)
+                known: Mapping[str, object] = dict.fromkeys(_HEAD) if block is self._head else _KEYS
+                if key not in known:
+                    self._fail(number, f"{key[:40]!r} is not one of {', '.join(known)}")
+                if key in block:
+                    self._fail(number, f"{key} occurs twice")
+                if key in _KEYS and value < _KEYS[key][1]:
+                    self._fail(number, f"{key} is {value}, at least {_KEYS[key][1]} was expected")
+                if key in _HEAD and value < 1:
+                    self._fail(number, f"{key} is {value}, at least 1 was expected")
+                block[key] = value
 
     def topology(self) -> Topology:
         """Build the network. Raises `InputError` for missing or inconsistent numbers."""
@@ -260,22 +265,6 @@ class _File:
         if is_top:
             values.pop("radix_up", None)
         return Tier(**values)
-
-    def _store_value(self, block: dict[str, int], key: str, value: int, line: int) -> None:
-        """Store a value in `block`, the keys of the network or of a tier.
-
-        Raises `InputError` for unknown or duplicate keys and for values below the key's minimum.
-        """
-        known: Mapping[str, object] = dict.fromkeys(_HEAD) if block is self._head else _KEYS
-        if key not in known:
-            self._fail(line, f"{key[:40]!r} is not one of {', '.join(known)}")
-        if key in block:
-            self._fail(line, f"{key} occurs twice")
-        if key in _KEYS and value < _KEYS[key][1]:
-            self._fail(line, f"{key} is {value}, at least {_KEYS[key][1]} was expected")
-        if key in _HEAD and value < 1:
-            self._fail(line, f"{key} is {value}, at least 1 was expected")
-        block[key] = value
 
     def _fail(self, line: int | None, message: str, cure: str = "") -> NoReturn:
         """Raise the `InputError` of this file."""

@@ -270,15 +270,7 @@ def find_astra_network(
             "or ring:N, fully-connected:N, switch:N",
             code="inexpressible-topology",
         )
-    return _as_full_mesh(topology)
-
-
-def _as_full_mesh(topology: Topology) -> AstraNetwork:
-    """Return a full mesh with the bandwidth and latency of the topology's equal links.
-
-    Only algorithms between neighbours have correct times on it; `losses` of the result say so.
-    Raises `UsageError` for fewer than two NPUs.
-    """
+    # Only algorithms between neighbours have correct times on a full mesh.
     loss = Loss(
         f"topology {topology.name}",
         "network.yml",

@@ -178,13 +178,6 @@ def find_private_links(
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)
-    return _measure_shortest_paths(topology, sources, destinations, channels)
-
-
-def _measure_shortest_paths(
-    topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
-) -> tuple[Float64Array, Float64Array]:
-    """Return (minimum bandwidth in bytes/s, sum of latencies in ns) of the route of every pair."""
     routes = topology.routes(sources, destinations, channels)
     # `reduceat` does not accept an empty list of segments.
     if not len(sources):

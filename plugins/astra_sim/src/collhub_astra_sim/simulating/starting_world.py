@@ -94,7 +94,10 @@ def build_world(
     else:
         route_of_node = np.full(len(nodes), -1, np.int64)
         route_of_node[sends] = route_of_send
-        node_of_row = _find_sends_of_steps(nodes, sends)
+        # The SEND node of every step, -1 for none.
+        node_of_row = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
+        rows = nodes.step[sends]
+        node_of_row[rows[rows >= 0]] = sends[rows >= 0]
         switches = build_switched_records(
             groups, topology, network.routes, node_of_row, route_of_node
         )
@@ -107,14 +110,6 @@ def estimate_events(world: SimulatedWorld) -> int:
     # SEND: the last link times 2^32 plus the first link.
     hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
     return len(world.node) + 2 * int(hops.sum())
-
-
-def _find_sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
-    """Return the SEND node of every step, -1 for none: int64[highest step with a node + 1]."""
-    send_of_step = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
-    rows = nodes.step[sends]
-    send_of_step[rows[rows >= 0]] = sends[rows >= 0]
-    return send_of_step
 
 
 def _find_planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:

@@ -62,7 +62,16 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
     if system.is_replay_only:
         return NodeWork(action, slot, work, streams, kind, ~nodes.on_host)
     _set_computations(nodes, is_counted, system, action, work)
-    _set_messages(nodes, action, work)
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
+    _refuse(nodes, is_message & is_no_rank, "names a peer that is no rank", "", "peer-range")
+    is_to_self = is_message & (nodes.peer == nodes.rank)
+    _refuse(nodes, is_to_self, "sends to or receives from its own rank", "", "self-message")
+    is_empty = is_message & (nodes.bytes <= 0)
+    _refuse(nodes, is_empty, "a message without bytes: ASTRA-sim aborts", "", "empty-message")
+    action[nodes.is_kind(NodeKind.SEND)] = SEND_NODE
+    action[nodes.is_kind(NodeKind.RECV)] = RECV_NODE
+    work[is_message] = nodes.bytes[is_message]
     # Set action and work of transfers to remote memory; raise `InputError` if there is none.
     is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     if memory.kind is MemoryKind.NONE:
@@ -136,24 +145,6 @@ def _set_computations(
     memory_bound = system.local_memory_gb_per_s * 1e9 * (operations / nodes.bytes[rows])
     speed = np.minimum(memory_bound, system.peak_tflops * 1e12)
     work[rows] = (operations / speed * 1e9).astype(np.int64)
-
-
-def _set_messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
-    """Set action and work (bytes) of messages, in place.
-
-    Raises `InputError` for peers out of range, messages to the own rank, and messages without
-    bytes.
-    """
-    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
-    _refuse(nodes, is_message & is_no_rank, "names a peer that is no rank", "", "peer-range")
-    is_to_self = is_message & (nodes.peer == nodes.rank)
-    _refuse(nodes, is_to_self, "sends to or receives from its own rank", "", "self-message")
-    is_empty = is_message & (nodes.bytes <= 0)
-    _refuse(nodes, is_empty, "a message without bytes: ASTRA-sim aborts", "", "empty-message")
-    action[nodes.is_kind(NodeKind.SEND)] = SEND_NODE
-    action[nodes.is_kind(NodeKind.RECV)] = RECV_NODE
-    work[is_message] = nodes.bytes[is_message]
 
 
 def _set_collectives(

@@ -134,20 +134,7 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
 
     A path to the rank must exist; its length is the number of arcs.
     """
-    arc_to = _find_last_arcs(graph, left, root, rank)
-    arcs = []
-    while rank != root:
-        arcs.append(int(arc_to[rank]))
-        rank = int(graph.source[arcs[-1]])
-    return arcs[::-1]
-
-
-def _find_last_arcs(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> Int64Array:
-    """Find the last arc of a shortest path with remaining flow to every node.
-
-    The search stops when `rank` is reached. int64[nodes], -1 for nodes that are not reached by
-    then.
-    """
+    # Breadth-first search: the last arc of a shortest path to every node that is reached.
     arc_to = np.full(graph.num_nodes, -1, np.int64)
     reached = np.arange(graph.num_nodes) == root
     while not reached[rank]:
@@ -157,7 +144,11 @@ def _find_last_arcs(graph: CapacityGraph, left: Int64Array, root: int, rank: int
         heads, first = np.unique(graph.destination[outward], return_index=True)
         arc_to[heads] = outward[first]
         reached[heads] = True
-    return arc_to
+    arcs = []
+    while rank != root:
+        arcs.append(int(arc_to[rank]))
+        rank = int(graph.source[arcs[-1]])
+    return arcs[::-1]
 
 
 def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:

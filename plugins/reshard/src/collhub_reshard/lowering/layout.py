@@ -199,15 +199,7 @@ class _TileGrid:
         high = np.asarray([cut[index + 1] for cut, index in zip(self.cuts, at, strict=True)])
         width = len(low)
         start, stop = units.start[row, :width] - low, units.stop[row, :width] - low
-        return self._runs(start, stop, high - low)
-
-    def _runs(
-        self, start: Int64Array, stop: Int64Array, shape: Int64Array
-    ) -> tuple[Int64Array, int]:
-        """Find the runs of a box in a row-major array.
-
-        Inner dimensions that the box covers completely are part of a run.
-        """
+        shape = high - low
         strides = np.append(np.cumprod(shape[::-1])[::-1][1:], 1)
         extent = stop - start
         inner = len(shape) - 1

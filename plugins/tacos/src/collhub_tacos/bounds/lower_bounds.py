@@ -225,33 +225,24 @@ def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[Li
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)
     if kind is CollectiveKind.ALL_REDUCE and not is_multiplied:
-        yield from _build_all_reduce_totals(demand, network)
+        # 2(blocks - 1) messages per chunk cross the links between the blocks of a partition
+        # (Nash-Williams, Tutte 1961): each NPU is a block, or each slab along a dimension.
+        share = demand.collective.units_per_rank
+        npus = network.num_npus
+        # Forwarding by a switch does not count as another message.
+        leaves_npu = network.source < npus
+        between_npus = 2 * (demand.num_members - 1)
+        yield LinkGroups.one(leaves_npu, between_npus * share)
+        # Switches do not belong to a block.
+        is_member = demand.is_member[:npus]
+        for coordinate in _compute_coordinates(network):
+            blocks = len(np.unique(coordinate[:npus][is_member]))
+            is_between = coordinate[network.source] != coordinate[network.destination]
+            yield LinkGroups.one(is_between & leaves_npu, 2 * (blocks - 1) * share)
     if kind is CollectiveKind.ALL_TO_ALL:
         hops = count_total_hops(network, np.flatnonzero(demand.is_member))
         every_link = np.ones(network.num_links, np.bool_)
         yield LinkGroups.one(every_link, hops * demand.collective.units_per_rank)
-
-
-def _build_all_reduce_totals(
-    demand: CollectiveDemand, network: LinkNetwork
-) -> Iterator[LinkGroups]:
-    """Yield links between the blocks of partitions: 2(blocks - 1) messages per chunk cross them.
-
-    The partitions: each NPU is a block, or each slab along a dimension. For all-reduces without
-    reduction in the network (Nash-Williams, Tutte 1961, for the trees that carry them).
-    """
-    share = demand.collective.units_per_rank
-    npus = network.num_npus
-    # Forwarding by a switch does not count as another message.
-    leaves_npu = network.source < npus
-    between_npus = 2 * (demand.num_members - 1)
-    yield LinkGroups.one(leaves_npu, between_npus * share)
-    # Switches do not belong to a block.
-    is_member = demand.is_member[:npus]
-    for coordinate in _compute_coordinates(network):
-        blocks = len(np.unique(coordinate[:npus][is_member]))
-        is_between = coordinate[network.source] != coordinate[network.destination]
-        yield LinkGroups.one(is_between & leaves_npu, 2 * (blocks - 1) * share)
 
 
 def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:

@@ -298,15 +298,7 @@ def compute_diameter_ps(
         return _find_longest(from_root[:, members])
     if len(members) * network.num_links <= _MAX_CELLS_FOR_ALL_PAIRS:
         return max(_find_longest(length[:, members]) for length in paths.in_batches(members))
-    return _find_longest_by_sweeps(paths, members)
-
-
-def _find_longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
-    """Return the longest path found by four sweeps over paths from one member.
-
-    The first sweep starts at the first member, each further one at the farthest member of the last.
-    Members without a path are ignored.
-    """
+    # Four sweeps, each from the farthest member of the last one.
     longest = 0
     # Any member is a valid start; each sweep starts farther away.
     start = members[:1]
