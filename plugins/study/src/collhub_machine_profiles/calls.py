@@ -63,7 +63,9 @@ def format_ranks(ranks: int, nodes: int) -> str:
 
 
 def may_be_equal(first: Library, second: Library) -> bool:
-    """Whether two libraries are the same one; an unknown version is any version."""
+    """Whether two libraries have the same name and variant and no different versions; an unknown
+    version equals any version.
+    """
     is_same = (first.name, first.variant) == (second.name, second.variant)
     return is_same and (not first.version or not second.version or first.version == second.version)
 

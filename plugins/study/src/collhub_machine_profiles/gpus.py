@@ -90,7 +90,9 @@ _MAX_LABEL = 120
 
 
 def known_gpu(text: str) -> Gpu | None:
-    """Return the GPU that a label, a device name or a topology text names, or None."""
+    """Return the GPU that a label, a device name or a topology text names; None if the first 200
+    characters name none. The first matching pattern of the table decides.
+    """
     for pattern, name in _PATTERNS:
         match = pattern.search(text[:200])
         if match:
@@ -99,10 +101,14 @@ def known_gpu(text: str) -> Gpu | None:
 
 
 def has_switched_links(label: str) -> bool:
-    """Whether a label does not contradict NVLink between all GPUs of a node."""
+    """Whether a label is consistent with NVLink between all GPUs of a node: it does not name PCIe
+    or another form without NVSwitch.
+    """
     return _WITHOUT_NVSWITCH.search(label) is None
 
 
 def machine_label(text: str) -> str:
-    """Return the label of a machine without its number of nodes, at most 120 characters."""
+    """Return the label of a machine without its number of nodes and repeated blanks, cut to 120
+    characters. Equal labels denote equal machines.
+    """
     return " ".join(_NODE_COUNT.sub("", text).split())[:_MAX_LABEL]

@@ -102,7 +102,7 @@ class MachineProfile:
 
     @property
     def known_gpu(self) -> Gpu | None:
-        """Description of the GPU, None if it is not a known one."""
+        """Description of the GPU; None if the hub does not know its architecture and channels."""
         return GPUS.get(self.gpu)
 
     def modelled_gpu(self, call: CollectiveCall) -> Gpu | None:
@@ -115,7 +115,10 @@ class MachineProfile:
         return np.array([self.constants[name].value for name in NAMES])
 
     def table_for(self, point: CollectiveCall) -> Table | None:
-        """Return the table of a configuration; an unknown version matches any version."""
+        """Return the table of the collective, ranks, nodes, data type and library of a call; None
+        if there is none. A table of exactly the version is preferred; an unknown version matches
+        any version.
+        """
         same = [
             table
             for table in self.tables
@@ -128,7 +131,9 @@ class MachineProfile:
 
 
 def profile_name(label: str) -> str:
-    """Return a label as a name: lower-case letters, digits and single hyphens."""
+    """Return a label as a name of at most 60 characters: lower-case letters, digits and single
+    hyphens; `machine` if nothing is left.
+    """
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:60].strip("-") or "machine"
 
 
@@ -205,7 +210,10 @@ def _library_document(library: Library) -> dict[str, str]:
 
 
 def profile_bytes(profile: MachineProfile) -> bytes:
-    """Return the profile as text: equal profiles give equal bytes, a table is one line."""
+    """Return the profile as JSON text, one line for each table, constant and source.
+
+    Equal profiles give equal bytes.
+    """
     lines = []
     for key, value in profile_document(profile).items():
         if isinstance(value, list) and value:
@@ -304,7 +312,9 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
 def used_sources(
     points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, object], ...]:
-    """Return name, licence and number of points of each source; no file names."""
+    """Return name, description (repository, commit, licence) and number of points of each source,
+    sorted by name. File names are not included.
+    """
     counts: dict[str, int] = {}
     for point in points:
         counts[point.source] = counts.get(point.source, 0) + 1

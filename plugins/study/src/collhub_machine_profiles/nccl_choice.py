@@ -140,7 +140,10 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return channels, threads and chunk of a call with the given algorithm and protocol."""
+    """Return channels, threads and chunk with which NCCL runs a call of `size_bytes` with the
+    algorithm and protocol of `alternative`. Small calls of rings and trees use fewer channels, then
+    fewer threads; NVLS always uses all its channels.
+    """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:
         channels = communicator.nvls_channels()
@@ -153,7 +156,9 @@ def launch_of(
 
 
 def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
-    """Return the payload of a chunk in the FIFO buffers of rings and trees, in bytes."""
+    """Return the payload in bytes that a ring or a tree sends in one step: 2 MiB for a ring with
+    Simple, else one step of the buffer of the protocol.
+    """
     if (algorithm, protocol) == ("ring", "simple"):
         return _RING_SIMPLE_CHUNK_BYTES
     return _CHUNK_BYTES[protocol]
@@ -172,7 +177,9 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
 
 
 def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
-    """Return the number of channels on which an all-to-all sends these bytes to each peer."""
+    """Return the number of channels on which an all-to-all sends `peer_bytes` to each peer: one for
+    each eighth of a buffer step, at least 1, at most 32 with NVLink and 2 without.
+    """
     needed = -(-peer_bytes // (_EXCHANGE_STEP_BYTES[is_nvlink] // 8))
     return int(min(max(needed, 1), _EXCHANGE_CHANNELS[is_nvlink]))
 
@@ -211,7 +218,10 @@ def _nvls_chunk_bytes(
 
 
 def nvls_chunk_bytes(size_bytes: int, parallel: int) -> int:
-    """Return the chunk of NVLS in bytes; `parallel` is channels times heads of a node."""
+    """Return the chunk of NVLS in bytes, at most 128 KiB.
+
+    It is halved for calls of few chunks in each of `parallel` (channels times heads of a node).
+    """
     return _reduce_chunk(NVLS_CHUNK_BYTES, _NVLS_CHUNKS, size_bytes, parallel)
 
 

@@ -203,7 +203,9 @@ _NVLS_TREE_FACTORS = (*_TREE_FACTORS[2], 0.9)
 
 
 def tree_factor(algorithm: str, protocol: str, size_bytes: int) -> float:
-    """Return the factor on the bandwidth of a tree or NVLS tree all-reduce of this size."""
+    """Return NCCL's factor on the bandwidth of a tree or NVLS tree all-reduce, a table entry for
+    each power of two from 64 bytes on; 1 beyond the table.
+    """
     index = max(size_bytes // 64, 1).bit_length() - 1
     factors = _TREE_FACTORS[PROTOCOLS.index(protocol)]
     if algorithm == "nvls_tree":
@@ -213,7 +215,9 @@ def tree_factor(algorithm: str, protocol: str, size_bytes: int) -> float:
 
 @functools.cache
 def version_numbers(version: str) -> Version:
-    """Return (minor, patch) of NCCL 2; those of the default version if the text has no number."""
+    """Return (minor, patch) of a version of NCCL 2, such as (29, 2) for `2.29.2`; those of the
+    default version if the text does not begin with `2.` and a number.
+    """
     match = re.match(r"2\.(\d{1,3})(?:\.(\d{1,3}))?", version)
     if match is None:
         return version_numbers(DEFAULT_VERSION)

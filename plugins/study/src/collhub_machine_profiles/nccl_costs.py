@@ -98,7 +98,9 @@ class Communicator:
         )
 
     def collective_channels(self) -> int:
-        """Return the largest number of channels of a ring or a tree."""
+        """Return the largest number of channels of a ring or a tree: that of the GPU on one node,
+        else twice that of the search, at most 64.
+        """
         if self.nodes == 1:
             return self.gpu.channels
         return min(2 * self.search_channels()[0], MAX_COLLECTIVE_CHANNELS)
@@ -150,7 +152,9 @@ def list_alternatives(
 def cost_us(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> float:
-    """Return NCCL's time for a call in us; `size_bytes` is the full vector of the collective."""
+    """Return NCCL's predicted time for a call in us: latency plus size over bandwidth, with NCCL's
+    corrections by size. `size_bytes` is the full vector of the collective.
+    """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     latency_us, bandwidth = alternative.latency_us, alternative.bandwidth
     gpu = communicator.gpu
@@ -214,7 +218,9 @@ def _cpu(communicator: Communicator) -> str:
 
 
 def ring_steps(collective: str, ranks: int) -> int:
-    """Return the number of steps of a ring, as NCCL counts them."""
+    """Return the number of steps of a ring as NCCL counts them: 2 (n - 1) for all-reduce, n for
+    broadcast and reduce, else n - 1.
+    """
     if collective == "all-reduce":
         return 2 * (ranks - 1)
     return ranks if collective in {"broadcast", "reduce"} else ranks - 1

@@ -63,7 +63,11 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 
 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Interpolate the table of the configuration; None without one."""
+    """Return the time of a call by the table of its configuration; None without one.
+
+    At a measured size the time is exact and its error 0; between sizes it is interpolated, beyond
+    the ends extrapolated, with the held-out error.
+    """
     table = profile.table_for(call)
     if table is None:
         return None
@@ -105,7 +109,9 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Evaluate the model of one node or of the network; None if neither covers the call."""
+    """Return the time of a call by the model of one node, else by a fitted network, else by
+    extrapolation of tables to more nodes; None if none of them covers the call.
+    """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)
     if gpu is not None:

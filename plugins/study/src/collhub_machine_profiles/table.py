@@ -70,7 +70,9 @@ def envelope(times_us: FloatArray) -> FloatArray:
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """Interpolate linearly in the size; extend the last slope, which is never negative here."""
+    """Return times in us at sizes: linear between knots, the first time below them, and the slope
+    of the last two knots (at least 0) beyond them. With one knot the time is constant.
+    """
     inside = np.interp(size_bytes, sizes, times_us)
     if len(sizes) < 2:
         return inside

@@ -324,7 +324,9 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 
 
 def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second as nccl-tests define it; None without a time."""
+    """Return the bus bandwidth in bytes per second as nccl-tests define it; None without a time or
+    with time 0.
+    """
     if not time_us:
         return None
     share = (call.ranks - 1) / call.ranks

@@ -35,7 +35,7 @@ class PlaceOptions:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Message and cure for a file without points of the chosen place."""
+        """Message and cure of the error for a file without points of the chosen place."""
         return _NO_TIMES[self.place], "use -O place=both"
 
 
@@ -102,7 +102,9 @@ def refuse(file: str, line: int | None, message: str, cure: str) -> InputError:
 
 
 def collective_name(text: str) -> str | None:
-    """Return the hub's name of a collective in any usual spelling, or None."""
+    """Return the hub's name of a collective in any usual spelling, such as `AllReduce`,
+    `all_reduce_perf`; None for another text.
+    """
     kind = standard_kind(text.removesuffix("_perf"))
     return None if kind is None else str(kind)
 

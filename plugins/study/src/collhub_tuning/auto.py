@@ -75,7 +75,9 @@ class _Search:
     is_interrupted: bool = False
 
     def sort_by_time(self) -> list[_Candidate]:
-        """Sort the candidates by time, then by the order of the registry."""
+        """Return the candidates by ascending time; of equally fast ones, the first in the registry
+        comes first.
+        """
         return sorted(self.candidates, key=lambda row: (row.time_ns, self.names.index(row.name)))
 
 

@@ -62,13 +62,18 @@ def models_machines(outcome: ComparisonOutcome) -> bool:
 
 
 def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
-    """Whether the held-out errors of both times exceed a gain: the faster one is undecided."""
+    """Whether a gain is at most the sum of the held-out errors of both times, so that it does not
+    decide which one is faster. An unknown error counts as 0.
+    """
     simulated_error = held_out_error(outcome.timing) or 0.0
     return abs(gain) <= simulated_error + (baseline.median_error or 0.0)
 
 
 def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
-    """Return NCCL's time divided by a time, minus 1; None without a time."""
+    """Return NCCL's time divided by `time_ns`, minus 1: positive if the algorithm is faster.
+
+    None without a time or for time 0.
+    """
     return baseline.time_us * 1e3 / time_ns - 1 if time_ns else None
 
 
@@ -173,7 +178,7 @@ def format_origin(baseline: Baseline) -> str:
 
 
 def format_gain(gain: float) -> str:
-    """Format a gain: `+12.3 %` if NCCL takes 12.3 % longer."""
+    """Return a gain in percent with sign: `+12.3 %` if NCCL takes 12.3 % longer."""
     return f"{100 * gain:+.1f} %"
 
 

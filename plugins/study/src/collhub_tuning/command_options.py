@@ -165,7 +165,7 @@ def choose_comparison_timing(
 
 
 def get_side(name: str) -> str:
-    """Return the prefix of an offer in `side.key=value`, in the spelling of `assign`."""
+    """Return the prefix of an offer in `-O prefix.key=value`: its name with `_` for `-`."""
     return name.replace("-", "_")
 
 

@@ -112,7 +112,10 @@ class ComparisonOutcome:
         return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
     def ranking(self, size: int) -> list[Measurement]:
-        """Sort the measurements at a size by time, without those that failed; stable."""
+        """Return the measurements at a size by ascending time, without those that failed.
+
+        Equally fast ones keep the order of measuring; empty if none has a time.
+        """
         timed = [
             measurement
             for measurement in self.measurements
@@ -194,7 +197,9 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
 
 
 def comparison_csv(outcome: ComparisonOutcome) -> bytes:
-    """Return a header, then a line for every algorithm and size."""
+    """Return CSV in UTF-8: a header, then a line for every algorithm and size in the order of
+    measuring. Unknown values are empty.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -46,7 +46,10 @@ class Stretch:
 def compare_coverage(
     declared: Sequence[ServedCalls], actual: Sequence[ServedCalls]
 ) -> list[Stretch]:
-    """Divide all sizes from 0 on of every kind of call into stretches with the same servers."""
+    """Divide all sizes from 0 on into stretches with the same declared and actual servers, for
+    every collective and mode that either side serves. Sorted by collective, in place first, then by
+    size; empty if nothing is served.
+    """
     rows = [*declared, *actual]
     calls = [(row.kind, mode) for row in rows for mode in (True, False) if _has(row, mode)]
     kinds = sorted(set(calls), key=lambda call: (list(CollectiveKind).index(call[0]), not call[1]))
@@ -72,7 +75,9 @@ def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
 
 
 def format_server(calls: ServedCalls) -> str:
-    """Return the server of calls, with the condition on their sizes."""
+    """Return the server of calls, followed by the condition on their sizes in brackets if they must
+    be multiples: `ring (multiples of 8 elements)`.
+    """
     conditions = [
         f"multiples of {number} {unit}"
         for number, unit in ((calls.element_multiple, "elements"), (calls.byte_multiple, "bytes"))

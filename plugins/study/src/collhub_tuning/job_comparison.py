@@ -57,7 +57,10 @@ class JobComparison:
     baseline: JobMeasurement
 
     def speedup(self, measurement: JobMeasurement) -> float | None:
-        """Compute the baseline's time divided by the time; None if one of them is missing."""
+        """Return the time of the baseline divided by the time: above 1 if faster than the baseline.
+
+        None if one of them is missing.
+        """
         if self.baseline.time_ns is None or not measurement.time_ns:
             return None
         return self.baseline.time_ns / measurement.time_ns

@@ -63,7 +63,9 @@ class MeasuredCurves:
         return MeasuredCurves((*self.curves, *named), self.ignored)
 
     def fastest(self, size: int) -> tuple[Library, float] | None:
-        """Return the fastest library at a size and its time in us; None without a measurement."""
+        """Return the library of the shortest time at a size, and this time in us; the first library
+        in the order of curves wins ties. None without a measurement.
+        """
         times = [
             (curve.times_us[size], curve.library) for curve in self.curves if size in curve.times_us
         ]

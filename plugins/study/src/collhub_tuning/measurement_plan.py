@@ -121,7 +121,9 @@ def find_possible_winners(decision: SizeDecision) -> list[str]:
 
 
 def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
-    """Return the plan as lines of a shell script with comments; empty without runs."""
+    """Return the plan as lines of a shell script: a comment and commands for each run, and a
+    comment with the arguments of the next call of `tune`. Empty without runs.
+    """
     if not plan:
         return []
     cases = {(run.collective, size) for run in plan for size in run.sizes}

@@ -156,7 +156,9 @@ class MeasuredTimes:
         return dict(sorted(means.items(), key=lambda item: item[1]))
 
     def time_ns(self, name: str, size: int) -> int | None:
-        """Return the time of an algorithm at a measured size; None if it failed."""
+        """Return the time of an algorithm in ns at a size of the comparison; None if it does not
+        fit there. Raises `KeyError` or `ValueError` for another name or size.
+        """
         return self.times_ns[name][self.sizes.index(size)]
 
 

@@ -59,7 +59,9 @@ def check_files(
 
 
 def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
-    """Return one row per range of sizes with the same server; one row for a file without rules."""
+    """Return one row per range of sizes with the same server, by file; a file that serves nothing
+    has one row with `none`.
+    """
     rows = []
     for one in checked:
         rows += [

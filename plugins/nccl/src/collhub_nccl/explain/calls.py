@@ -53,7 +53,10 @@ class NcclSettings:
     max_channels: int = 0
 
     def apply(self, collective: str, alternatives: Sequence[Alternative]) -> list[Alternative]:
-        """Refuse the alternatives that a setting excludes."""
+        """Return the alternatives in the same order, those that a setting excludes with a refusal.
+
+        An alternative that NCCL refuses anyway keeps its first reason.
+        """
         return [self._apply(collective, row) for row in alternatives]
 
     def _apply(self, collective: str, alternative: Alternative) -> Alternative:
@@ -68,7 +71,7 @@ class NcclSettings:
         return alternative
 
     def limit_channels(self, channels: int) -> int:
-        """Return a number of channels within the limits."""
+        """Return a number of channels raised to the minimum, then lowered to the maximum if any."""
         channels = max(channels, self.min_channels)
         return min(channels, self.max_channels) if self.max_channels else channels
 
@@ -202,7 +205,9 @@ class ExplainedCall:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks that a channel sends for one rank's part, or for its part of a tree."""
+        """Number of chunks that a channel sends for one rank's part, or for its part of a tree; 0
+        if NCCL reports an error instead of a choice.
+        """
         return count_chunks(self.request, self.choice) if self.choice else 0
 
 

@@ -134,7 +134,10 @@ def _create_call_item(call: ExplainedCall, expected: tuple[float, str] | None) -
 def choice_rows(
     calls: Sequence[ExplainedCall], expected: Sequence[tuple[float, str] | None]
 ) -> list[list[str]]:
-    """Return one row per call: how NCCL executes it."""
+    """Return one row per call: size, choice, expected time, deciding rule.
+
+    A call that NCCL refuses has `none` as algorithm and empty cells up to the rule.
+    """
     rows = []
     for call, time in zip(calls, expected, strict=True):
         choice = call.choice
@@ -160,7 +163,10 @@ def choice_rows(
 
 
 def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
-    """Return the allowed alternatives of each call, the fastest first."""
+    """Return the allowed alternatives of each call, the lowest cost first, then symmetric kernels.
+
+    Times are those of NCCL's models. Only calls with registered buffers have symmetric kernels.
+    """
     return [
         [
             format_bytes(call.request.size_bytes),

@@ -50,7 +50,11 @@ class LoggedChoice:
     channels: int = 0
 
     def total_bytes(self, ranks: int) -> int:
-        """Return the size of the full vector."""
+        """Return the bytes of the full vector.
+
+        NCCL 2.24 and later log the share of a rank for all-gather and reduce-scatter, which is
+        multiplied by `ranks`; earlier lines, which have a time, log the total.
+        """
         is_share = self.time_us is None and self.collective in {"all-gather", "reduce-scatter"}
         return self.size_bytes * ranks if is_share else self.size_bytes
 
@@ -203,7 +207,7 @@ class _Reader:
 
 
 def is_tuning_log(content: bytes) -> bool:
-    """Whether a content has lines of NCCL's log."""
+    """Whether a content has a line of NCCL's log, which contains `NCCL INFO`."""
     return b"NCCL INFO" in content
 
 

@@ -160,7 +160,10 @@ def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
 
 
 def from_first_gpu(ring: Sequence[int]) -> Ring:
-    """The same ring starting at GPU 0, so that equal rings are equal tuples."""
+    """Return the same ring starting at GPU 0, so that equal rings are equal tuples.
+
+    A ring without GPU 0 keeps its start.
+    """
     start = ring.index(0) if 0 in ring else 0
     return (*ring[start:], *ring[:start])
 

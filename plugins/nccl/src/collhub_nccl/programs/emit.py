@@ -139,7 +139,10 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
 
 
 def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield the files that contain the names of the library and its functions."""
+    """Yield the header, the macros, the part of the makefile and the manifest, in this order.
+
+    Texts are created when an artifact is written.
+    """
     collective, ranks = tables.collective, tables.program.num_ranks
     root = collective.root
     reduces = bool((tables.records[:, 0] == RecordKind.REDUCE).any())
@@ -309,7 +312,7 @@ def _derive_name(algorithm: Algorithm) -> str:
 
 
 def header(names: LibraryNames, ranks: int, root: int | None) -> str:
-    """Text of the library's C header."""
+    """Return the text of the library's C header; it states the root if the collective has one."""
     return _HEADER.format(
         collective=names.kind,
         ranks=ranks,

@@ -150,7 +150,10 @@ class _Groups:
         self._parent = list(range(size))
 
     def join(self, first_members: Int64Array, second_members: Int64Array) -> None:
-        """Merge the groups of both members of every pair."""
+        """Merge the groups of both members of every pair.
+
+        The lower of both roots stays, so that the result does not depend on the order of pairs.
+        """
         pairs = np.unique(np.stack([first_members, second_members]), axis=1)
         for first, second in pairs.T.tolist():
             roots = sorted((self._find_root(first), self._find_root(second)))
@@ -163,5 +166,7 @@ class _Groups:
         return member
 
     def find_roots(self) -> Int64Array:
-        """First member of the group of every member, int64."""
+        """Return the lowest member of the group of every member, int64; a member without a pair is
+        its own group.
+        """
         return np.array([self._find_root(member) for member in range(len(self._parent))], np.int64)

@@ -93,7 +93,9 @@ class Tables:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts of the full buffer that are as large as the `count` of a call."""
+        """Number of parts of the full buffer that are as large as the `count` of a call: those of
+        the collective, of a custom one its blocks.
+        """
         kind = self.collective.kind
         if kind is CollectiveKind.CUSTOM:
             # Only its blocks are known to have equal sizes.

@@ -62,7 +62,9 @@ _YONGFENG = (7, 0x5B)
 
 
 def lane_rate(link_speed: str) -> int:
-    """Rate of one PCI lane in 100 Mb/s from its link speed text; unknown texts count as 8 GT/s."""
+    """Return the rate of one PCI lane in 100 Mb/s from a link speed text such as `16.0 GT/s PCIe`;
+    an unknown text counts as 8 GT/s.
+    """
     for prefix, rate in _LINK_SPEEDS:
         if link_speed.startswith(prefix):
             return rate
@@ -70,7 +72,7 @@ def lane_rate(link_speed: str) -> int:
 
 
 def pci(link_speed: str, link_width: int) -> float:
-    """Bandwidth of a PCI link in GB/s; width 0 means 16 lanes."""
+    """Return the bandwidth of a PCI link in GB/s per direction; width 0 means 16 lanes."""
     lanes = link_width or _DEFAULT_WIDTH
     # 80 lanes of 100 Mb/s are 1 GB/s.
     return lanes * lane_rate(link_speed) / 80
@@ -158,7 +160,10 @@ class Wiring:
     is_full_mesh: bool = False
 
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (GPU, GPU, links) for every pair that is joined directly."""
+        """Yield (GPU, GPU, number of links) for every pair that is joined directly, each pair once.
+
+        In a full mesh every pair has one link.
+        """
         if self.is_full_mesh:
             for first in range(gpus):
                 for second in range(first):

@@ -70,7 +70,10 @@ class Machine:
 
     @property
     def links(self) -> dict[LinkKey, float]:
-        """Bandwidths in GB/s; independent of the order in which links were added."""
+        """Total bandwidth in GB/s of the parallel links of each kind and direction.
+
+        The sum is exact, so it does not depend on the order in which links were added.
+        """
         link_rates = {}
         for key, counts in self._counts.items():
             link_rates[key] = math.fsum(count * bandwidth for bandwidth, count in counts.items())
@@ -98,18 +101,23 @@ class Machine:
         latency_s: float | None = None,
         count: int = 1,
     ) -> None:
-        """Add links of `bandwidth` GB/s each in both directions."""
+        """Add `count` links of `bandwidth` GB/s each in both directions.
+
+        Without `latency_s` the latency of the topology's options applies.
+        """
         for source, destination in ((first, second), (second, first)):
             self.connect(type, source, destination, bandwidth, count)
             if latency_s is not None:
                 self.latencies[type, source, destination] = latency_s
 
     def of_kind(self, kind: NodeKind) -> list[int]:
-        """Nodes of one kind, in the order in which they were added."""
+        """Return the numbers of the nodes of one kind, in the order in which they were added."""
         return [node for node, node_kind in enumerate(self.kinds) if node_kind is kind]
 
     def net_bandwidth(self, net: int) -> float:
-        """Total bandwidth from a network port to its machine, in GB/s."""
+        """Return the total bandwidth from a network port to its machine in GB/s; 0 for a port
+        without a link.
+        """
         rates = []
         for (type, source, _), rate in self.links.items():
             if type is LinkType.NET and source == net:
@@ -199,7 +207,9 @@ class _Copies:
         return len(self._nets) if self._fabric.is_rail else 1
 
     def check(self, source: str) -> None:
-        """Raise `InputError` or `UsageError` if no topology can be built."""
+        """Raise `InputError` for a machine without GPUs, and for several machines without network
+        ports; `UsageError` for other defects of the options.
+        """
         if not self._gpus:
             raise InputError(
                 "no GPU is known",
@@ -290,7 +300,9 @@ class _Copies:
         return ["network"]
 
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """NPUs of every machine by its name; empty for a single machine."""
+        """Return the NPUs of each machine by its name, such as `machine 0`; empty for a topology
+        without switches between machines.
+        """
         size = len(self._gpus)
         if not self.num_switches:
             return {}

@@ -57,7 +57,7 @@ class SmiDevice:
 
 
 def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
-    """Every two rows, the lower number first."""
+    """Yield the numbers of every two rows, the lower one first, in ascending order."""
     return itertools.combinations(range(len(devices)), 2)
 
 

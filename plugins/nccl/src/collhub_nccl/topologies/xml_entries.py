@@ -38,7 +38,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def named(self, *names: str) -> Iterator[Element]:
-        """Iterate the children with these names."""
+        """Yield the direct children with one of these names, in the order of the file."""
         return (child for child in self.children if child.name in names)
 
     def walk(self) -> Iterator[Element]:
@@ -48,7 +48,7 @@ class Element:
             yield from child.walk()
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute as written, or the default."""
+        """Return an attribute as written in the file, or the default if it is absent."""
         return self.attributes.get(name, default)
 
     def whole(self, name: str) -> int | None:
@@ -203,7 +203,7 @@ _BUS_ID = re.compile(r"\s*[0-9a-fA-F]{1,8}(:[0-9a-fA-F]{1,2}){1,2}(\.[0-9a-fA-F]
 
 
 def device_kind(pci_class: str) -> TargetKind:
-    """Kind of a PCI device; an unknown class counts as a bridge."""
+    """Return the kind of a PCI device by its class; an unknown class counts as a bridge."""
     return _kind_of_class(pci_class) or TargetKind.BRIDGE
 
 
@@ -240,7 +240,10 @@ def bus_number(text: str) -> int | None:
 
 
 def bus_of(element: Element, name: str = "busid") -> int:
-    """Bus id in an attribute of an element. Raises `InputError` for an invalid one."""
+    """Return the bus id of an attribute as a number.
+
+    Raises `InputError` if it is missing or invalid.
+    """
     number = bus_number(element.text(name))
     if number is None:
         element.fail_value(name, "a bus id such as 0000:07:00.0")
@@ -348,7 +351,10 @@ class LinkRates:
         return rate
 
     def between_sockets(self, cpu: Element) -> float:
-        """Rate of the link from a CPU to another CPU of its machine."""
+        """Return the rate in GB/s of the link from a CPU to another CPU: the option
+        `cpu_bandwidth`, else NCCL's or RCCL's value for the CPU. A CPU of unknown kind is reported
+        as a warning.
+        """
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth
         architecture, vendor = cpu.text("arch"), cpu.text("vendor")

@@ -106,7 +106,10 @@ class TunerRule:
         return has_algorithm and self.protocol != "ll128"
 
     def fits(self, nodes: int | None, ranks: int | None) -> bool:
-        """Whether the rule applies to a communicator; None requires a rule for any number."""
+        """Whether the conditions on nodes and ranks include a communicator.
+
+        None for a number requires a rule that accepts any number.
+        """
         pairs = ((self.nodes, nodes), (self.ranks, ranks))
         return all(
             required == EVERY if actual is None else required[0] <= actual <= required[1]
@@ -175,7 +178,10 @@ def find_stated_communicators(
 
 
 def find_uncovered(rules: Iterable[TunerRule], sizes: Sequence[Range]) -> list[Range]:
-    """Return the parts of ascending ranges of sizes that no rule contains."""
+    """Return the parts of ascending `sizes` that no rule contains, ascending.
+
+    All of them without rules; other filters of the rules are not considered.
+    """
     free = list(sizes)
     for rule in rules:
         free = subtract(free, rule.sizes)
@@ -183,7 +189,10 @@ def find_uncovered(rules: Iterable[TunerRule], sizes: Sequence[Range]) -> list[R
 
 
 def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
-    """Return the parts of ascending ranges outside of `removed`, ascending."""
+    """Return the parts of ascending, disjoint ranges outside of `removed`, ascending.
+
+    A range within `removed` has no part; one around it has two.
+    """
     before, after = (0, removed[0] - 1), (removed[1] + 1, LARGEST)
     return [
         part for row in ranges for part in (*_intersect([row], before), *_intersect([row], after))

@@ -55,7 +55,7 @@ class _TunedRules:
 
     @property
     def untuned(self) -> list[str]:
-        """Names of the tuner's collectives without a rule."""
+        """Names of the collectives that the tuner knows and no rule serves, in its order."""
         tuned = {rule.kind for rule in self.rules}
         return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
 
