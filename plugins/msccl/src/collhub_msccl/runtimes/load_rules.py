@@ -29,7 +29,10 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 
 
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
-    """Check the attributes of `<algo>` and the number of ranks."""
+    """Check the attributes of `<algo>`, the number of channels and the ids of ranks.
+
+    Records every violation in `refusals`, as a refusal or a warning; raises no exception.
+    """
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"
     for name in (*_REQUIRED["algo"], *_REQUIRED_OF_ALGO[runtime.has_both_modes]):
@@ -51,7 +54,7 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_collective(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse values of `coll` that the runtime does not know."""
+    """Refuse a `coll` that is missing, or that the runtime does not know."""
     runtime = refusals.runtime
     name = algo.attributes.get("coll")
     if name in runtime.collectives:
@@ -66,7 +69,9 @@ def _check_collective(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_sizes(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse minBytes greater than maxBytes; only microsoft/msccl compares them."""
+    """Refuse minBytes greater than maxBytes; only microsoft/msccl compares them, if maxBytes
+    exists.
+    """
     attributes = algo.attributes
     if refusals.runtime.has_both_modes or "maxBytes" not in attributes:
         return
@@ -78,7 +83,7 @@ def _check_sizes(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_channels(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse too many channels; only a warning for microsoft/msccl."""
+    """Refuse `nchannels` above the runtime's maximum; only a warning for microsoft/msccl."""
     runtime = refusals.runtime
     channels = read_number(algo.attributes.get("nchannels", "1"))
     if channels <= runtime.max_channels:
@@ -89,8 +94,10 @@ def _check_channels(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_ranks(algo: RawElement, refusals: Refusals) -> None:
-    """Warn if the ids of `<gpu>` are not 0..ngpus-1: a rank reads all elements with its id, and
-    no others."""
+    """Warn if the ids of `<gpu>` are not 0..ngpus-1, each once.
+
+    A rank reads all elements with its id, and no others.
+    """
     ids = sorted(read_number(gpu.attributes.get("id", "")) for gpu in algo.children)
     expected = read_number(algo.attributes.get("ngpus", "0"))
     if ids == list(range(expected)):
@@ -107,7 +114,12 @@ def check_gpu(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Check the program of one rank, which the rank itself parses."""
+    """Check the program of one rank, which the rank itself parses: sizes, elements, thread blocks,
+    steps.
+
+    Records every violation in `refusals`. An element without a required attribute is not checked
+    further.
+    """
     if not _has_all_attributes(gpu, refusals):
         return
     rank = read_number(gpu.attributes["id"])
@@ -116,7 +128,6 @@ def check_gpu(
         refusals.refuse("attribute-range", message, gpu.line)
     if not refusals.runtime.has_both_modes:
         _check_chunks(gpu, algo, refusals)
-    # Refuse more elements than fit into the parser's array of nodes.
     blocks = gpu.children
     # The parser skips the contents of the other ranks' <gpu> elements, but counts the elements.
     steps = sum(len(block.children) for block in blocks)
@@ -124,9 +135,7 @@ def check_gpu(
     if nodes > MAX_NODES:
         message = f"rank {rank} reads {nodes} elements, more than {MAX_NODES}"
         refusals.refuse("too-many-elements", message, gpu.line)
-    # Refuse a rank whose thread block ids are not 0..n-1, each once, in any order of the
-    # blocks.
-    runtime, blocks = refusals.runtime, gpu.children
+    runtime = refusals.runtime
     ids = sorted(read_number(block.attributes.get("id", "")) for block in blocks)
     if ids != list(range(len(blocks))):
         message = f"rank {rank}: the ids of its thread blocks are not 0, 1, 2, ..."
@@ -148,7 +157,11 @@ def _check_chunks(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Refuse declared sizes that do not match nchunksperloop (microsoft/msccl only)."""
+    """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (microsoft/msccl only).
+
+    Size 0 is accepted. The input of an all-gather, and the output of a reduce-scatter, is one part
+    per rank.
+    """
     chunk_count = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
         size = read_number(gpu.attributes[name])
@@ -169,11 +182,14 @@ def _check_block(
     usage: Counter[tuple[str, int]],
     refusals: Refusals,
 ) -> None:
-    """Check one thread block and its steps; `usage` is updated."""
+    """Check channel, peers and steps of one thread block.
+
+    `usage`: thread blocks of the rank so far by (send or recv, channel), which is updated; more
+    than 32 are refused once.
+    """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
-    # Refuse channels above the limit, and warn of the limit itself, which the parsers accept
-    # by mistake.
+    # The parsers accept the limit itself by mistake.
     runtime = refusals.runtime
     channel = read_number(block.attributes["chan"])
     if channel > runtime.max_channels or channel < 0:
@@ -184,15 +200,12 @@ def _check_block(
         message = f"{name}: chan {channel} passes the test, but indexes past an array"
         refusals.warn("channel-range", message, block.line)
     for side in ("send", "recv"):
-        # Refuse `send` or `recv` that is neither -1 nor a different rank.
         peer = read_number(block.attributes[side])
         # The other runtimes index out of bounds silently.
         is_beyond = peer >= ranks and not refusals.runtime.has_both_modes
         if peer == rank or peer < -1 or is_beyond:
             refusals.refuse("peer-range", f"{name}: {side} {peer} is not another rank", block.line)
-        # Refuse more than 32 peers of a rank on one channel and side; reported once.
-        if read_number(block.attributes[side]) >= 0:
-            channel = read_number(block.attributes["chan"])
+        if peer >= 0:
             usage[side, channel] += 1
             # Reported only when the limit is exceeded first.
             if usage[side, channel] == MAX_BLOCKS_PER_CHANNEL + 1:
@@ -208,7 +221,9 @@ def _check_block(
 
 
 def _has_all_attributes(element: RawElement, refusals: Refusals) -> bool:
-    """Whether an element has all required attributes; each missing name is refused once."""
+    """Whether an element has all required attributes; each missing name is refused once per
+    file.
+    """
     required = _REQUIRED[element.name]
     missing = [name for name in required if name not in element.attributes]
     for name in missing:

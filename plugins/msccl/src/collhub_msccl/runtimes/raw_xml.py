@@ -47,7 +47,7 @@ class RawElement:
 
 
 def parse_raw(text: str, file: str) -> RawElement:
-    """Parse the first element of the text, named `algo` whatever its tag.
+    """Parse the first element of a text as the runtimes do, and name it `algo` whatever its tag.
 
     Elements that the runtimes do not know are dropped with their content, and so are attributes
     beyond the 16th slot; every space between attributes takes a slot. The parser reads to the end
@@ -71,12 +71,15 @@ class _Parser:
         self._line = 1
 
     def is_at_end(self) -> bool:
-        """Skip white space and comments; whether the end of the text is reached."""
+        """Skip white space and comments, then return whether the end of the text is reached."""
         self._skip_between()
         return self._position == len(self._text)
 
     def parse_element(self) -> RawElement:
-        """Parse the next element and its content; the runtimes take the first one for `<algo>`."""
+        """Parse the next element with its content, and name it `algo`.
+
+        Raises `InputError` at the first position where the runtimes' parser fails.
+        """
         root, is_closed = self._parse_opening_tag()
         root.name = "algo"
         # Open elements, and whether the runtimes know them at that position.
@@ -97,9 +100,10 @@ class _Parser:
         return root
 
     def _skip_closing_tag(self, element: RawElement, is_root: bool) -> bool:
-        """Whether a closing tag follows, which is then skipped.
+        """Skip a closing tag if one follows, and return whether it did.
 
-        Raises `InputError` for a wrong name.
+        Raises `InputError` if its name is not that of `element`; the first element (`is_root`) may
+        be closed by any name.
         """
         end = _CLOSE.match(self._text, self._position)
         if end is None:
@@ -114,7 +118,11 @@ class _Parser:
         return True
 
     def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
-        """Parse an opening tag; also whether it is self-closing."""
+        """Parse an opening tag; return its element and whether the tag is self-closing.
+
+        `inside`: name of the enclosing element, for messages. Raises `InputError` if no tag
+        follows.
+        """
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
         # One pattern matches a complete tag; a mismatch is examined again for the reason.
@@ -126,7 +134,7 @@ class _Parser:
         return element, match[3] == "/"
 
     def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
-        """Attributes that the parser keeps.
+        """Return the attributes that the parser keeps: the first of each name, within 16 slots.
 
         Raises `InputError` for names and values that overflow its arrays.
         """
@@ -158,7 +166,7 @@ class _Parser:
         self._position = position
 
     def _refuse(self, inside: str) -> NoReturn:
-        """Raise `InputError` with the reason why no element follows."""
+        """Raise `InputError` with the reason why no element follows at the current position."""
         rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:
             where = f"inside <{inside}>" if inside else "before its first element"
@@ -170,7 +178,6 @@ class _Parser:
             shown = rest[:_MAX_SHOWN_CHARACTERS]
             message = f"text {shown!r} between elements, which the runtimes' parser does not accept"
             self._fail("not-xml", message)
-        # Raise `InputError` with the defect of a tag.
         tag = rest.partition(">")[0]
         if "'" in tag:
             message = "a value in single quotes; the runtimes' parser accepts only double quotes"
@@ -220,7 +227,10 @@ class Refusals:
         self._subjects: set[tuple[str, str]] = set()
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """Yield the findings to show, and a note on the number of hidden ones."""
+        """Yield the first 5 findings of each code, then a note with the number of hidden ones.
+
+        Findings with the same cause are one, with the number of the others.
+        """
         for findings_by_cause in self._findings.values():
             shown = list(findings_by_cause.values())[:_MAX_SHOWN_PER_CODE]
             for first, number_of_findings in shown:
@@ -257,7 +267,8 @@ class Refusals:
         cure: str = "",
     ) -> None:
         """Refuse for a defect that many elements share: only the first call per (code, subject)
-        counts."""
+        counts.
+        """
         if (code, subject) in self._subjects:
             return
         self._subjects.add((code, subject))
@@ -271,8 +282,10 @@ class Refusals:
         cure: str = "",
         cause: Hashable = None,
     ) -> None:
-        """Record a construct that the runtime accepts, but with harmful consequences; `cause` as
-        in `refuse`."""
+        """Record a construct that the runtime accepts, but with harmful consequences.
+
+        `cause` as in `refuse`.
+        """
         self._add(code, message, line, Severity.WARNING, cure, cause)
 
     def _add(
@@ -284,7 +297,7 @@ class Refusals:
         cure: str,
         cause: Hashable,
     ) -> None:
-        """Record a finding, merged with an earlier one of equal code and cause."""
+        """Record a finding; if an earlier one has the same code and cause, only count it."""
         findings_by_cause = self._findings.setdefault(code, {})
         location = Location(self._file, line)
         # Without a cause every finding is separate.
@@ -296,9 +309,10 @@ class Refusals:
 
 @lru_cache(maxsize=1 << 14)
 def read_number(text: str) -> int:
-    """Number as read by C's strtol: 0 without digits, and characters after the digits are ignored.
+    """Parse a number as C's strtol does: 0 without digits, characters after the digits are ignored.
 
-    Numbers above 2^31 - 1 of at most 18 digits are returned exactly, larger ones as 2^63 - 1.
+    Decimal numbers above 2^31 - 1 of at most 18 digits are returned exactly, other larger ones as
+    2^63 - 1.
     """
     value, state = parse_number(text)
     if state is not NumberState.OUT_OF_RANGE:

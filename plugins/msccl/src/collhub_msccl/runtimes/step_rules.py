@@ -34,7 +34,10 @@ def check_step(
     block_name: str,
     refusals: Refusals,
 ) -> None:
-    """Check one step of a thread block."""
+    """Check one step of a thread block; records violations in `refusals`.
+
+    Counts and peers are not checked for a nop. Too many steps of a block count as one finding.
+    """
     runtime, attributes = refusals.runtime, step.attributes
     name = f"{block_name}, step {attributes['s']}"
     if not 0 <= read_number(attributes["s"]) < runtime.max_steps:
@@ -44,8 +47,7 @@ def check_step(
     # The parsers check neither for a nop.
     if attributes["type"] != "nop":
         _check_numbers(step, name, refusals)
-        # Refuse a step that sends or receives if its thread block has no peer for it.
-        kind = step.attributes["type"]
+        kind = attributes["type"]
         for side, types, words in (
             ("send", _SENDING, "sends"),
             ("recv", _RECEIVING, "receives"),
@@ -68,7 +70,7 @@ def _check_numbers(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse invalid values of `cnt` and `hasdep`."""
+    """Refuse a `cnt` outside 0..71, and a `hasdep` other than 0 and 1."""
     attributes = step.attributes
     if not 0 <= read_number(attributes["cnt"]) <= MAX_COUNT:
         message = f"{name}: cnt {attributes['cnt']} is not in 0..{MAX_COUNT}"
@@ -83,7 +85,10 @@ def _check_type(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse a type that the runtime does not execute (once per type); warn of `ra`."""
+    """Refuse a type that the runtime does not execute, once per type; warn of `ra`.
+
+    The interpreter leaves the thread block at `ra`.
+    """
     runtime, kind = refusals.runtime, step.attributes["type"]
     if kind in runtime.step_types:
         if kind == "ra":
@@ -104,9 +109,11 @@ def _check_operand(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse an unknown buffer, and a first chunk outside the declared size.
+    """Refuse an unknown buffer, and a first chunk outside the declared size, on a side (`src` or
+    `dst`).
 
-    Like the parsers it accepts the offset -1 and does not check the last chunk.
+    Like the parsers, accepts the offset -1 and does not check the last chunk. The offset is checked
+    only if the type of the step uses the side.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]
@@ -159,7 +166,7 @@ def check_chains(
 
 
 def _get_chain_key(step: RawElement) -> _ChainKey:
-    """Properties that are equal for all reductions of a fused chain."""
+    """Return dstbuf, dstoff and srcbuf, which are equal for all reductions of a fused chain."""
     attributes = step.attributes
     offset = read_number(attributes.get("dstoff", ""))
     return attributes.get("dstbuf"), offset, attributes.get("srcbuf")

@@ -91,14 +91,27 @@ class _Assembly:
         self._restart(attempt.lanes)
 
     def build_program(self) -> ThreadBlockProgram:
-        """A program within the limits. Raises `NoProgramError` if there is none."""
+        """Build a program within the limits.
+
+        Raises `NoProgramError`, with the exceeded limit, if there is none after a fixed number of
+        rounds, or if a thread block is too long and must not be cut.
+        """
         reason = ""
         for _ in range(_MAX_ROUNDS):
             blocks = self._cut_blocks()
             channel = self._choose_channels(blocks)
             if channel is None:
                 continue
-            program = self._emit(replace(blocks, channel=channel))
+            program = emit(
+                self._draft,
+                replace(blocks, channel=channel),
+                self._arrangement,
+                self._memory,
+                self._limits.has_fused_steps,
+            )
+            excess = _describe_excess(program, self._limits)
+            if excess:
+                raise NoProgramError(excess)
             length = np.bincount(program.block, minlength=len(blocks))
             longest, limit = int(length.max(initial=0)), self._limits.max_steps
             if longest <= limit:
@@ -110,7 +123,10 @@ class _Assembly:
         raise NoProgramError(reason)
 
     def _restart(self, lanes: Lanes) -> None:
-        """Restart with uncut lanes. Raises `NoProgramError` if no order of execution exists."""
+        """Restart with lanes that are not cut, and arrange the steps.
+
+        Raises `NoProgramError` if no order of execution exists.
+        """
         self._lanes = lanes
         self._cuts = Cuts.build_uncut(lanes)
         fusable = self._find_fusable()
@@ -120,9 +136,11 @@ class _Assembly:
         self._arrangement = arrangement
 
     def _cut_blocks(self) -> Blocks:
-        """Thread blocks according to the current cuts.
+        """Build the thread blocks of the current cuts, and arrange the steps again if any lane is
+        cut.
 
-        Local steps are distributed in the last order.
+        Local steps are distributed in the previous order. Raises `NoProgramError` if the cuts make
+        steps wait for each other in a cycle.
         """
         draft, lanes = self._draft, self._lanes
         blocks = cut_lanes(draft, lanes, self._cuts, self._arrangement.position)
@@ -141,7 +159,11 @@ class _Assembly:
         return blocks
 
     def _find_fusable(self) -> Edges:
-        """(row, row fused into it) that may become one step."""
+        """Return the pairs (row, row fused into it) that may become one step, within lanes.
+
+        The decided pairs if there are any, else chains of reductions and forwarding sends, if these
+        are enabled.
+        """
         if self._joined is not None:
             first, second = self._joined
             is_inside = self._lanes.of_row[first] == self._lanes.of_row[second]
@@ -152,7 +174,8 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Channel of every connection part; None if lanes were separated instead.
+        """Return the channel of every connection part; None if lanes were separated instead (a
+        restart).
 
         The producer's channels if the lanes are the producer's and the runtime accepts them. Raises
         `NoProgramError` if the channels do not suffice.
@@ -172,20 +195,11 @@ class _Assembly:
             raise NoProgramError(f"its connections need {needed}")
         return channel
 
-    def _emit(self, blocks: Blocks) -> ThreadBlockProgram:
-        """Program of these blocks.
-
-        Raises `NoProgramError` for every exceeded limit except steps per block.
-        """
-        has_fused_steps = self._limits.has_fused_steps
-        program = emit(self._draft, blocks, self._arrangement, self._memory, has_fused_steps)
-        reason = _describe_excess(program, self._limits)
-        if reason:
-            raise NoProgramError(reason)
-        return program
-
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
-        """Increase the cuts of the lanes that have a block with too many steps."""
+        """Increase the cuts of the lanes that have a block with too many steps.
+
+        `length`: int64, steps per block. Message and local steps of a lane are cut in proportion.
+        """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size
         local_rows = np.bincount(of_row[is_local], minlength=size)
@@ -195,10 +209,7 @@ class _Assembly:
         is_long = length > self._limits.max_steps
         messages, local = self._cuts.messages.copy(), self._cuts.local.copy()
         for lane in np.unique(blocks.lane[is_long]).tolist():
-            # Required thread blocks of a lane with this number of steps, for messages
-            # and for local steps.
-            steps = int(total[lane])
-            local_share = float(share[lane])
+            steps, local_share = int(total[lane]), float(share[lane])
             # Cutting adds waits at the borders, and therefore nops.
             room = max(self._limits.max_steps - 2, 1)
             in_messages = -(-int(steps * (1 - local_share)) // room)
@@ -216,10 +227,11 @@ def _increase_cuts(
     required: tuple[int, int],
     has_local: bool,
 ) -> tuple[int, int]:
-    """Increased cuts of a lane, in messages and in local steps.
+    """Return increased cuts of a lane, in messages and in local steps.
 
-    At least the required numbers; from the second cut on at least a quarter more, because the waits
-    that cutting adds are not predictable, and rounds are limited.
+    At least the required numbers; from the second cut on at least a quarter more (minimum 1),
+    because the waits that cutting adds are not predictable, and rounds are limited. No local cuts
+    if the lane has no local steps.
     """
     messages, local = present
     is_first = messages == 1 and local == 0
@@ -230,7 +242,9 @@ def _increase_cuts(
 
 
 def _are_usable(blocks: Blocks, limit: int) -> bool:
-    """Whether the producer's channels are below the limit and have few enough peers."""
+    """Whether the producer's channels are in 0..limit-1, with at most 32 peers per rank, channel
+    and side.
+    """
     channel = blocks.channel
     if not len(channel):
         return True
@@ -245,7 +259,11 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
 
 
 def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
-    """Reason if the program exceeds a limit other than that of steps, else empty."""
+    """Describe the first limit that a program exceeds, except that of steps; empty if it exceeds
+    none.
+
+    Limits: thread blocks and XML elements of a rank, `depid`, and offsets.
+    """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)
     # <algo>, every <gpu>, and the thread blocks and steps of the rank.

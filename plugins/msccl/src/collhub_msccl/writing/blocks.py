@@ -67,7 +67,7 @@ class Blocks:
         return len(self.rank)
 
     def find_channels_of_blocks(self) -> Int64Array:
-        """Channel of every thread block, 0 if it neither sends nor receives."""
+        """Return the channel of every thread block, int64; 0 if it neither sends nor receives."""
         part = np.maximum(self.incoming, self.outgoing)
         # Part -1 reads the appended 0.
         return np.append(self.channel, 0)[part]
@@ -116,7 +116,10 @@ def _number_connection_parts(
     part: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Connection of every connection part, and part of every row (-1 for local rows)."""
+    """Number the connection parts; return the connection of each, and the part of every row.
+
+    `part`: part of each row within its connection, below `width`. -1 for local rows.
+    """
     is_message = connection >= 0
     keys = connection[is_message] * width + part[is_message]
     known, number = np.unique(keys, return_inverse=True)
@@ -131,8 +134,11 @@ def _collect_per_block(
     column: Int64Array,
     size: int,
 ) -> Int64Array:
-    """Value of `column` for each block, taken from its rows in `side`; -1 for blocks without
-    such rows."""
+    """Return the value of `column` for each block, taken from its rows in `side`; -1 without such
+    rows.
+
+    `of_row`: block of each row; `size`: number of blocks. The rows of a block have equal values.
+    """
     result = np.full(size, -1, np.int64)
     result[of_row[side]] = column[side]
     return result
@@ -144,10 +150,11 @@ def _divide_messages(
     cuts: Cuts,
     connection: Int64Array,
 ) -> Int64Array:
-    """Part of every message row, 0 for local rows.
+    """Return the part of every message row within its connection; 0 for local rows.
 
     The messages of a connection are divided evenly into the larger number of parts that its two
-    lanes request. Both sides count messages equally, so they are cut at the same messages.
+    lanes request, at most one part per message. Both sides count messages equally, so they are cut
+    at the same messages.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):
@@ -177,10 +184,10 @@ def _divide_local_rows(
     part: Int64Array,
     position: Int64Array,
 ) -> Int64Array:
-    """Return `part` with the parts of local rows filled in.
+    """Return `part` with the parts of local rows filled in; the argument is not changed.
 
-    A local row belongs to the part of the previous message of its lane, or to one of the lane's
-    separate blocks for local steps, which are numbered after those of messages.
+    A local row belongs to the part of the previous message of its lane, or 0, or to one of the
+    lane's separate blocks for local steps, which are numbered after those of messages.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -197,23 +204,15 @@ def _divide_local_rows(
     blocks = np.minimum(cuts.local, total)[lane]
     block_number = ordinal * blocks // np.maximum(total[lane], 1)
     local_part = np.where(blocks > 0, block_number, -1)
-    with_message = _find_preceding_parts(part[order], local, first)
+    # Part of the latest message up to each row; 0 before the first message of its lane. Local rows
+    # refer to the start of their lane, which never hides a message of the lane.
+    candidates = np.where(local, first, np.arange(len(part)))
+    latest = np.maximum.accumulate(candidates)
+    with_message = np.where(local[latest], 0, part[order][latest])
     target_part = np.where(local_part >= 0, local_part + int(part.max(initial=0)) + 1, with_message)
     part = part.copy()
     part[order[local]] = target_part[local]
     return part
-
-
-def _find_preceding_parts(
-    part: Int64Array,
-    local: BoolArray,
-    first: Int64Array,
-) -> Int64Array:
-    """Part of the latest message up to each row; 0 before the first message of its lane."""
-    # Local rows refer to the start of their lane, which never hides a message of the lane.
-    candidates = np.where(local, first, np.arange(len(part)))
-    latest = np.maximum.accumulate(candidates)
-    return np.where(local[latest], 0, part[latest])
 
 
 Pair = tuple[int, int]  # (source, destination)
@@ -231,7 +230,7 @@ class _Group:
 
     @classmethod
     def from_part(cls, part: int, pair: Pair) -> _Group:
-        """Group of a single connection part."""
+        """Build the group of a single connection part between a pair (source, destination)."""
         source, destination = pair
         peer_counts = Counter({(source, "send"): 1, (destination, "recv"): 1})
         return cls([part], {pair}, peer_counts)
@@ -239,7 +238,8 @@ class _Group:
     def has_conflict(self, other: _Group) -> bool:
         """Whether the groups cannot share a channel.
 
-        They cannot if both connect the same ranks, or if a rank would have too many peers.
+        They cannot if both connect the same ranks, or if a rank would have more than 32 peers on a
+        side.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
@@ -251,7 +251,7 @@ class _Group:
         )
 
     def add(self, other: _Group) -> None:
-        """Add the members of another group."""
+        """Add the members, pairs and peers of another group."""
         self.members += other.members
         self.pairs |= other.pairs
         self.peer_counts += other.peer_counts
@@ -265,7 +265,10 @@ class _ChannelUse:
     peers: dict[Side, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def is_free(self, channel: int, group: _Group) -> bool:
-        """Whether a channel fits a group."""
+        """Whether a group can use a channel.
+
+        No pair of its ranks uses it yet, and no rank gets more than 32 peers on it.
+        """
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False
         return all(
@@ -282,10 +285,11 @@ class _ChannelUse:
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Channels of the connection parts (int64, each below `limit`), and lanes to be separated.
+    """Assign channels below `limit` to connection parts; also return lanes that must be separated.
 
-    Prefers the producer's channel, else the lowest free one; None if channels do not suffice. The
-    second result are the lanes whose blocks cannot use one channel for both directions.
+    Prefers the producer's channel, else the lowest free one. The first result is int64 per part,
+    None if the channels do not suffice. The second lists the lanes with a block that cannot use one
+    channel for both directions.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.
@@ -307,7 +311,7 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 
 
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
-    """Return groups of connections that must share a channel, and the blocks in conflict.
+    """Return groups of connection parts that must share a channel, and the blocks in conflict.
 
     The incoming and outgoing connection of a block share one channel. Groups are in the order of
     their first member. A block is in conflict if its two groups connect the same two ranks, or
@@ -327,18 +331,14 @@ def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
         if incoming_group.has_conflict(outgoing_group):
             conflicting_blocks.append(block)
         else:
-            # Merge two groups and update `group_of`.
-            is_first_smaller = len(incoming_group.members) < len(outgoing_group.members)
-            into, group = (
-                (outgoing_group, incoming_group)
-                if is_first_smaller
-                else (incoming_group, outgoing_group)
-            )
+            # Merge the smaller group into the larger one.
+            into, group = incoming_group, outgoing_group
+            if len(into.members) < len(group.members):
+                into, group = group, into
             into.add(group)
             for member in group.members:
                 group_of[member] = into
-    # Distinct groups in the order of their first member; members are sorted ascending in
-    # place.
+    # Distinct groups in the order of their first member.
     groups: dict[int, _Group] = {}
     for group in group_of:
         groups.setdefault(id(group), group)

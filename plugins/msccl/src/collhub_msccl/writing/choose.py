@@ -38,7 +38,7 @@ from collhub_msccl.writing.spread import (
     find_fusable_pairs,
 )
 from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
-from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
+from hub_core.model import Algorithm, Collective, InputError, Location, StepTable
 from hub_core.verification import verify
 
 # The thread blocks of a rank wait for each other, so a GPU must run them at once: less than the
@@ -72,6 +72,8 @@ class ChosenProgram:
     def cost(self) -> tuple[bool, bool, int, int, int]:
         """Key for comparison; lower is better.
 
+        First: no deadlock at any size and at most 64 blocks; then at most the requested channels;
+        then the product of makespan, executed steps and times on links; then makespan, then blocks.
         Times and executed steps have equal weight: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
@@ -97,10 +99,11 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask) -> ChosenProgram:
-    """The best program among all attempts.
+    """Return the best program among all attempts.
 
-    Raises `InputError` that names the exceeded limit if every attempt exceeds one, or the deadlock
-    if every program deadlocks.
+    The first usable attempt with the producer's thread blocks, if there is one; else the program
+    with the lowest cost. Raises `InputError` that names the exceeded limit if every attempt exceeds
+    one, or the deadlock if every program deadlocks.
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
@@ -138,13 +141,17 @@ class _Chooser:
         self._reason = "the order of its connections makes steps wait for each other in a circle"
         self._is_deadlock = False
         # Maximum number of lanes of a rank; 0 without lanes.
-        has_lane = task.algorithm.steps.lane >= 0
-        pairs = np.stack([task.algorithm.steps.rank[has_lane], task.algorithm.steps.lane[has_lane]])
+        steps = task.algorithm.steps
+        has_lane = steps.lane >= 0
+        pairs = np.stack([steps.rank[has_lane], steps.lane[has_lane]])
         ranks = np.unique(pairs, axis=1)[0]
         self._source_blocks = int(np.bincount(ranks).max(initial=0))
 
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
-        """Program of an attempt; None if it exceeds a limit or deadlocks at every size."""
+        """Build and evaluate the program of an attempt.
+
+        None, with the reason remembered, if it exceeds a limit or deadlocks at every size.
+        """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.
         is_compact = task.memory.is_compact or attempt.is_new
@@ -154,8 +161,11 @@ class _Chooser:
         except NoProgramError as error:
             self._reason = str(error)
             return None
-        # Evaluate the file, not the algorithm from which it was built.
-        lowered = _lower_program(program, task.collective)
+        # Evaluate the file, as the reader would read it, but without implied true dependencies;
+        # not the algorithm from which it was built. The reader's warnings do not apply.
+        rows = lower(program, False, FileFindings("", lambda diagnostic: None))
+        table = StepTable.from_columns(program.num_ranks, rows.columns, rows.data, rows.control)
+        lowered = Algorithm(task.collective, table, rows.scratch_units)
         safety = compute_fifo_safety(lowered, FIFO_CAPACITY[task.protocol])
         if safety.min_units is None:
             self._is_deadlock = True
@@ -166,7 +176,9 @@ class _Chooser:
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def build_error(self) -> InputError:
-        """Error with the reason why no program was built."""
+        """Build an error with the last reason why no program was built; a deadlock takes
+        precedence.
+        """
         task = self._task
         title = task.limits.title
         location = Location(task.algorithm.provenance.source_name or None)
@@ -195,9 +207,9 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
 
 
 def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
-    """Attempts with the producer's thread blocks, most faithful first.
+    """Yield attempts with the producer's thread blocks, most faithful first; none if not usable.
 
-    None if they are not usable.
+    With program order, then (with `may_cut`) without; merged and fused first.
     """
     producer_lanes = find_given_lanes(full)
     if producer_lanes is None:
@@ -210,7 +222,7 @@ def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
-    """Attempts with new thread blocks, most promising first, built on demand."""
+    """Yield attempts with new thread blocks, most promising first; each is built on demand."""
     capacity = FIFO_CAPACITY[task.protocol]
     yield from _iterate_distributed(task, draft, capacity)
     if task.channels is None and len(draft) <= _MAX_ROWS_FOR_ALL_ATTEMPTS:
@@ -223,7 +235,10 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
-    """Attempts by list scheduling, for each kind of fusion, if the limits permit them."""
+    """Yield attempts by list scheduling, for each kind of fusion, where the limits permit them.
+
+    `capacity`: transfers that a connection holds. Kinds that fuse the same pairs are tried once.
+    """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
@@ -253,7 +268,8 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 
 
 def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
-    """Attempt with the thread blocks of MSCCLang's compiler; later choices must not take longer.
+    """Build the attempt with the thread blocks of MSCCLang's compiler; later choices must not be
+    slower.
 
     One block for each side of a connection, or for two sides if all received data is only
     forwarded. Used only for declared channels: with open channels, MSCCLang's assignment of
@@ -281,9 +297,11 @@ def _iterate_joined(
     is_tight: bool,
     is_merging: bool,
 ) -> Iterator[Attempt]:
-    """Attempts with a block for each side of a connection, or for two sides that belong together.
+    """Yield attempts with a block for each side of a connection, or for two sides that belong
+    together.
 
-    The last one is marked `is_enough`.
+    `is_tight`: more sides are joined, see `assign_lanes`. One attempt per value of `is_fusing`;
+    tight ones, and the last, are marked `is_enough`.
     """
     for is_fusing in _list_fusing_options(task):
         yield Attempt(
@@ -303,10 +321,10 @@ def _compute_latency(task: WritingTask) -> int:
 
 
 def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
-    """Draft with data dependencies only and separate scratch for every value; None if that is
-    incorrect.
+    """Build the draft with data dependencies only and separate scratch for every value.
 
-    Also None if the algorithm itself is incorrect: ordering its conflicts would hide the error.
+    None if that is incorrect, or if the algorithm itself is: ordering its conflicts would hide the
+    error.
     """
     renamed = rename_scratch_values(algorithm)
     if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:
@@ -315,7 +333,8 @@ def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
 
 
 def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
-    """Draft with data dependencies only, if they suffice for correctness; else `full`.
+    """Build the draft with data dependencies only, if they suffice for correctness; else return
+    `full`.
 
     Program order would cause unnecessary waits between new thread blocks.
     """
@@ -331,20 +350,3 @@ def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     if not verify(replace(algorithm, steps=relaxed_steps)).ok:
         return full
     return cut_counts(build_draft(algorithm, with_control=False), MAX_COUNT)
-
-
-def _lower_program(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
-    """Algorithm that the reader would read from the file, without true dependencies that are
-    implied."""
-    lowered = lower(program, False, FileFindings("", _ignore_diagnostic))
-    table = StepTable.from_columns(
-        program.num_ranks,
-        lowered.columns,
-        lowered.data,
-        lowered.control,
-    )
-    return Algorithm(collective, table, lowered.scratch_units)
-
-
-def _ignore_diagnostic(_diagnostic: Diagnostic) -> None:
-    """Discard a diagnostic: the reader's warnings do not apply to a file that is written."""

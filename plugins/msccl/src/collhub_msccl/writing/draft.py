@@ -66,7 +66,7 @@ class StepDraft:
         return len(self.rank)
 
     def is_kind(self, *kinds: StepKind) -> BoolArray:
-        """Mask of the rows of one of these kinds."""
+        """Return a mask of the rows of one of these kinds."""
         # One look-up per row for any number of kinds.
         is_requested = np.zeros(len(StepKind), np.bool_)
         is_requested[list(kinds)] = True
@@ -86,7 +86,8 @@ class StepDraft:
     def connections(self) -> tuple[Int64Array, Int64Array]:
         """Connection of each row, int64 per row (-1: local), and the table of connections.
 
-        The table is int64[connections, 3]: (source, destination, channel) in ascending order.
+        The table is int64[connections, 3]: (source, destination, channel) in ascending order; its
+        row numbers are the connections.
         """
         rows = np.flatnonzero(self.partner >= 0)
         is_send = self.sends[rows]
@@ -101,7 +102,9 @@ class StepDraft:
         return connection_of_row, np.stack([source, destination, channel], axis=1)[first]
 
     def is_forwarding(self, first: Int64Array, second: Int64Array) -> BoolArray:
-        """Mask of the pairs of rows that are a receive and a send of exactly the received data."""
+        """Return a mask of the pairs of rows that are a receive and a send of exactly the received
+        data.
+        """
         is_pair = self.receives[first] & self.sends[second]
         is_pair &= self.count[first] == self.count[second]
         is_pair &= self.dst_buffer[first] == self.src_buffer[second]
@@ -109,8 +112,9 @@ class StepDraft:
         return is_pair
 
     def find_forwarding(self) -> Edges:
-        """(receive, send) rows where the send depends on the receive and forwards the received
-        data."""
+        """Return the pairs (receive, send) where the send depends on the receive and sends the same
+        data.
+        """
         is_pair = self.is_forwarding(self.parents, self.children)
         return self.parents[is_pair], self.children[is_pair]
 
@@ -125,7 +129,7 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
     """Convert an algorithm's steps to a draft.
 
     `with_control`: include program order in the order to keep. Raises `InputError` for incomplete
-    programs: UNKNOWN buffers, opaque work, unmatched messages.
+    programs: UNKNOWN buffers, opaque work, unmatched messages, regions outside of buffers.
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)
@@ -138,9 +142,9 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = messages.receive
     partner[messages.receive] = messages.send
-    parents, children = (
-        steps.edges() if with_control else (steps.data_indices, group_of_entry(steps.data_indptr))
-    )
+    parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
+    if with_control:
+        parents, children = steps.edges()
     return StepDraft(
         num_ranks=steps.num_ranks,
         partner=partner,
@@ -151,7 +155,9 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
 
 def _refuse_opaque(algorithm: Algorithm) -> None:
-    """Raise `InputError` for steps whose data movement is unknown."""
+    """Raise `InputError` for steps whose data movement is unknown: UNKNOWN buffers or COMPUTE
+    steps.
+    """
     location = Location(algorithm.provenance.source_name or None)
     if not algorithm.has_contents:
         raise InputError(
@@ -170,7 +176,8 @@ def _refuse_opaque(algorithm: Algorithm) -> None:
 
 
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
-    """Split steps, so that no step moves more than `most` units.
+    """Split steps into chunks of at most `max_count` units; return the same draft if none is
+    larger.
 
     Both sides of a message are split at the same offsets. A forwarding send waits for its chunk
     only, so that the two can be fused; all other steps wait for all chunks of their predecessor.
@@ -209,7 +216,10 @@ def _cut_columns(
     chunk_counts: Int64Array,
     max_count: int,
 ) -> dict[str, Int64Array]:
-    """Columns of the chunks of all rows."""
+    """Return the columns of the chunks of all rows; all chunks but the last have `max_count` units.
+
+    `chunk_counts`: chunks per row.
+    """
     row, within = _number_chunks(chunk_counts)
     columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}
     for side in ("src", "dst"):
@@ -245,14 +255,14 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Order rows by dependencies, messages, connection order and the pairs (`parents`, `children`).
+    """Find an order of execution of all rows, and decide the fusions; None if there is no order.
 
-    `fusable`: (row, row fused into it); pairs whose fusion would close a cycle of waits are not
-    fused. None if there is a cycle without any fusion. Each round sorts topologically with each
-    fused pair as one node, and drops the pairs in a cycle; a round is linear in pairs, and in
-    practice there are few rounds.
+    The order respects dependencies, messages, the order of each connection and the pairs
+    (`parents`, `children`). `fusable`: (row, row fused into it); pairs whose fusion would close a
+    cycle of waits are not fused. Each round sorts topologically with each fused pair as one node,
+    and drops the pairs in a cycle; a round is linear in pairs, and in practice there are few
+    rounds.
     """
-    # All pairs (earlier row, later row) of the program.
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
     earlier, later = _find_connection_order(draft)
@@ -263,7 +273,10 @@ def arrange(
     while True:
         node = np.arange(len(draft))
         node[fused] = into
-        from_node, to_node = _drop_inner_pairs(node[all_parents], node[all_children])
+        from_node, to_node = node[all_parents], node[all_children]
+        # Within a node the runtime keeps the order.
+        is_apart = from_node != to_node
+        from_node, to_node = from_node[is_apart], to_node[is_apart]
         order = topological_levels(len(draft), from_node, to_node)
         if order.is_complete:
             fused_into = np.full(len(draft), -1, np.int64)
@@ -279,14 +292,11 @@ def arrange(
         into, fused = into[is_kept], fused[is_kept]
 
 
-def _drop_inner_pairs(from_node: Int64Array, to_node: Int64Array) -> Edges:
-    """Pairs of different nodes; within a node the runtime keeps the order."""
-    is_apart = from_node != to_node
-    return from_node[is_apart], to_node[is_apart]
-
-
 def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
-    """Consecutive rows among the rows with the same key (0 or more), ordered by `order`."""
+    """Return the pairs of consecutive rows with the same key, ordered by `order`.
+
+    Rows with a negative key are left out.
+    """
     rows = np.flatnonzero(key >= 0)
     # Sorted by key, so that rows with equal keys are adjacent.
     rows = rows[np.lexsort((order[rows], key[rows]))]
@@ -296,7 +306,10 @@ def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
 
 
 def _find_connection_order(draft: StepDraft) -> Edges:
-    """Row order on both sides of each connection: the k-th send is matched by the k-th receive."""
+    """Return the pairs of consecutive rows on each side of each connection.
+
+    The k-th send is matched by the k-th receive, so both sides keep the order of rows.
+    """
     connection, _ = draft.connections
     rows = np.arange(len(draft))
     sends = find_neighbours(np.where(draft.sends, connection, -1), rows)
@@ -307,13 +320,19 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Mask of reducing receives whose sum in SCRATCH is used only by the send fused with them.
+    """Return a mask of reducing receives whose sum in SCRATCH is used only by the send fused with
+    them.
 
     No other step may access the units of the sum. A candidate that shares a unit with another
     access must store its sum, which makes its units unavailable for the remaining candidates:
     repeated until no candidate is removed.
     """
-    receive, send = _find_candidates(draft, arrangement)
+    # Candidates: reducing receives into SCRATCH with a fused send.
+    send = np.flatnonzero(arrangement.fused_into >= 0)
+    receive = arrangement.fused_into[send]
+    is_candidate = draft.kind[receive] == StepKind.RECV_REDUCE
+    is_candidate &= draft.dst_buffer[receive] == Buffer.SCRATCH
+    receive, send = receive[is_candidate], send[is_candidate]
     is_slot = np.zeros(len(draft), np.bool_)
     is_slot[receive] = True
     if not len(receive):
@@ -335,17 +354,8 @@ def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray
         is_slot[lost] = False
 
 
-def _find_candidates(draft: StepDraft, arrangement: Arrangement) -> tuple[Int64Array, Int64Array]:
-    """Reducing receives into SCRATCH with a fused send, and these sends."""
-    send = np.flatnonzero(arrangement.fused_into >= 0)
-    receive = arrangement.fused_into[send]
-    is_candidate = draft.kind[receive] == StepKind.RECV_REDUCE
-    is_candidate &= draft.dst_buffer[receive] == Buffer.SCRATCH
-    return receive[is_candidate], send[is_candidate]
-
-
 def _find_scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Row, unit and read flag of every access to SCRATCH, reads first.
+    """Return row, unit and read flag of every access to SCRATCH, reads first, one entry per unit.
 
     Units are numbered across all ranks.
     """
@@ -369,7 +379,11 @@ def _expand_units(
     offset: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows and addresses (rank * width + unit) of all units that the rows of `is_used` access."""
+    """Return rows and addresses (rank * width + unit) of all units that the rows of `is_used`
+    access.
+
+    `offset`: first unit of each row.
+    """
     length = np.where(is_used, draft.count, 0)
     row = group_of_entry(row_pointer(length))
     return row, expanded_ranges(draft.rank * width + offset, length)

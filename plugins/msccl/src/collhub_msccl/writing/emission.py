@@ -67,14 +67,18 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Build the program of arranged rows.
+    """Convert arranged rows to the program of a file: fused or plain types, scratch, nops and
+    waits.
 
     `has_fused_steps`: the runtime has steps that receive and do more; otherwise `rrc` becomes
-    several steps.
+    several steps. The limits of the runtime are not checked.
     """
-    heads = _find_heads(blocks, arrangement)
-    # Step of every row: a fused row has the step of the row into which it is fused.
+    # Heads: the first row of every step. Within a thread block, document order is the order of
+    # execution.
     fused_into = arrangement.fused_into
+    heads = np.flatnonzero(fused_into < 0)
+    heads = heads[np.lexsort((arrangement.position[heads], blocks.of_row[heads]))]
+    # A fused row has the step of the row into which it is fused.
     step_of_row = np.empty(len(fused_into), np.int64)
     step_of_row[heads] = np.arange(len(heads))
     fused = np.flatnonzero(fused_into >= 0)
@@ -86,24 +90,20 @@ def emit(
     # Waits do not depend on the location of SCRATCH, but decide where SCRATCH can be reused.
     knowledge = find_waits(block, ordinal, time, step_of_row, edges)
     is_slot = find_forwarded_sums(draft, arrangement)
-    # The draft with final SCRATCH offsets, and the SCRATCH units of every rank.
-    fused_into = arrangement.fused_into
     # The sum of an `rrs` is not stored: neither its receive nor its send accesses SCRATCH.
     no_source = (fused_into >= 0) & is_slot[fused_into]
     if memory.is_compact:
         draft, scratch = allocate_scratch(draft, no_source, is_slot, knowledge)
     else:
         minimum_chunks = count_scratch_units(draft, no_source, is_slot)
-        draft, scratch = draft, np.maximum(memory.scratch_chunks, minimum_chunks)
+        scratch = np.maximum(memory.scratch_chunks, minimum_chunks)
     # One step per head row, fused with its send if it has one.
     send = np.full(len(draft), -1, np.int64)
-    fused = np.flatnonzero(draft.sends & (arrangement.fused_into >= 0))
-    send[arrangement.fused_into[fused]] = fused
+    fused_sends = np.flatnonzero(draft.sends & (fused_into >= 0))
+    send[fused_into[fused_sends]] = fused_sends
     send_of_head = send[heads]
     columns = {name: getattr(draft, name)[heads] for name in (*REGION, "count")}
     columns |= _build_documented_sides(draft, heads, send_of_head, is_slot)
-    # Step type of every head, from its kind, whether a send is fused, and whether it is an
-    # `rrs`.
     # A send is never the head of a fused step, so fused heads are receives.
     plain = _PLAIN[draft.kind[heads]]
     with_send = np.where(
@@ -122,23 +122,16 @@ def emit(
     return build_program(blocks, steps, knowledge, sizes)
 
 
-def _find_heads(blocks: Blocks, arrangement: Arrangement) -> Int64Array:
-    """First row of every step, sorted by (block, order of execution)."""
-    heads = np.flatnonzero(arrangement.fused_into < 0)
-    # Within a thread block, document order is the order of execution.
-    order = np.lexsort((arrangement.position[heads], blocks.of_row[heads]))
-    return heads[order]
-
-
 def _build_documented_sides(
     draft: StepDraft,
     heads: Int64Array,
     send_of_head: Int64Array,
     is_slot: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Columns of the location at the peer of messages: source of receives, destination of sends.
+    """Return the columns of the location at the peer of messages, which no runtime reads.
 
-    Documentation that no runtime reads. For an `rrs` at the peer, the location of its operand.
+    The source of receives and the destination of sends; for an `rrs` at the peer, the location of
+    its operand.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]
@@ -161,7 +154,10 @@ def _append_reductions(
     arrangement: Arrangement,
     step_of_row: Int64Array,
 ) -> Steps:
-    """Append the later reductions of every chain, which belong to the step of the first one."""
+    """Append the later reductions of every chain, which belong to the step of the first one.
+
+    They keep their order; `step_of_row`: step of every row of the draft.
+    """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]
     later = later[np.argsort(leader, kind="stable")]
