@@ -48,7 +48,10 @@ class Target:
     imported: Mapping[str, str]
 
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
-        """Attributes of `<algo>`. `largest`: bytes of the largest call, None for no limit."""
+        """Return the attributes of `<algo>` for a program, as texts in the order of the file.
+
+        `largest`: size in bytes of the largest call, None for no limit.
+        """
         written: dict[str, str | int] = {
             "name": self.name,
             "proto": self.protocol,
@@ -72,8 +75,10 @@ class Target:
         return {name: str(value) for name, value in written.items()}
 
     def _count_channels(self, program: ThreadBlockProgram) -> int:
-        """Channels that the program uses, or the imported file's larger number if the runtime
-        allows it."""
+        """Count the channels of the file: those that the program uses.
+
+        The imported file's number if it is larger and within the runtime's limit.
+        """
         # The runtimes open connections only for channels below nchannels.
         used = int(program.channel.max(initial=0)) + 1
         imported_count = _parse_size(self.imported.get("nchannels", ""))
@@ -83,10 +88,12 @@ class Target:
 
 
 def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
-    """Decide the header of the file.
+    """Choose the header of the file: runtime, modes, spelling of the collective, sizes, protocol,
+    name.
 
-    Raises `UsageError` for options, and `InputError` for algorithms, that the runtime does not
-    support.
+    From the options, else from the imported file, else defaults. The default runtime is msccl for
+    custom collectives that only msccl supports, else executor. Raises `UsageError` for options, and
+    `InputError` for algorithms, that the runtime does not support.
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")
@@ -95,10 +102,10 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
         imported = {}
     else:
         imported = {name: text for name, text in written.items() if isinstance(text, str)}
-    # The runtime of the option.
     if options.runtime is not None:
         runtime = RUNTIMES[options.runtime]
     else:
+        # Only microsoft/msccl accepts all custom collectives.
         is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
         name = options.collective or imported.get("coll", "")
         executor, msccl = RUNTIMES["executor"], RUNTIMES["msccl"]
@@ -125,11 +132,11 @@ def compute_largest_size(
     target: Target,
     safety: FifoSafety,
 ) -> int | None:
-    """Maximum size in bytes for which the file may be used; None for no limit.
+    """Compute the maximum size in bytes for which the file may be used; None for no limit.
 
     Respects the requested limit and excludes deadlocks: a transfer moves as many chunks as fit into
     a slice, so in larger calls a step takes more transfers, until they fill the FIFOs. Raises
-    `InputError` if no size remains.
+    `InputError` if no size from the minimum on remains.
     """
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:
@@ -159,14 +166,16 @@ def _choose_modes(
     runtime: Runtime,
     options: WriteOptions,
 ) -> Collective:
-    """The collective with the modes that the file will claim.
+    """Return the collective with the modes that the file will claim.
 
-    Raises `UsageError` if the algorithm does not claim the mode of the option.
+    The mode of the option; without it both claimed modes, or, for a runtime with one mode per file,
+    in place if claimed (out of place first for all-to-all). Raises `UsageError` if the algorithm
+    does not claim the mode of the option.
     """
     mode = options.mode
     if mode is None and not runtime.has_both_modes:
-        # No option, and one file cannot serve both modes.
-        # Mode for a runtime with one mode per file: in place, if the algorithm claims it.
+        # One file cannot serve both modes: in place, if the algorithm claims it and the runtime
+        # supports it.
         is_all_to_all = collective.kind is CollectiveKind.ALL_TO_ALL
         if is_all_to_all and collective.out_of_place:
             mode = "out-of-place"
@@ -199,8 +208,6 @@ def _choose_spelling(
     has neither a name for the kind nor one for custom collectives.
     """
     if options.collective is not None:
-        # Check that the runtime knows a spelling, and return it. Raises `UsageError`
-        # otherwise.
         if options.collective in runtime.collectives:
             return options.collective
         known = ", ".join(sorted(runtime.collectives))
@@ -226,7 +233,7 @@ def _choose_spelling(
 def _choose_declared_chunks(
     algorithm: Algorithm, runtime: Runtime
 ) -> tuple[Int64Array, Int64Array]:
-    """`i_chunks` and `o_chunks` of every rank, int64.
+    """Return `i_chunks` and `o_chunks` of every rank, int64.
 
     The true sizes, except for most collectives in microsoft/msccl, which requires nchunksperloop
     for every buffer that is not empty. Raises `InputError` for larger buffers.
@@ -252,8 +259,12 @@ def _choose_name(
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """Name of the algorithm without characters that need escaping, because the parsers decode no
-    entities."""
+    """Return the name of the algorithm: of the option, as imported, of the source file, or a
+    default.
+
+    Other characters than letters, digits and `_.+-` become `_`, because the parsers decode no
+    entities. Shortened to the maximum length.
+    """
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"
     chosen = options.name or imported.get("name") or source or default
@@ -265,7 +276,7 @@ def _choose_name(
 
 
 def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
-    """Minimum and maximum size in bytes, both inclusive; None for no limit.
+    """Return minimum and maximum size in bytes, both inclusive; None for no limit.
 
     From the options, else as imported. Raises `UsageError` if the range is empty.
     """
@@ -273,7 +284,7 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
     if smallest is None:
         smallest = _parse_size(imported.get("minBytes", "")) or 0
     if largest is None:
-        # Maximum size that the imported file served; None for no limit.
+        # microsoft/msccl, whose files have no `outofplace`, excludes maxBytes itself.
         max_bytes = _parse_size(imported.get("maxBytes", "")) or 0
         if max_bytes <= 0:
             largest = None
@@ -288,8 +299,9 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
 
 
 def _parse_size(text: str) -> int | None:
-    """Number as read by the runtimes, extended to 18 digits; None if negative, too large or no
-    number."""
+    """Parse a number as the runtimes do, extended to 18 digits; None if negative, too large or no
+    number.
+    """
     if re.fullmatch(r"[1-9][0-9]{0,17}", text):
         return int(text)
     value, state = parse_number(text)

@@ -46,7 +46,7 @@ def build_program(
     rank_borders = np.arange(len(sizes[2]) + 1)
     block_indptr = np.searchsorted(blocks.rank, rank_borders).astype(np.int64)
     block_id = np.arange(len(blocks)) - block_indptr[blocks.rank]
-    # `depid` and `deps` of every step, -1 for no wait.
+    # -1 for no wait.
     wait = steps.columns["wait"]
     is_waiting = wait >= 0
     target = last[wait[is_waiting]]
@@ -89,10 +89,10 @@ def _find_unwanted_fusions(
     depid: Int64Array,
     has_dependents: BoolArray,
 ) -> BoolArray:
-    """Mask of `re` steps that need hasdep only to prevent a fusion with the next `re`.
+    """Return a mask of `re` steps that need hasdep only to prevent a fusion with the next `re`.
 
-    The runtimes would fuse them with the count of the last one, or with more operands than they can
-    store.
+    The runtimes would fuse the two with the count of the last one, or with more than 16 operands.
+    `columns`: of the file; `depid`, `has_dependents`: as the waits require.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]
@@ -102,20 +102,15 @@ def _find_unwanted_fusions(
     for name in ("dst_buffer", "dst_offset", "src_buffer"):
         joins &= columns[name][first] == columns[name][second]
     is_parted = joins & ~is_fusable_pair(columns, first, second)
-    is_parted |= _is_full(joins & ~is_parted)
+    joins &= ~is_parted
+    # Pairs before which the chain has its maximum length.
+    index = np.arange(len(joins))
+    last_apart = np.maximum.accumulate(np.where(joins, -1, index))
+    is_parted |= joins & ((index - last_apart) % MAX_OPERANDS == 0)
     needs_flag = np.zeros(len(block), np.bool_)
     # A raised flag separates the two.
     needs_flag[first[is_parted]] = True
     return needs_flag
-
-
-def _is_full(joins: BoolArray) -> BoolArray:
-    """Mask of the joining pairs before which the chain has its maximum length."""
-    index = np.arange(len(joins))
-    last_apart = np.maximum.accumulate(np.where(joins, -1, index))
-    length: Int64Array = index - last_apart
-    is_full: BoolArray = joins & (length % MAX_OPERANDS == 0)
-    return is_full
 
 
 _STEP = (
@@ -129,7 +124,7 @@ _BUFFERS = "ioss"
 
 
 def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
-    """The complete file in ASCII.
+    """Format the complete file as ASCII bytes.
 
     `attributes`: those of `<algo>`, whose values must not need escaping.
     """
@@ -152,7 +147,7 @@ def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> by
 
 
 def _format_blocks(program: ThreadBlockProgram) -> list[str]:
-    """Text of every thread block."""
+    """Return the text of every thread block with its steps."""
     steps = _format_steps(program)
     heads = zip(
         program.block_id.tolist(),
@@ -198,7 +193,9 @@ class WaitHistory:
     clocks: list[Clock] = field(default_factory=list)
 
     def clock_at(self, ordinal: int) -> Clock:
-        """Clock of the block when this step begins: after the last wait up to it."""
+        """Return the clock of the block when step `ordinal` begins: after the last wait up to it;
+        else empty.
+        """
         index = bisect_right(self.ordinals, ordinal)
         return self.clocks[index - 1] if index else {}
 
@@ -207,7 +204,7 @@ class WaitHistory:
         return self.clocks[-1] if self.clocks else {}
 
     def add(self, ordinal: int, clock: Clock) -> None:
-        """Set the clock from step `ordinal` on, which must not be before the last one."""
+        """Set the clock from step `ordinal` on, which must not be before the last recorded one."""
         if self.ordinals and self.ordinals[-1] == ordinal:
             self.clocks[-1] = clock
             return
@@ -239,8 +236,11 @@ class Knowledge:
         block_of_step: int,
         start: int,
     ) -> bool:
-        """Whether step `at` of block `parent_block` is finished before step `start` of block
-        `block_of_step` begins."""
+        """Whether step `at` of a block is finished before step `start` of another block begins.
+
+        `parent_block`, `block_of_step`: the two blocks; within one block steps are executed in
+        order.
+        """
         if parent_block == block_of_step:
             return at < start
         history = self.history.get(block_of_step)
@@ -254,20 +254,28 @@ def find_waits(
     step_of_row: Int64Array,
     edges: Edges,
 ) -> Knowledge:
-    """Select the pairs (parent row, waiting row) that other pairs and block order do not imply.
+    """Select the pairs (parent, waiting step) that other pairs and the order of blocks do not
+    imply.
 
-    A step waits for at most one step of each other block.
+    `block`, `ordinal`, `time`: per step; `edges`: pairs of rows that must keep their order. A step
+    waits for at most one step of each other block. The result also has the clocks that follow.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
     # Order within a block needs no wait.
     is_crossing = block[parents] != block[children]
-    pairs = parents[is_crossing], children[is_crossing]
-    parents, children = _latest_of_each_block(block, ordinal, pairs)
+    parents, children = parents[is_crossing], children[is_crossing]
+    # Only the latest parent of each (waiting step, block of the parent): a finished step implies
+    # that the earlier steps of its block are finished.
+    order = np.lexsort((ordinal[parents], block[parents], children))
+    parents, children = parents[order], children[order]
+    # The last parent of a group precedes the first of the next.
+    is_last = np.roll(run_mask(children, block[parents]), -1)
+    parents, children = parents[is_last], children[is_last]
     # In order of execution, so that the clocks of parents are final; the latest parent first,
     # because it implies most.
     order = np.lexsort((-time[parents], children, time[children]))
     parents, children = parents[order], children[order]
-    kept, history = _not_known_before(block, ordinal, parents, children)
+    kept, history = _select_unknown_waits(block, ordinal, parents, children)
     parents, children = parents[kept], children[kept]
     order = np.lexsort((parents, children))
     return Knowledge(
@@ -281,48 +289,34 @@ def find_waits(
     )
 
 
-def _latest_of_each_block(
-    block: Int64Array,
-    ordinal: Int64Array,
-    pairs: Edges,
-) -> Edges:
-    """Only the latest parent of each (waiting step, block of the parent)."""
-    parents, children = pairs
-    # A finished step implies that the earlier steps of its block are finished.
-    order = np.lexsort((ordinal[parents], block[parents], children))
-    parents, children = parents[order], children[order]
-    # The last parent of a group precedes the first of the next.
-    is_last = np.roll(run_mask(children, block[parents]), -1)
-    return parents[is_last], children[is_last]
-
-
-def _not_known_before(
+def _select_unknown_waits(
     block: Int64Array,
     ordinal: Int64Array,
     parents: Int64Array,
     children: Int64Array,
 ) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Indices of the pairs that the clock of the waiting block does not yet imply, and the
-    histories."""
+    """Return the indices of pairs that the clock of the waiting block does not yet imply, and the
+    clocks.
+
+    Pairs are in order of execution, the latest parent of a step first. The histories are by block.
+    """
     histories: dict[int, WaitHistory] = {}
     kept: list[int] = []
     columns = (block[children], ordinal[children], block[parents], ordinal[parents])
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for index, (block_of_step, at, parent_block, wanted) in enumerate(rows):
+    for index, (block_of_step, at, parent_block, parent_ordinal) in enumerate(rows):
         history = histories.setdefault(block_of_step, WaitHistory())
         clock = history.last_clock()
         # Implied by earlier waits of this block, or of the blocks that it waited for.
-        if clock.get(parent_block, -1) >= wanted:
+        if clock.get(parent_block, -1) >= parent_ordinal:
             continue
         kept.append(index)
         parent_history = histories.get(parent_block)
-        learned = parent_history.clock_at(wanted) if parent_history is not None else {}
-        # Clock after also waiting for step `wanted` of block `parent_block`, whose clock
-        # was `learned`.
+        learned = parent_history.clock_at(parent_ordinal) if parent_history is not None else {}
         # A copy: the clocks of earlier steps must not change.
         merged = dict(clock)
         for other, step in learned.items():
             merged[other] = max(step, merged.get(other, -1))
-        merged[parent_block] = max(wanted, merged.get(parent_block, -1))
+        merged[parent_block] = max(parent_ordinal, merged.get(parent_block, -1))
         history.add(at, merged)
     return kept, histories

@@ -28,7 +28,6 @@ from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, Thr
 from hub_core.columns import Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
-    Diagnostic,
     Findings,
     StepKind,
     connection_keys,
@@ -56,8 +55,9 @@ class BlockFigures:
 
 
 def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
-    """Compute the figures of a program that terminates."""
-    fusion = fuse_reductions(program, FileFindings("", _ignore_diagnostic))
+    """Compute the resources and the time without contention of a program that terminates."""
+    # The file is written, not read: the reader's warnings do not apply.
+    fusion = fuse_reductions(program, FileFindings("", lambda diagnostic: None))
     is_nop = program.is_type(StepType.NOP)
     duration = np.where(is_nop, 0, fusion.count)
     waiting = np.flatnonzero(program.depid >= 0)
@@ -72,7 +72,6 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
     is_fused = program.is_type(
         StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_SEND, StepType.RECV_REDUCE_COPY_SEND
     )
-    # (sending, receiving) step of every message, as two int64 columns.
     block, rank = program.block, program.rank
     sends = np.flatnonzero(program.is_type(*SENDING))
     receives = np.flatnonzero(program.is_type(*RECEIVING))
@@ -93,10 +92,10 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
 
 
 def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
-    """Time at which each step begins, int64. `ends`: (step, step that begins after its end).
+    """Return the time at which each step begins, int64, in units of `duration`.
 
-    `duration`: int64 per step; `messages`: (sending, receiving) steps; a receive begins no earlier
-    than its send.
+    `ends`: (step, step that begins after its end); `messages`: (sending, receiving) steps; a
+    receive begins no earlier than its send. A step without predecessors begins at 0.
     """
     parents = np.concatenate([ends[0], messages[0]])
     children = np.concatenate([ends[1], messages[1]])
@@ -112,20 +111,17 @@ def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> I
     return np.asarray(begin, np.int64)
 
 
-def _ignore_diagnostic(_diagnostic: Diagnostic) -> None:
-    """Discard a diagnostic: the file is written, not read, so the reader's warnings do not
-    apply."""
-
-
 _BUFFER_TIME = 1 << 30
 # Latencies of a link: half the time of a buffer, as in small calls, and almost none.
 _LATENCIES = _BUFFER_TIME >> 1, _BUFFER_TIME >> 10
 
 
 def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
-    """Time of a small and of a large call, where a buffer takes 2^30 time units on a link.
+    """Simulate a small and a large call; return the time of each, in units of 2^-30 buffers on a
+    link.
 
-    The lanes of `algorithm` are thread blocks, whose order must be among the control dependencies.
+    The link's latency is half the time of a buffer, and 2^-10 of it. The lanes of `algorithm` are
+    thread blocks, whose order must be among the control dependencies.
     """
     steps = _list_steps(algorithm)
     return tuple(_LinkRun(steps, latency).simulate() for latency in _LATENCIES)
@@ -149,7 +145,10 @@ class _LinkSteps:
 
 
 def _list_steps(algorithm: Algorithm) -> _LinkSteps:
-    """Steps of an algorithm as lists: single look-ups in arrays take several times as long."""
+    """Convert the steps of an algorithm to lists.
+
+    Single look-ups in arrays take several times as long.
+    """
     steps = algorithm.steps
     messages = match_messages(steps, Findings(None))
     partner = np.full(len(steps), -1, np.int64)
@@ -190,7 +189,11 @@ class _LinkRun:
         self._arrived = [False] * len(steps.rank)
 
     def simulate(self) -> int:
-        """Run the simulation; time at which the last step finishes."""
+        """Run the simulation once; return the time at which the last step finishes.
+
+        A message crosses the link of its sender, then that of its receiver; each link carries one
+        message at a time, in order of arrival. Local steps take no time.
+        """
         self._start_ready_steps()
         while self._events:
             self._now, _, step, is_to_rank = heapq.heappop(self._events)
@@ -208,7 +211,9 @@ class _LinkRun:
         return self._now
 
     def _start_ready_steps(self) -> None:
-        """Begin all ready steps; local ones finish at once."""
+        """Begin all ready steps; local steps, and receives whose message has arrived, finish at
+        once.
+        """
         steps = self._steps
         while self._ready:
             step = self._ready.popleft()
@@ -219,13 +224,16 @@ class _LinkRun:
                 self._finish_step(step)
 
     def _queue_crossing(self, free: list[int], rank: int, step: int) -> None:
-        """Queue a message for a rank's link."""
+        """Queue the message of a sending step for a rank's link, after the earlier ones.
+
+        `free`: times at which the links of that direction become free, which is updated.
+        """
         free[rank] = max(free[rank], self._now) + self._steps.time[step]
         event = free[rank] + self._latency, next(self._numbers), step, free is self._to_rank
         heapq.heappush(self._events, event)
 
     def _finish_step(self, step: int) -> None:
-        """Finish a step, and make its children ready that wait for no further step."""
+        """Finish a step; children that wait for no further step become ready."""
         for child in self._steps.children[step]:
             self._missing[child] -= 1
             if not self._missing[child]:

@@ -57,7 +57,7 @@ class _Ledger:
         self._changes: list[tuple[dict[Hashable, int], Hashable, int | None]] = []
 
     def set(self, table: dict[Hashable, int], key: Hashable, value: int) -> None:
-        """Set an entry."""
+        """Set an entry of a table, and record its previous value."""
         self._changes.append((table, key, table.get(key)))
         table[key] = value
 
@@ -66,7 +66,7 @@ class _Ledger:
         self._changes.clear()
 
     def undo(self) -> None:
-        """Undo all changes since the last call of `keep`."""
+        """Restore all entries changed since the last call of `keep`, and forget the changes."""
         while self._changes:
             table, key, value = self._changes.pop()
             if value is None:
@@ -97,7 +97,11 @@ class _Trial:
 
     @property
     def cost(self) -> tuple[int, int, int, int, int]:
-        """Key for comparison; lower is better."""
+        """Key for comparison; lower is better: finish time, separated steps, delays, new blocks,
+        channel.
+
+        If `is_sparing`, new blocks count before delays.
+        """
         wishes = self.waits, self.new_blocks
         first, second = reversed(wishes) if self.is_sparing else wishes
         return self.finish, self.parted, first, second, self.channel
@@ -109,12 +113,14 @@ def place_chains(
     begin: list[int],
     limits: PlacementLimits,
 ) -> Placement | None:
-    """Blocks and channels of all rows; None if the limits do not permit this placement.
+    """Choose blocks and channels of all rows; None if the limits do not permit it.
 
-    `begin`: begin of each node if it had a separate block, but shared links.
+    A chain is a message with the steps that forward it, and gets one channel. `begin`: begin of
+    each node if it had a separate block, but shared links. Chains that begin earlier are placed
+    first.
     """
     placer = _Placer(graph, begin, limits)
-    # All chains in the order in which they are placed.
+    # Chains are placed in the order in which they begin; on a tie the longest remaining work first.
     chains = []
     for first in range(len(graph)):
         if graph.source[first] >= 0:
@@ -123,10 +129,8 @@ def place_chains(
         while graph.target[chain[-1]] >= 0:
             chain.append(graph.target[chain[-1]])
         chains.append(chain)
-    if not all(
-        placer.add(chain)
-        for chain in sorted(chains, key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
-    ):
+    chains.sort(key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
+    if not all(placer.add(chain) for chain in chains):
         return None
     receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
     node = graph.node_of_row
@@ -162,8 +166,15 @@ class _Placer:
         self._end = [start + time for start, time in zip(self._start, graph.duration, strict=True)]
 
     def add(self, chain: list[int]) -> bool:
-        """Place a chain; False if no block or channel is left for it."""
-        ready = [self._compute_ready_time(node) for node in chain]
+        """Place a chain on the best channel; return False if no block or channel is left for it.
+
+        The first channel that no other can improve ends the search.
+        """
+        # Times at which all placed predecessors of a node on its rank are finished.
+        ready = [
+            max([self._start[node], *(self._end[parent] for parent in self._graph.parents[node])])
+            for node in chain
+        ]
         if self._graph.target[chain[0]] == NONE:
             return self._add_local(chain[0], ready[0])
         best: _Trial | None = None
@@ -176,7 +187,6 @@ class _Placer:
                 break
         if best is None:
             return False
-        # Place a chain as tried.
         trial = self._try_chain(chain, ready, best.channel, None) or best
         self._ledger.keep()
         work = sum(self._graph.duration[node] for node in chain)
@@ -190,22 +200,20 @@ class _Placer:
         return True
 
     def _is_perfect(self, trial: _Trial) -> bool:
-        """Whether no other channel can be better."""
+        """Whether no other channel can be better: no separated steps and no delay.
+
+        If `is_sparing`: no separated steps, no new blocks, and in time for the makespan.
+        """
         if self._limits.is_sparing:
             return trial.parted == trial.new_blocks == 0 and trial.finish == self._deadline
         return trial.parted == trial.waits == 0
 
-    def _compute_ready_time(self, node: int) -> int:
-        """Time at which all placed predecessors of a node on its rank are finished."""
-        graph = self._graph
-        return max([self._start[node], *(self._end[parent] for parent in graph.parents[node])])
-
     def _list_channels(self, first: int) -> list[int]:
-        """Channels to try: those in use, and the next unused one, which represents the remaining
-        ones.
+        """List the channels to try for a chain that begins with node `first`.
 
-        In large programs only the channels with the least work so far, because trials would take
-        seconds.
+        If channels are open: those in use and the next unused one, which represents the remaining
+        ones; in large programs only those with the least work so far, because trials would take
+        seconds. Else the channel of the draft.
         """
         if not self._limits.is_free:
             return [self._graph.channel[first]]
@@ -218,7 +226,12 @@ class _Placer:
         ]
 
     def _add_local(self, node: int, ready: int) -> bool:
-        """Place a node without messages on the block that becomes free first, or on a new one."""
+        """Place a node without messages on the block of its rank that becomes free first; returns
+        True.
+
+        On a new block if it would wait and the limit permits one. On a tie, a block of a
+        predecessor.
+        """
         rank = self._graph.rank[node]
         present = self._of_rank.setdefault(rank, [])
         # After its predecessor in the same block it needs no wait.
@@ -244,10 +257,10 @@ class _Placer:
         channel: int,
         best: _Trial | None,
     ) -> _Trial | None:
-        """Try a chain on a channel; None if a limit is exceeded, or it finishes later than the best
-        trial.
+        """Try a chain on a channel, and leave its changes of the tables in the ledger.
 
-        Changes of the tables remain in the ledger.
+        None if a limit is exceeded, or it finishes later than the best trial. `ready`: earliest
+        begin of each node.
         """
         is_sparing = self._limits.is_sparing
         trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
@@ -259,8 +272,11 @@ class _Placer:
         return trial
 
     def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
-        """Put a node on blocks; begin of the step that sends."""
-        # Blocks that own the sides of a node's connections, -1 if there is none.
+        """Put a node on one block, or separately its receive and its send, and update the trial.
+
+        `begin`: earliest begin. Returns the begin of the step that sends.
+        """
+        # Blocks that own the sides of the node's connections, NONE if there is none yet.
         graph, rank = self._graph, self._graph.rank[node]
         incoming = self._owner.get((rank, graph.recv[node], trial.channel, _RECV), NONE)
         outgoing = self._owner.get((rank, graph.send[node], trial.channel, _SEND), NONE)
@@ -289,7 +305,11 @@ class _Placer:
         return start
 
     def _is_one_block(self, node: int, incoming: int, outgoing: int) -> bool:
-        """Whether one block can execute both sides of a step, given the current owners."""
+        """Whether one block can execute both sides of a step, given the owners of its connections.
+
+        `incoming`, `outgoing`: owners, or NONE. The owner of one side can take the other side if it
+        has no peer there yet.
+        """
         if self._graph.recv[node] == NONE or self._graph.send[node] == NONE:
             return True
         if incoming != NONE and outgoing != NONE:
@@ -300,13 +320,16 @@ class _Placer:
         return outgoing == NONE or (outgoing, _RECV) not in self._peer
 
     def _claim_block(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
-        """The block, or a new one if it is NONE, as owner of these sides of the node's
-        connections."""
+        """Make a block the owner of these sides of the node's connections, and return it.
+
+        `block`: NONE takes a fitting block (if `is_tight`) or a new one. Marks the trial if a limit
+        of blocks is exceeded.
+        """
         rank = self._graph.rank[node]
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}
         used = [side for side in sides if peers[side] != NONE]
         if block == NONE and self._limits.is_tight:
-            # Block without peers on these sides that becomes free first, or -1.
+            # The block without peers on these sides that becomes free first.
             fitting = [
                 block
                 for block in self._of_rank.get(rank, ())
@@ -331,7 +354,7 @@ class _Placer:
         return block
 
     def _add_block(self, rank: int) -> int:
-        """Number of a new block."""
+        """Count a new block of a rank, free from time 0, and return its number."""
         number = len(self._free)
         self._ledger.set(self._free, number, 0)
         self._ledger.set(self._count, rank, self._count.get(rank, 0) + 1)

@@ -46,9 +46,10 @@ def find_reduction_chains(
     second: Int64Array,
     times: RunTimes | None = None,
 ) -> Edges:
-    """(first reduction, later reduction) of every chain, from these ordered pairs of rows.
+    """Find chains among ordered pairs of rows; return the pairs (first reduction, later reduction).
 
-    With `times`, only chains that delay no row.
+    A row has one successor and one predecessor in a chain: the first fusable pair counts. A chain
+    is cut after 16 reductions. With `times`, only chains that delay no row.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
@@ -69,10 +70,11 @@ _COLUMNS = ("dst_buffer", "dst_offset", "src_buffer", "src_offset", "count")
 
 
 def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> BoolArray:
-    """Mask of the pairs of reductions that give the same result in one pass as one by one.
+    """Return a mask of the pairs of reductions that give the same result in one pass as one by one.
 
-    The runtime moves the count of the last one for all. Reductions with overlapping source and
-    destination stay separate, because the operand must be read before or after the result changes.
+    Both have the same destination, source buffer and count: the runtime moves the count of the last
+    one for all. Reductions with overlapping source and destination stay separate, because the
+    operand must be read before or after the result changes.
     """
     is_same = np.ones(len(first), np.bool_)
     for name in ("dst_buffer", "dst_offset", "src_buffer", "count"):
@@ -81,7 +83,7 @@ def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> 
 
 
 def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
-    """Mask of reductions whose source and destination share no memory in any mode."""
+    """Return a mask of reductions whose source and destination share no memory in any mode."""
     source, target = columns["src_buffer"][row], columns["dst_buffer"][row]
     distance = np.abs(columns["src_offset"][row] - columns["dst_offset"][row])
     # INPUT and OUTPUT can be the same memory; SCRATCH is always separate.
@@ -95,29 +97,25 @@ def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
 def _list_pairs(
     start: int, following: dict[int, int], times: RunTimes | None
 ) -> list[tuple[int, int]]:
-    """Pairs (first reduction of a chain, later one) along the successors of `start`.
+    """List the pairs (first reduction of a chain, later one) along the successors of `start`.
 
-    A chain is cut after 16 operands, and where a longer one would cause delays.
+    A chain is cut after 16 operands, and, with `times`, where a longer one would cause delays.
     """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)
     while row is not None:
         is_full = len(run) == MAX_OPERANDS
-        if is_full or (times is not None and _is_delaying(run, row, times)):
+        # One more reduction would make the chain begin later, or finish too late for other blocks.
+        is_delaying = times is not None and (
+            times.ready[row] > times.begin[run[0]] or times.needed[run].min() < times.end[row]
+        )
+        if is_full or is_delaying:
             run = [row]
         else:
             pairs.append((run[0], row))
             run.append(row)
         row = following.get(row)
     return pairs
-
-
-def _is_delaying(run: list[int], row: int, times: RunTimes) -> bool:
-    """Whether one more reduction makes the chain begin later, or finish too late for other
-    blocks."""
-    if times.ready[row] > times.begin[run[0]]:
-        return True
-    return bool(times.needed[run].min() < times.end[row])
 
 
 REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
@@ -145,15 +143,14 @@ def unfuse_reducing_receives(
 ) -> tuple[Steps, Int64Array]:
     """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch units per rank.
 
-    If src and dst are disjoint: `r` to dst, `re` dst += src. If they are the same location: `r` to
-    a slot, `re` dst += slot. If that depends on the mode, or they overlap: `r` to a slot, `re` slot
-    += src, `cpy` slot to dst. A thread block executes one step at a time, so one slot per block
-    suffices.
+    If src and dst are disjoint in all modes: `r` to dst, `re` dst += src. If they are the same
+    location: `r` to a slot, `re` dst += slot. If that depends on the mode, or they overlap: `r` to
+    a slot, `re` slot += src, `cpy` slot to dst. A thread block executes one step at a time, so one
+    slot per block suffices. `bases`: first addresses of the buffers, by claimed mode.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}
-    # Mask of equal source and destination in every mode, and mask of disjoint ones in every
-    # mode.
+    # Whether source and destination are equal, or disjoint, in every mode.
     rank = block_rank[block[reducing]]
     is_one = np.ones(len(rank), np.bool_)
     is_apart = np.ones(len(rank), np.bool_)
@@ -188,7 +185,7 @@ def unfuse_reducing_receives(
 
 
 def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, Int64Array]:
-    """Copy of the columns with one type for all steps."""
+    """Return a copy of the columns with one type for all steps."""
     types = np.full(len(columns["count"]), step_type, np.int64)
     return {**columns, "type": types}
 
@@ -200,9 +197,11 @@ def _allocate_slots(
     block_rank: Int64Array,
     scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """First unit of the slot of each step's thread block, and scratch units of each rank.
+    """Return the first unit of the slot of each step's thread block, and the scratch units of each
+    rank.
 
-    Slots follow the existing scratch; each is as large as the largest step that needs it.
+    Slots follow the existing scratch (`scratch`, per rank); each is as large as the largest step of
+    its block that needs it.
     """
     size = np.zeros(len(block_rank), np.int64)
     np.maximum.at(size, block[is_needed], count[is_needed])
@@ -220,7 +219,9 @@ def _move_to_slot(
     slot: Int64Array,
     is_moved: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Copy of the columns with one side moved to the slot where `is_moved`."""
+    """Return a copy of the columns with a side (`src` or `dst`) moved to the slot where
+    `is_moved`.
+    """
     buffer, offset = f"{side}_buffer", f"{side}_offset"
     return {
         **columns,

@@ -60,9 +60,9 @@ def allocate_scratch(
     dropped_dst: BoolArray,
     knowledge: Knowledge,
 ) -> tuple[StepDraft, Int64Array]:
-    """Return the draft with SCRATCH segments moved, and the SCRATCH units that every rank then
-    needs.
+    """Move the segments of SCRATCH to reused memory.
 
+    Returns the draft with new offsets, and the SCRATCH units that every rank then needs.
     `dropped_src`, `dropped_dst`: rows whose source (destination) is not accessed in the file.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
@@ -81,7 +81,9 @@ def count_scratch_units(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> Int64Array:
-    """SCRATCH units that every rank needs without moving any segment."""
+    """Return the SCRATCH units that every rank needs (int64) if no segment is moved; 0 without
+    accesses.
+    """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     total = np.zeros(draft.num_ranks, np.int64)
     np.maximum.at(total, segments.rank, segments.start + segments.size)
@@ -93,7 +95,7 @@ def _find_segments(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> _ScratchSegments:
-    """Sort the accesses by address and separate them where none crosses the border."""
+    """Sort the accesses to SCRATCH by address, and separate them where none crosses the border."""
     reads = draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src
     writes = draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst
     read_rows, write_rows = np.flatnonzero(reads), np.flatnonzero(writes)
@@ -131,7 +133,10 @@ def _place_segments(
     knowledge: Knowledge,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """First unit of each segment after placement, and units of every rank."""
+    """Return the first unit of each segment after placement, and the units of every rank.
+
+    Segments are placed in the order of their first access.
+    """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks
     ranges: list[list[_ScratchRange]] = [[] for _ in range(num_ranks)]
@@ -166,14 +171,14 @@ class _Lifetime:
         ordinal: int,
         time: int,
     ) -> None:
-        """Include an access."""
+        """Include an access: step `ordinal` of a block, at a time."""
         self.first[block] = min(ordinal, self.first.get(block, ordinal))
         self.last[block] = max(ordinal, self.last.get(block, ordinal))
         self.time = min(time, self.time)
 
 
 def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
-    """Lifetime of every segment."""
+    """Return the lifetime of every segment."""
     lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
     steps = knowledge.step_of_row[segments.row]
     accesses = zip(
@@ -194,8 +199,11 @@ def _find_free_range(
     first: dict[int, int],
     knowledge: Knowledge,
 ) -> _ScratchRange | None:
-    """Smallest range that is large enough and free before the accesses `first` begin; None if
-    not found."""
+    """Return the smallest range that is large enough, and free before the accesses `first` begin.
+
+    `first`: ordinal of the first access by block. None if none of a limited number of ranges is
+    free.
+    """
     fitting = [memory_range for memory_range in ranges if memory_range.size >= size]
     fitting.sort(key=lambda memory_range: (memory_range.size, memory_range.start))
     for memory_range in fitting[:_MAX_RANGES_TRIED]:
@@ -209,11 +217,12 @@ def _find_free_range(
 
 
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
-    """The same steps with a separate location for every value, and the resulting dependencies.
+    """Return the same steps with a separate location for every value, and the resulting
+    dependencies.
 
     Conflicting steps are ordered by row, which is correct if all conflicting steps of the algorithm
-    are ordered. Data dependencies without shared scratch are kept. None if there are too many
-    accesses to analyse.
+    are ordered. Data dependencies without shared scratch are kept; control dependencies are
+    dropped. None if there are too many accesses to analyse.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)
@@ -245,7 +254,7 @@ class _ScratchAccesses:
 
 
 def _find_accesses(columns: Columns) -> _ScratchAccesses:
-    """All accesses to SCRATCH, reads then writes, each in the order of rows."""
+    """List all accesses to SCRATCH, reads then writes, each in the order of rows."""
     kind, count = columns["kind"], columns["count"].astype(np.int64)
     source, target = columns["src_offset"].astype(np.int64), columns["dst_offset"].astype(np.int64)
     from_scratch = columns["src_buffer"] == Buffer.SCRATCH
@@ -268,8 +277,23 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 
 
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """First unit of every access with separate locations for values, and units of every rank."""
-    group = _group_accesses(accesses)
+    """Return the first unit of every access if values have separate locations, and the units of
+    every rank.
+
+    Accesses that share a value, directly or transitively, keep their relative positions.
+    """
+    # Accesses that share a value, directly or transitively, are one group, numbered by its first
+    # access.
+    access, value = _number_values(accesses)
+    leader = list(range(len(accesses.row)))
+    first_access: dict[int, int] = {}
+    for number, name in zip(access.tolist(), value.tolist(), strict=True):
+        leader_of_access = _find_leader(leader, number)
+        leader_of_value = _find_leader(leader, first_access.setdefault(name, number))
+        leader[max(leader_of_access, leader_of_value)] = min(leader_of_access, leader_of_value)
+    leaders = [_find_leader(leader, number) for number in range(len(leader))]
+    _, group = np.unique(np.asarray(leaders, np.int64), return_inverse=True)
+    group = group.astype(np.int64).reshape(-1)
     size = int(group.max(initial=-1)) + 1
     low, high = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
     np.minimum.at(low, group, accesses.start)
@@ -286,25 +310,8 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
     return accesses.start + (first - low)[group], total
 
 
-def _group_accesses(accesses: _ScratchAccesses) -> Int64Array:
-    """Group of every access: accesses that share a value, directly or transitively.
-
-    Groups are numbered by their first access.
-    """
-    access, value = _number_values(accesses)
-    leader = list(range(len(accesses.row)))
-    first_access: dict[int, int] = {}
-    for number, name in zip(access.tolist(), value.tolist(), strict=True):
-        leader_of_access = _find_leader(leader, number)
-        leader_of_value = _find_leader(leader, first_access.setdefault(name, number))
-        leader[max(leader_of_access, leader_of_value)] = min(leader_of_access, leader_of_value)
-    leaders = [_find_leader(leader, number) for number in range(len(leader))]
-    _, group = np.unique(np.asarray(leaders, np.int64), return_inverse=True)
-    return group.astype(np.int64).reshape(-1)
-
-
 def _find_leader(leader: list[int], number: int) -> int:
-    """First access of a group: union-find with path halving, which changes `leader`."""
+    """Return the first access of a group: union-find with path halving, which changes `leader`."""
     while leader[number] != number:
         leader[number] = leader[leader[number]]
         number = leader[number]
@@ -312,7 +319,9 @@ def _find_leader(leader: list[int], number: int) -> int:
 
 
 def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """(access, value) pairs: every defining write starts a new value of its units."""
+    """Return pairs (access, value), one per unit: every defining write starts a new value of its
+    units.
+    """
     width = int((accesses.start + accesses.count).max(initial=0)) + 1
     access = group_of_entry(row_pointer(accesses.count))
     unit = expanded_ranges(accesses.rank * width + accesses.start, accesses.count)
@@ -323,7 +332,9 @@ def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
-    """Data dependencies (parent * rows + child) whose two steps share no scratch location."""
+    """Return the data dependencies whose two steps share no scratch location, as parent * rows +
+    child.
+    """
     parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
     # A step reads and writes one range of scratch each, possibly empty.
     start, end = np.zeros((2, len(steps)), np.int64), np.zeros((2, len(steps)), np.int64)
@@ -343,11 +354,9 @@ def _order_by_memory(
     scratch_units: Int64Array,
     kept_keys: Int64Array,
 ) -> StepTable | None:
-    """Table of the steps with these data dependencies, and conflicts ordered by row.
+    """Build the table of the steps with these data dependencies, and conflicts ordered by row.
 
-    No control edges.
-
-    None if there are too many accesses.
+    Without control edges. None if there are too many accesses to analyse.
     """
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [kept_keys]

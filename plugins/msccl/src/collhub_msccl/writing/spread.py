@@ -35,10 +35,13 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 
 
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
-    """Time at which every node begins if it has a separate block."""
+    """Return the time at which every node begins if it has a separate block.
+
+    `is_free`: every message, with the steps that forward it, has a separate channel too. Links are
+    shared; if connections block each other, the times without contention.
+    """
     if is_free:
-        # Separate channel number for every message together with the steps that forward
-        # it.
+        # A separate channel for every message together with the steps that forward it.
         numbers = list(range(len(graph)))
         # Nodes are in a possible order of execution, so senders come first.
         for node, source in enumerate(graph.source):
@@ -65,30 +68,31 @@ class Fusing(Enum):
 
 
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """Pairs (row, later row that may be fused with it).
+    """Find pairs (row, later row that may be fused with it); each row occurs once on each side.
 
-    `is_free`: channels are open; `latency`: of a link, in units of time.
+    Forwarding receives and sends on one channel, unless `fusing` is NONE, and chains of reductions;
+    for PROMPT only those that delay no step. `is_free`: channels are open; `latency`: of a link, in
+    units of time.
     """
     first, second = draft.parents, draft.children
     runs = find_reduction_chains(draft, first, second)
     is_pair = draft.is_forwarding(first, second) & (draft.channel[first] == draft.channel[second])
     is_pair &= fusing is not Fusing.NONE
-    unfused = (
-        arrange_freely(draft, (_NO_ROWS, _NO_ROWS), is_free) if fusing is Fusing.PROMPT else None
-    )
+    unfused = None
+    if fusing is Fusing.PROMPT:
+        unfused = arrange_freely(draft, (_NO_ROWS, _NO_ROWS), is_free)
     if unfused is not None:
         graph = build_work_graph(draft, unfused, latency)
-        # Mask of the dependencies (receive, send) whose fusion delays no other step.
+        # A fusion is harmless if no step except the send begins before both would have finished.
         start = np.asarray(compute_ideal_begins(graph, is_free), np.int64)[graph.node_of_row]
         duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
         # A receive takes one crossing of a link, a send two.
         end_of_both = start + 3 * duration
         is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
         early = np.bincount(draft.parents[is_early], minlength=len(draft))
-        # No early step except possibly the send itself.
         is_harmless: BoolArray = early[draft.parents] == is_early
         is_pair &= is_harmless
-        # Times for which a chain may begin no later than when its first operand is ready.
+        # A chain may begin no later than when its first operand is ready.
         end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
         parents, children = draft.parents, draft.children
         is_sum = draft.is_kind(StepKind.REDUCE)[parents]
@@ -96,12 +100,8 @@ def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency:
             is_sum &= column[parents] == column[children]
         ready = np.zeros(len(draft), np.int64)
         np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
-        runs = find_reduction_chains(
-            draft,
-            first,
-            second,
-            RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER)),
-        )
+        times = RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))
+        runs = find_reduction_chains(draft, first, second, times)
     forwarded = match_one_to_one(first[is_pair], second[is_pair])
     return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
@@ -133,7 +133,11 @@ class DistributionOptions:
 
 
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
-    """Distribute the rows over channels and lanes; None if the limits do not permit it."""
+    """Distribute the rows over channels and lanes by list scheduling; None if the limits do not
+    permit it.
+
+    If the scheduler is blocked by full connections, the rows keep their order.
+    """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)
     if ideal is None:
@@ -141,9 +145,8 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
     graph = build_work_graph(draft, ideal, distribution.latency)
     begin = compute_ideal_begins(graph, limits.is_free)
     tight = replace(limits, is_tight=True)
-    placement = place_chains(draft, graph, begin, limits) or place_chains(
-        draft, graph, begin, tight
-    )
+    placement = place_chains(draft, graph, begin, limits)
+    placement = placement or place_chains(draft, graph, begin, tight)
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
@@ -153,27 +156,23 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
     arrangement = arrange_freely(placed, joined, limits.is_free)
     if arrangement is None:
         return None
-    # Position of each row's step among all steps by list scheduling; None if it fails.
     graph = build_work_graph(placed, arrangement, distribution.latency)
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
     nodes = ListScheduler(graph, block.tolist(), blocks, distribution.capacity).schedule()
     if nodes is None:
-        order = None
-    else:
-        position_of_node = np.empty(len(graph), np.int64)
-        position_of_node[nodes] = np.arange(len(nodes))
-        order = position_of_node[graph.node_of_row]
-    if order is None:
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(placed, placement.block, is_given=False)
         return Distribution(placed, lanes, _get_fused_pairs(arrangement))
+    position_of_node = np.empty(len(graph), np.int64)
+    position_of_node[nodes] = np.arange(len(nodes))
+    order = position_of_node[graph.node_of_row]
     return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
 
 
 def _get_fused_pairs(arrangement: Arrangement) -> Edges:
-    """Pairs (row, row fused into it) of an arrangement."""
+    """Return the pairs (row into which another is fused, fused row) of an arrangement."""
     second = np.flatnonzero(arrangement.fused_into >= 0)
     return arrangement.fused_into[second], second
 
@@ -184,7 +183,10 @@ def _sort_rows(
     joined: Edges,
     order: Int64Array,
 ) -> Distribution:
-    """Sort the rows of every rank by this order; fused rows keep their relative order."""
+    """Sort the rows of every rank by this order; fused rows keep their relative order.
+
+    `order`: position per row. Lanes are numbered by their first position.
+    """
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new_index = np.empty(len(rows), np.int64)
     new_index[rows] = np.arange(len(rows))

@@ -34,19 +34,21 @@ class Lanes:
         return int(self.of_row.max(initial=-1)) + 1
 
     def find_program_order(self) -> Edges:
-        """Consecutive rows of given lanes; empty for new lanes."""
+        """Return the pairs of consecutive rows of given lanes; empty for new lanes, which have no
+        order.
+        """
         if not self.is_given:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return find_neighbours(self.of_row, np.arange(len(self.of_row)))
 
     def find_fusable(self, draft: StepDraft) -> Edges:
-        """(receive, send) pairs of one lane that may be fused."""
+        """Return the pairs (receive, send) of one lane that may be fused, each row at most once."""
         first, second = self._find_consecutive(draft)
         is_pair = draft.is_forwarding(first, second)
         return match_one_to_one(first[is_pair], second[is_pair])
 
     def find_chains(self, draft: StepDraft, fused: Edges) -> Edges:
-        """(first, later) pairs of reductions of one lane that may be fused.
+        """Return the pairs (first, later) of reductions of one lane that may be fused.
 
         `fused`: (receive, send) pairs that are one step. In given lanes, whose order the producer
         chose, only fusions that delay no step.
@@ -55,7 +57,9 @@ class Lanes:
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
 
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
-        """Times of the rows if each reduction is a single step; None if there is no order."""
+        """Return the times of the rows if each reduction is a single step; None if there is no
+        order.
+        """
         order = self.find_program_order()
         arrangement = arrange(draft, *order, fused)
         if arrangement is None:
@@ -79,9 +83,9 @@ class Lanes:
         return RunTimes(ready, begin, end, needed)
 
     def _find_consecutive(self, draft: StepDraft) -> Edges:
-        """Dependent pairs of rows of a lane.
+        """Return the dependent pairs of rows of a lane; in a given lane, the adjacent rows.
 
-        In a given lane only adjacent rows: other fusions would change its order.
+        Other fusions would change the order of a given lane.
         """
         if self.is_given:
             return self.find_program_order()
@@ -89,14 +93,14 @@ class Lanes:
         return draft.parents[is_inside], draft.children[is_inside]
 
     def separate_sends(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
-        """The same lanes, but with separate lanes for the sends of lanes `lanes`."""
+        """Return the same lanes, but with separate lanes for the sends of lanes `lanes`."""
         # Doubled numbers leave room for the separated sends directly after their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
         return number_lanes(draft, self.of_row * 2 + moves, self.is_given)
 
 
 def find_given_lanes(draft: StepDraft) -> Lanes | None:
-    """The producer's lanes as thread blocks; None if there are none, or they violate a rule.
+    """Return the producer's lanes as thread blocks; None if a row has none, or they violate a rule.
 
     Each lane may send to one rank, receive from one rank, and use one channel; no two lanes may
     share a side of a connection.
@@ -106,9 +110,8 @@ def find_given_lanes(draft: StepDraft) -> Lanes | None:
     lanes = number_lanes(draft, draft.lane, True)
     connection, _ = draft.connections
     for side in (draft.sends, draft.receives):
-        first = lanes.of_row[side]
-        second = connection[side]
-        if not (_is_function(first, second) and _is_function(second, first)):
+        lane, connection_of_side = lanes.of_row[side], connection[side]
+        if not _is_function(lane, connection_of_side) or not _is_function(connection_of_side, lane):
             return None
     # A thread block has one channel for both directions.
     is_message = connection >= 0
@@ -123,19 +126,18 @@ def assign_lanes(
     is_merging: bool = True,
     forwarded: Edges | None = None,
 ) -> Lanes:
-    """Build lanes: one for each side of a connection, two sides joined if one provides the other's
+    """Assign a lane to each side of a connection; two sides are joined if one provides the other's
     data.
 
-    Local steps join the lane of their predecessors, else of their successors. `is_tight`: also join
-    unrelated connections, to have few lanes. `is_merging`: reductions that can be fused stay
-    together. `forwarded`: (receive, send) pairs for which lanes are joined; None: all.
+    Pairs with the largest number of messages are joined first, each side once. Local steps join the
+    lane of their predecessors, else of their successors. `is_tight`: also join unrelated
+    connections, to have few lanes. `is_merging`: reductions that can be fused stay together.
+    `forwarded`: (receive, send) pairs for which lanes are joined; None: all.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded
-    # Lane of every message row; -1 for local rows.
-    # Joining these saves most: their receives and sends can be fused.
-    # (incoming, outgoing) connections whose receives provide the sends' data, most messages
-    # first.
+    # (incoming, outgoing) connections whose receives provide the sends' data, those with the
+    # largest number of messages first: joining these saves most, because they can be fused.
     receive, send = fed
     incoming, outgoing = connection[receive].tolist(), connection[send].tolist()
     messages = Counter(zip(incoming, outgoing, strict=True))
@@ -144,15 +146,14 @@ def assign_lanes(
     if is_tight:
         pairs += _list_all_pairs(draft, connection)
     lane_of_outgoing = np.arange(int(connection.max(initial=-1)) + 1) * 2 + 1
-    # Incoming connection with which each outgoing one is joined.
-    joined: dict[int, int] = {}
+    # A greedy matching: the first pairs win, and no connection is joined twice.
+    joined: set[int] = set()
     taken: set[int] = set()
     for incoming, outgoing in pairs:
         if outgoing not in joined and incoming not in taken:
-            joined[outgoing] = incoming
+            joined.add(outgoing)
             taken.add(incoming)
-    for outgoing, incoming in joined.items():
-        lane_of_outgoing[outgoing] = incoming * 2
+            lane_of_outgoing[outgoing] = incoming * 2
     lane = np.where(draft.receives, connection * 2, -1)
     sends = draft.sends
     lane[sends] = lane_of_outgoing[connection[sends]]
@@ -161,7 +162,7 @@ def assign_lanes(
 
 
 def _list_all_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
-    """Every (incoming, outgoing) pair of connections of a rank with one channel."""
+    """List every (incoming, outgoing) pair of connections of a rank with one channel."""
     incoming = _group_connections(draft, connection, draft.receives)
     outgoing = _group_connections(draft, connection, draft.sends)
     pairs: list[tuple[int, int]] = []
@@ -180,7 +181,9 @@ def _group_connections(
     connection: Int64Array,
     side: BoolArray,
 ) -> dict[tuple[int, int], list[int]]:
-    """Connections of one direction by the rank on this side and the channel, in row order."""
+    """Group the connections of one direction by the rank on this side and the channel, in row
+    order.
+    """
     # Dictionaries as ordered sets: the same input gives the same file.
     groups: dict[tuple[int, int], dict[int, None]] = {}
     ranks, channels = draft.rank[side].tolist(), draft.channel[side].tolist()
@@ -195,10 +198,11 @@ def _assign_local_lanes(
     is_tight: bool,
     is_merging: bool,
 ) -> Int64Array:
-    """Return `lane` with lanes for the local rows (-1).
+    """Return `lane` with lanes for the local rows, which are -1.
 
     The lane of the last row that they wait for, else of the first row with a lane that waits for
-    them, else a spare lane of the rank (with `is_tight`, the lane of its first message).
+    them, else a spare lane of the rank (with `is_tight`, the lane of its first message). With
+    `is_merging`, later reductions of a chain get the lane of its first.
     """
     local = np.flatnonzero(lane < 0).tolist()
     if not local:
@@ -224,13 +228,13 @@ def _assign_local_lanes(
 
 
 def _map_to_leaders(draft: StepDraft) -> dict[int, int]:
-    """First reduction of the chain for each later reduction that can be fused."""
+    """Map each later reduction that can be fused to the first reduction of its chain."""
     leader, member = find_reduction_chains(draft, draft.parents, draft.children)
     return dict(zip(member.tolist(), leader.tolist(), strict=True))
 
 
 def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
-    """Values of each key, in order."""
+    """Return the values of each key, in order."""
     groups: dict[int, list[int]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         groups.setdefault(key, []).append(value)
@@ -238,7 +242,7 @@ def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
 
 
 def _find_first_lanes(draft: StepDraft, lane: Int64Array) -> dict[int, int]:
-    """Lane of the first message row of every rank that has one."""
+    """Return the lane of the first message row of every rank that has one."""
     has_lane = lane >= 0
     rank, first = np.unique(draft.rank[has_lane], return_index=True)
     lanes = lane[has_lane][first]
@@ -246,7 +250,7 @@ def _find_first_lanes(draft: StepDraft, lane: Int64Array) -> dict[int, int]:
 
 
 def match_one_to_one(first: Int64Array, second: Int64Array) -> Edges:
-    """Select pairs (receive, send) such that each row occurs once.
+    """Select pairs (receive, send) such that each row occurs at most once.
 
     For every send its last receive, then for every receive its first send.
     """
@@ -264,14 +268,19 @@ def number_lanes(
     lane: Int64Array,
     is_given: bool,
 ) -> Lanes:
-    """Number (rank, lane) densely."""
+    """Number the pairs (rank, lane) from 0 on, in ascending order, and return the lanes.
+
+    `is_given`: the producer chose them, so their order of rows counts.
+    """
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)
     return Lanes(number.astype(np.int64).reshape(-1), is_given)
 
 
 def _is_function(keys: Int64Array, values: Int64Array) -> bool:
-    """Whether every key has a single value."""
+    """Whether every key has a single value. `keys`, `values`: pairs, in which equal pairs may
+    repeat.
+    """
     order = np.argsort(keys, kind="stable")
     is_new_value = run_mask(values[order])
     is_new_key = run_mask(keys[order])

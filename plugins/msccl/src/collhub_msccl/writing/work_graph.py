@@ -73,7 +73,10 @@ class WorkGraph:
 
 
 def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
-    """Build the graph of arranged rows. `latency`: of a link, in units of time."""
+    """Build the graph of arranged rows, one node per step. `latency`: of a link, in units of time.
+
+    Nodes are numbered in the order of execution.
+    """
     position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
     heads = heads[np.argsort(position[heads], kind="stable")]
@@ -83,9 +86,20 @@ def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -
     node_of_row[fused] = node_of_row[fused_into[fused]]
     size = len(heads)
     parents, children = _collect_waits(draft, node_of_row, size)
-    target, source = _match_messages(draft, node_of_row, size)
+    sends = np.flatnonzero(draft.sends)
+    sender, receiver = node_of_row[sends], node_of_row[draft.partner[sends]]
+    targets, sources = np.full(size, NONE), np.full(size, NONE)
+    targets[sender], sources[receiver] = receiver, sender
+    target, source = targets.tolist(), sources.tolist()
     units = _count_units(draft, node_of_row, size)
-    transit, duration = _compute_times(units, target, source, latency)
+    transit, duration = [0] * size, units.copy()
+    for node, moved in enumerate(units):
+        crossing = moved + latency
+        if source[node] >= 0:
+            duration[node] = crossing
+        if target[node] >= 0:
+            transit[node] = crossing if source[node] < 0 else 2 * crossing
+            duration[node] = transit[node] + crossing
     start = [0] * size
     for node in range(size):
         begins = [start[parent] + duration[parent] for parent in parents[node]]
@@ -124,7 +138,7 @@ def _collect_column(
     size: int,
     default: int,
 ) -> list[int]:
-    """Value of the selected row of every node, or the default."""
+    """Return the value of the selected row of every node, or the default without a selected row."""
     result = np.full(size, default, np.int64)
     rows = np.flatnonzero(is_selected)
     result[node_of_row[rows]] = values[rows]
@@ -137,7 +151,7 @@ def _collect_waits(
     node_of_row: Int64Array,
     size: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Parents and children of every node, each listed once."""
+    """Return the parents and the children of every node, each listed once in ascending order."""
     from_node, to_node = node_of_row[draft.parents], node_of_row[draft.children]
     is_crossing = from_node != to_node
     pairs: Edges = np.divmod(
@@ -151,39 +165,8 @@ def _collect_waits(
     return parents, children
 
 
-def _match_messages(
-    draft: StepDraft,
-    node_of_row: Int64Array,
-    size: int,
-) -> tuple[list[int], list[int]]:
-    """Node that each node sends to, and node that each receives from; -1 for none."""
-    sends = np.flatnonzero(draft.sends)
-    sender, receiver = node_of_row[sends], node_of_row[draft.partner[sends]]
-    target, source = np.full(size, NONE), np.full(size, NONE)
-    target[sender], source[receiver] = receiver, sender
-    return target.tolist(), source.tolist()
-
-
-def _compute_times(
-    units: list[int],
-    target: list[int],
-    source: list[int],
-    latency: int,
-) -> tuple[list[int], list[int]]:
-    """Transit and duration of every node."""
-    transit, duration = [0] * len(units), units.copy()
-    for node, moved in enumerate(units):
-        crossing = moved + latency
-        if source[node] >= 0:
-            duration[node] = crossing
-        if target[node] >= 0:
-            transit[node] = crossing if source[node] < 0 else 2 * crossing
-            duration[node] = transit[node] + crossing
-    return transit, duration
-
-
 def _count_units(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
-    """Units that each node moves; for a chain of reductions the total."""
+    """Return the units that each node moves; for a chain of reductions the total."""
     units = np.zeros(size, np.int64)
     np.maximum.at(units, node_of_row, draft.count)
     reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
@@ -231,8 +214,10 @@ class ListScheduler:
         self.begin = [0] * len(graph)
 
     def schedule(self) -> list[int] | None:
-        """Nodes in the order in which they begin; None if full connections block all remaining
-        nodes."""
+        """Return the nodes in the order in which they begin, and fill `begin`.
+
+        None if full connections block all remaining nodes.
+        """
         for node, missing in enumerate(self._missing):
             if not missing:
                 self._queue_node(node)
@@ -247,13 +232,15 @@ class ListScheduler:
         return order if len(order) == len(self._graph) else None
 
     def _queue_node(self, node: int) -> None:
-        """Queue a node whose predecessors have finished."""
+        """Queue a node whose predecessors have finished, by its earliest begin and then its
+        priority.
+        """
         graph = self._graph
         entry = self._compute_earliest(node), -graph.tail[node], graph.get_rank_distance(node), node
         heapq.heappush(self._queue, entry)
 
     def _compute_earliest(self, node: int) -> int:
-        """Earliest time at which a node could begin now."""
+        """Return the earliest time at which a node could begin now, given its block and links."""
         graph = self._graph
         rank = graph.rank[node]
         begin = max(self._ready[node], self._free[self._block[node]])
@@ -265,7 +252,11 @@ class ListScheduler:
         return begin
 
     def _is_blocked(self, node: int) -> bool:
-        """Whether earlier messages block the node; it is then queued again when one is received."""
+        """Whether a node cannot begin because of earlier messages on its connections.
+
+        It receives only the oldest message, and sends only if the connection is not full. A blocked
+        node is queued again when a message is received.
+        """
         incoming, outgoing = self._get_incoming(node), self._get_outgoing(node)
         if incoming is not None and incoming.receivers[0] != node:
             incoming.waiting.append(node)
@@ -276,7 +267,9 @@ class ListScheduler:
         return False
 
     def _run_node(self, node: int, begin: int) -> None:
-        """Begin a node, and queue the nodes that become ready."""
+        """Begin a node at a time, update its block and links, and queue the nodes that become
+        ready.
+        """
         graph = self._graph
         end = begin + graph.duration[node]
         self._free[self._block[node]] = end
@@ -299,21 +292,23 @@ class ListScheduler:
             self._record_arrival(child, end)
 
     def _record_arrival(self, node: int, time: int) -> None:
-        """Record that one predecessor or message of a node is available at a time."""
+        """Record that one predecessor or message of a node is available at a time; queue it after
+        the last.
+        """
         self._ready[node] = max(self._ready[node], time)
         self._missing[node] -= 1
         if not self._missing[node]:
             self._queue_node(node)
 
     def _get_incoming(self, node: int) -> _Pipe | None:
-        """Connection on which a node receives, or None."""
+        """Return the connection on which a node receives; None if it does not receive."""
         graph = self._graph
         if graph.source[node] < 0:
             return None
         return self._get_pipe((graph.recv[node], graph.rank[node], graph.channel[node]))
 
     def _get_outgoing(self, node: int) -> _Pipe | None:
-        """Connection on which a node sends, or None."""
+        """Return the connection on which a node sends; None if it does not send."""
         graph = self._graph
         if graph.target[node] < 0:
             return None

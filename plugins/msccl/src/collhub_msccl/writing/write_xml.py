@@ -18,6 +18,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_OFFSET,
     describe_versions,
 )
+from collhub_msccl.true_dependencies import list_claimed_modes
 from collhub_msccl.writing.choose import ChosenProgram, WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
@@ -44,14 +45,14 @@ _MAX_UNITS = (1 << 31) - 1
 
 
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
-    """Write one file for the runtime of the options; the plugin's documentation lists the losses.
+    """Write one file for the runtime of the options, with the losses of the conversion.
 
     Raises `InputError` with the exceeded limit if the runtime cannot execute the algorithm, and
     `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
     target = choose_target(coarse, options)
-    # Raise `InputError` for sizes that no assignment of steps can fit into the runtime.
+    # Sizes that no assignment of steps can fit into the runtime.
     location = Location(coarse.provenance.source_name or None)
     for number, limit, noun in (
         (coarse.num_ranks, MAX_CHILDREN, "ranks"),
@@ -72,23 +73,24 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
-    """The algorithm in the largest unit that divides all sizes, if counts or offsets are too
-    large for the format; else unchanged."""
-    # Whether the format can represent all counts and offsets.
-    source_end = algorithm.steps.src_offset + algorithm.steps.count
-    target_end = algorithm.steps.dst_offset + algorithm.steps.count
+    """Return the algorithm in the largest unit that divides all sizes, if counts or offsets are too
+    large.
+
+    Unchanged if the format can express them, or if the unit cannot grow (also for a custom
+    collective with a defined result).
+    """
+    steps = algorithm.steps
+    source_end = steps.src_offset + steps.count
+    target_end = steps.dst_offset + steps.count
     reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
-    if int(algorithm.steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET:
+    if int(steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET:
         return algorithm
     unit = common_unit(algorithm)
     contract = algorithm.collective.contract
     # The expected result of a contract is defined per unit.
     if unit == 1 or (contract is not None and contract.expected is not None):
         return algorithm
-    steps = algorithm.steps
     columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
-    # The same collective in units that are `unit` times as large.
-    contract = algorithm.collective.contract
     if contract is not None:
         contract = replace(
             contract,
@@ -110,7 +112,7 @@ def _build_task(
     target: Target,
     options: WriteOptions,
 ) -> WritingTask:
-    """Writing task within the limits of the runtime or of the options."""
+    """Build the writing task, within the limits of the runtime or of the options."""
     runtime = target.runtime
     limits = replace(
         runtime,
@@ -128,7 +130,10 @@ def _build_task(
 
 
 def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: int) -> int | None:
-    """Number of channels to distribute steps over; None if the producer's channels are kept."""
+    """Return the number of channels to distribute steps over; None if the producer's are kept.
+
+    The option, or all channels if the program that was read declares none.
+    """
     if options.channels is not None:
         return min(options.channels, max_channels)
     extension = algorithm.extensions.get("msccl")
@@ -137,13 +142,9 @@ def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: 
 
 
 def _build_memory(algorithm: Algorithm, target: Target) -> Memory:
-    """Buffers, and their aliases in every mode that the file claims."""
+    """Describe the buffers, and their addresses in every mode that the file claims."""
     collective, scratch = target.collective, algorithm.scratch_units
-    modes = []
-    if collective.in_place:
-        modes.append(True)
-    if collective.out_of_place:
-        modes.append(False)
+    modes = list_claimed_modes(collective)
     input_chunks, output_chunks = target.declared_chunks
     return Memory(
         input_chunks,
@@ -155,21 +156,21 @@ def _build_memory(algorithm: Algorithm, target: Target) -> Memory:
 
 
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:
-    """Scratch that the imported file declared, int64 per rank; 0 if there was none."""
+    """Return the scratch that the imported file declared, int64 per rank.
+
+    0 if there was no file, or for a value that the format cannot express.
+    """
     extension = algorithm.extensions.get("msccl")
     declared: JsonValue = extension.get("s_chunks") if isinstance(extension, dict) else None
     # One number for all ranks, or one per rank; see the reader.
     sizes = declared if isinstance(declared, list) else [declared] * algorithm.num_ranks
     if len(sizes) != algorithm.num_ranks:
         return np.zeros(algorithm.num_ranks, np.int64)
-    return np.asarray([_to_size(size) for size in sizes], np.int64)
-
-
-def _to_size(size: JsonValue) -> int:
-    """A size that the format can represent, else 0: extensions can contain any value."""
-    if isinstance(size, int) and 0 <= size <= MAX_OFFSET:
-        return size
-    return 0
+    # Extensions can contain any value.
+    is_valid = [isinstance(size, int) and 0 <= size <= MAX_OFFSET for size in sizes]
+    return np.asarray(
+        [size if valid else 0 for size, valid in zip(sizes, is_valid, strict=True)], np.int64
+    )
 
 
 _SUPPORTED_ATTRIBUTES = frozenset(
@@ -195,22 +196,25 @@ def find_losses(
     largest: int | None,
     chosen: ChosenProgram,
 ) -> list[Loss]:
-    """Losses in a fixed order. `coarse`: the algorithm in the units of the file."""
+    """List the properties of the algorithm that the file does not express, in a fixed order.
+
+    `coarse`: the algorithm in the units of the file; `largest`: maximum size in bytes of the file.
+    """
     return [
-        *_find_mode_loss(algorithm.collective, target),
-        *_find_spelling_loss(algorithm.collective, target),
-        *_find_contract_loss(algorithm.collective, target),
-        *_find_operator_loss(algorithm.collective),
-        *_find_root_loss(algorithm.collective, coarse),
+        *_find_collective_losses(algorithm.collective, coarse, target),
         *_find_step_losses(algorithm, coarse),
         *_find_extension_losses(algorithm, target),
-        *_find_size_loss(target, largest),
-        *_find_block_loss(target, chosen),
+        *_find_limit_losses(target, largest, chosen),
     ]
 
 
-def _find_mode_loss(collective: Collective, target: Target) -> Iterator[Loss]:
-    """Loss of modes that the algorithm serves and the file does not claim."""
+def _find_collective_losses(
+    collective: Collective, coarse: Algorithm, target: Target
+) -> Iterator[Loss]:
+    """Yield losses of modes, kind, contract, reduction operator and root.
+
+    The root is lost unless the reader can infer it from the steps of `coarse`.
+    """
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"
     consequence = "write a second file with -O mode for calls of this kind"
@@ -218,53 +222,30 @@ def _find_mode_loss(collective: Collective, target: Target) -> Iterator[Loss]:
         yield Loss("in_place", where, consequence)
     if collective.out_of_place and not written.out_of_place:
         yield Loss("out_of_place", where, consequence)
-
-
-def _find_spelling_loss(collective: Collective, target: Target) -> Iterator[Loss]:
-    """Loss of the kind, if `coll` is neither a name of this kind nor imported."""
     native_name = target.runtime.spelling.get(collective.kind)
-    if target.spelling in (native_name, target.imported.get("coll")):
-        return
-    where = f"{collective.kind} is written as coll={target.spelling!r}"
-    yield Loss("kind", where, "only calls of that collective use it")
-
-
-def _find_contract_loss(collective: Collective, target: Target) -> Iterator[Loss]:
-    """Loss of a custom contract, and of buffer sizes that the runtime does not accept."""
-    if collective.contract is not None and not _is_plain(collective):
+    if target.spelling not in (native_name, target.imported.get("coll")):
+        where = f"{collective.kind} is written as coll={target.spelling!r}"
+        yield Loss("kind", where, "only calls of that collective use it")
+    contract = collective.contract
+    # A file defines the sizes of buffers, but neither undefined inputs nor a result.
+    if contract is not None and (contract.expected is not None or not np.all(contract.defined)):
         yield Loss("contract", "the custom collective", "the file does not define its result")
     declared_input, declared_output = target.declared_chunks
-    is_input_kept = np.array_equal(declared_input, target.collective.input_units())
-    is_output_kept = np.array_equal(declared_output, target.collective.output_units())
+    is_input_kept = np.array_equal(declared_input, written.input_units())
+    is_output_kept = np.array_equal(declared_output, written.output_units())
     if not (is_input_kept and is_output_kept):
         consequence = f"{target.runtime.title} accepts no size other than nchunksperloop"
         yield Loss("contract", "buffers of uneven sizes", consequence)
-
-
-def _is_plain(collective: Collective) -> bool:
-    """Whether a custom contract defines only buffer sizes."""
-    contract = collective.contract
-    if contract is None or contract.expected is not None:
-        return False
-    return bool(np.all(contract.defined))
-
-
-def _find_operator_loss(collective: Collective) -> Iterator[Loss]:
-    """Loss of the reduction operator, which the call chooses; none for sum."""
     if collective.reduce_op is not ReduceOp.SUM:
         consequence = "the file serves calls with every operator that the runtime knows"
         yield Loss("reduce_op", str(collective.reduce_op), consequence)
-
-
-def _find_root_loss(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
-    """Loss of the root, unless it can be inferred from the steps."""
     if collective.root is not None and not _is_root_inferable(coarse):
         consequence = "it cannot be inferred from the steps; reading the file requires -O root"
         yield Loss("root", f"rank {collective.root}", consequence)
 
 
 def _is_root_inferable(algorithm: Algorithm) -> bool:
-    """Whether the reader will infer the correct root."""
+    """Whether the reader will infer the root of the algorithm: the steps permit only this rank."""
     collective, steps = algorithm.collective, algorithm.steps
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
@@ -273,7 +254,7 @@ def _is_root_inferable(algorithm: Algorithm) -> bool:
 
 
 def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
-    """Loss of units, durations and the size in bytes."""
+    """Yield losses of units, durations and the size in bytes."""
     if algorithm is not coarse:
         units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
         feature = "unit_count and offsets and counts of steps"
@@ -287,7 +268,7 @@ def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]
 
 
 def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Loss of data of other formats, and of attributes of the imported file."""
+    """Yield losses of data of other formats, and of attributes of the imported file."""
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
         consequence = "the file has no place for data of other formats"
@@ -304,21 +285,19 @@ def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Los
         yield Loss("extensions", where, f"{target.runtime.title} does not know them")
 
 
-def _find_size_loss(target: Target, largest: int | None) -> Iterator[Loss]:
-    """Loss of sizes at which connections could fill up."""
-    if largest is None:
-        return
-    # Lowered by the writer, not by the user.
-    if target.max_bytes is None or largest < target.max_bytes:
+def _find_limit_losses(
+    target: Target, largest: int | None, chosen: ChosenProgram
+) -> Iterator[Loss]:
+    """Yield losses of sizes at which connections could fill up, and of merged thread blocks.
+
+    A maximum size that the user requested is no loss.
+    """
+    if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (
             "the runtime does not use the file above,"
             " where the FIFOs of connections could fill up and deadlock"
         )
         yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
-
-
-def _find_block_loss(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
-    """Loss of thread blocks that were merged."""
     blocks = chosen.figures.blocks
     if blocks < chosen.source_blocks:
         where = f"up to {chosen.source_blocks} thread blocks of a rank become {blocks}"
@@ -327,7 +306,10 @@ def _find_block_loss(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
 
 
 def describe_figures(figures: BlockFigures, unit_count: int) -> str:
-    """Note on the thread blocks, channels, steps and modelled time of a file."""
+    """Describe the thread blocks, channels, steps and modelled time of a file in one sentence.
+
+    The time is relative to that of a buffer with `unit_count` chunks on a link.
+    """
     time = figures.makespan / max(unit_count, 1)
     blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"
     longest, fused = _format_count(figures.longest, "step"), _format_count(figures.fused, "step")
