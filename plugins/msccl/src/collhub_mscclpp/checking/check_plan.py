@@ -75,12 +75,12 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Check a plan: static rules, then `launches` consecutive launches.
+    """Check a plan: static rules, then `launches` consecutive simulated launches.
 
     Races are detected between operations of the same and of different launches. The contents after
     every launch are compared with the result of the collective. A plan that breaks rules needed to
-    simulate it, or that is too large, gets the verdict n/a. Cost: linear in operations and in
-    transferred chunks.
+    simulate it, or that is too large, gets the verdict n/a. Raises no exception. Cost: linear in
+    operations and in transferred chunks.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)
@@ -125,9 +125,11 @@ def prepare_plan(
     plan: Plan,
     findings: PlanFindings,
 ) -> PreparedPlan:
-    """Lay out the plan in memory, and check the rules that need its ranges and counters.
+    """Lay out the plan in memory, and record violations of the rules that need its ranges and
+    counters.
 
-    Raises `InputError` if the plan is too large to simulate.
+    Raises `InputError` if the plan is too large to simulate (cells that operations access, or
+    actors).
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -146,7 +148,6 @@ def prepare_plan(
     check_relaxed_signals(plan, findings)
     check_block_barriers(plan, ranges, findings)
     proxies = lagging_proxies(plan)
-    # Raise `InputError` if the clocks of all actors need too much memory.
     actors = len(plan.blocks) + plan.num_ranks + proxies.count
     if actors > _MOST_ACTORS:
         message = f"{actors} thread blocks, ranks and lagging port channels; at most {_MOST_ACTORS}"
@@ -156,10 +157,11 @@ def prepare_plan(
 
 
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
-    """Run consecutive launches, up to the first that does not end.
+    """Run consecutive launches, up to the first that does not end; return the execution and the
+    results.
 
     If thread blocks increment a counter without an order, a count does not identify its signal. All
-    launches are then repeated with these counters marked, until no further ones are found; each
+    launches are then repeated with these counters marked, until no further ones are detected; each
     repetition marks at least one more.
     """
     late: frozenset[int] = frozenset()
@@ -185,7 +187,11 @@ def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[
 
 
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
-    """Build the report. Findings about loading come first, because they are found first."""
+    """Build the report with the verdicts of the first launch and of all launches (`relaunch`).
+
+    A fragment has no verdict on all launches. Findings about loading come first, because they are
+    recorded first.
+    """
     is_fragment = not has_contract(findings.plan)
     return PlanReport(
         is_loadable=not findings.breaks_loading,
@@ -198,7 +204,10 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
 
 
 def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
-    """Return the most severe result of a launch: deadlock, race, wrong contents, or ok."""
+    """Return the most severe result of a launch: deadlock, race, wrong contents, or ok.
+
+    Missing block barriers count as races, some violated rules as wrong contents.
+    """
     if len(result.blocked):
         return DEADLOCK
     # Threads without a block barrier race like thread blocks without an order.
@@ -219,7 +228,7 @@ _WORDS = {
 
 
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check a plan by the executor's rules, over several launches.
+    """Check the plan of a request by the executor's rules, over 3 launches.
 
     A file that is no plan gives a report with `ok=False`. Raises `UsageError` without a file.
     """
@@ -252,7 +261,9 @@ def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _describe_verdict(report: PlanReport) -> str:
-    """Describe the verdict in one line."""
+    """Describe in one line whether the plan loads, and the verdicts of one and of repeated
+    launches.
+    """
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]
     again = _WORDS[report.verdict_relaunch]
@@ -268,25 +279,23 @@ def _describe_verdict(report: PlanReport) -> str:
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
     """Yield the calls that the plan can serve; none if its window of sizes is empty.
 
-    The executor itself uses a plan for any call to which the user assigns it.
+    The maximum size is limited by the slices that the executor can count. The executor itself uses
+    a plan for any call to which the user assigns it.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes
-    # Limit the largest message to the number of slices that the executor can count.
+    # The executor cannot count more than `MOST_SLICES` slices of a pipeline.
     table = plan.operations
     rows = np.flatnonzero(table.slice_bytes > 0)
-    if not len(rows):
-        largest = largest
-    else:
+    if len(rows):
         chunk = int((MOST_SLICES * table.slice_bytes[rows] // table.slice_chunks[rows]).min())
-        is_output = plan.header.collective == "allgather"
+        is_output = header.collective == "allgather"
         counts = [gpu.output_chunks if is_output else gpu.input_chunks for gpu in plan.gpus]
         possible = chunk * min(counts)
         largest = possible if largest is None else min(largest, possible)
     if largest is not None and largest < header.min_bytes:
         return
-    counts = sorted({gpu.input_chunks for gpu in plan.gpus})
-    divisor = header.alignment * max(counts)
+    divisor = header.alignment * max(gpu.input_chunks for gpu in plan.gpus)
     conditions = (f"input bytes divisible by {divisor}", "operator sum")
     if header.collective == "allgather":
         # For an all-gather the executor compares the size of the output, else of the input.

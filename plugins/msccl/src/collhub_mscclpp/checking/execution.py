@@ -78,7 +78,7 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Initialise memory and counters.
+        """Initialise memory and counters before the first launch.
 
         `proxies`: number of port channels whose proxy may lag; `has_host`: whether accesses of the
         host to inputs and outputs are checked for races; `late`: counters that are incremented
@@ -108,19 +108,22 @@ class Execution:
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
     def launch(self) -> LaunchResult:
-        """Simulate one launch on all ranks, until all operations are done or all blocks wait."""
+        """Simulate one launch on all ranks, until all operations are done or all blocks wait.
+
+        Changes the state, on which the next launch builds.
+        """
         self._begin()
         done = self._run()
         state, last = self.state, self._program.block_first[1:]
         blocked = state.position[state.position < last]
         if not len(blocked):
-            # Let the host read the outputs of each rank after all its thread blocks.
+            # The host reads the outputs of each rank after all its thread blocks.
             self._join_ranks(2 * self._launch + 2)
             self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
-            # Record puts whose source the caller may overwrite before the proxy has
-            # read it.
+            # Imported here: it loads numba, which takes a second.
             from collhub_mscclpp.checking.kernel import late_reads
 
+            # The caller may overwrite the source of a put before the proxy has read it.
             for buffer in (Buffer.INPUT, Buffer.OUTPUT):
                 rank, cells = buffer_cells(self.memory, buffer)
                 for host_rank in range(self._plan.num_ranks):
@@ -145,7 +148,11 @@ class Execution:
         return result
 
     def _begin(self) -> None:
-        """Fill the inputs, and start the thread blocks of each rank after its last launch."""
+        """Fill the inputs, reset the contents of all other cells, and start the thread blocks of
+        each rank.
+
+        They are ordered after the rank's last launch.
+        """
         state, contents = self.state, self.contents
         state.is_defined[:] = 0
         state.value[contents.inputs] = contents.words
@@ -162,7 +169,11 @@ class Execution:
         self,
         time: int,
     ) -> None:
-        """Join the clocks of all thread blocks and the host of each rank, as its stream does."""
+        """Set the clocks of all thread blocks and the host of each rank to their maximum, as its
+        stream does.
+
+        `time`: of the host.
+        """
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
             host = self._blocks + rank
@@ -232,7 +243,10 @@ class Execution:
         )
 
     def _free_clocks(self) -> None:
-        """Free the clocks of packets, which the next launch does not read."""
+        """Free all stored clocks except those of counts that were not yet taken.
+
+        The next launch does not read the clocks of packets.
+        """
         state = self.state
         in_use = np.zeros(len(state.kept), np.bool_)
         for first, head, tail in zip(state.queue_first, state.head, state.tail, strict=False):
@@ -243,22 +257,14 @@ class Execution:
         state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
-        """List the races of this launch, one for each pair of operations."""
+        """List the races of this launch, one for each pair of operations and host."""
         races: dict[tuple[int, ...], Race] = {}
         hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
-        for launch, operation, cell, actor, time, current_actor, is_late in self.state.races[
-            : self.state.scalars[RACES]
-        ].tolist():
-            del launch
+        rows = self.state.races[: self.state.scalars[RACES]].tolist()
+        for _, operation, cell, actor, time, current_actor, is_late in rows:
             other_operation, other_launch = self._operation_at(actor, time)
-            host = next(
-                (
-                    candidate - self._blocks
-                    for candidate in (actor, current_actor)
-                    if candidate in hosts
-                ),
-                -1,
-            )
+            host_actors = [actor for actor in (actor, current_actor) if actor in hosts]
+            host = host_actors[0] - self._blocks if host_actors else -1
             race = Race(
                 operation, other_operation, self._launch, other_launch, cell, host, bool(is_late)
             )
@@ -270,7 +276,10 @@ class Execution:
         actor: int,
         time: int,
     ) -> tuple[int, int]:
-        """Return (operation, launch) of an actor at a time; operation is -1 for the host."""
+        """Return (operation, launch) of an actor at a time; operation is -1 for the host.
+
+        A proxy stands for the thread block that made the request.
+        """
         state = self.state
         if actor >= state.scalars[FIRST_PROXY]:
             request = int(state.request_first[actor - state.scalars[FIRST_PROXY]]) + time - 1
@@ -290,7 +299,7 @@ def _new_state(
     proxies: int,
     launches: int,
 ) -> State:
-    """Create the state before the first launch."""
+    """Create the state before the first launch, with room for `launches` launches."""
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies
     cells = memory.layout.total
@@ -346,7 +355,9 @@ def _queues(
     counters: Counters,
     launches: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the initial count and the maximum total count of every counter."""
+    """Return the initial count and the maximum total count of every counter in `launches`
+    launches.
+    """
     raised, awaited = uses_of_counters(program, counters)
     # A large initial value is limited to the number of counts that can be taken.
     initial = np.minimum(counters.initial, awaited * launches)
@@ -357,7 +368,7 @@ def uses_of_counters(
     program: Program,
     counters: Counters,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (raised, awaited): how often a launch increments and awaits every counter."""
+    """Count how often a launch increments, and how often it awaits, every counter; both int64."""
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]
     is_taken = (role == Role.WAIT) | (role == Role.ACQUIRE)

@@ -30,7 +30,11 @@ def check_habits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Warn of operations whose effect differs from their members."""
+    """Warn of operations whose effect differs from their members in the plan.
+
+    Puts with sources in several buffers, gets with different indices, signals on memory channels
+    that do not signal, incomplete flushes, and ranges that may not be aligned.
+    """
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}
     indices: dict[tuple[int, int], int] = {}
@@ -82,7 +86,7 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
-    for row, peer in _plain_remote_stores(plan):
+    for row, peer in _iterate_plain_remote_stores(plan):
         stored.setdefault(row, set()).add(peer)
     relaxed: dict[int, set[int]] = {}
     is_relaxed = np.asarray([operation.name == "rlxsignal" for operation in KNOWN] + [False])
@@ -108,8 +112,10 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
             findings.warn_at("relaxed-signal", row, message, "use signal and wait")
 
 
-def _plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield (row, rank) of every destination that is stored over a memory channel without flags."""
+def _iterate_plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Yield (row, rank) of every destination that is stored over a memory channel without
+    packets.
+    """
     table, operands = plan.operations, plan.operands
     is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
     is_remote &= table.channel_type[operands.operation] == _MEMORY
@@ -125,7 +131,9 @@ def check_pipelines(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report operations in pipelines with other sizes than the pipeline or with `tbg_info`."""
+    """Report operations in pipelines whose ranges are not one slice, or are divided by
+    `tbg_info`.
+    """
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
     is_inside = outer >= 0
@@ -143,7 +151,10 @@ def check_scratch(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report packets outside scratch, packets without space, and chunks used in both forms."""
+    """Report packets outside of scratch, packets without space, and chunks used in both forms.
+
+    A packet takes twice the space of its data, which only plans of the protocol LL have.
+    """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
     is_scratch = buffer == Buffer.SCRATCH
@@ -172,7 +183,10 @@ def _check_mixture(
     is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
-    """Report packets in scratch cells that plain data uses too."""
+    """Report packets in scratch cells that plain data uses too.
+
+    `is_plain`, `is_packet`: masks of the ranges in scratch.
+    """
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1
     used = np.zeros((plan.num_ranks, room), np.bool_)
@@ -257,7 +271,7 @@ class _Unmet:
     moves: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Drop all operations, at a block barrier."""
+        """Forget all operations, at a block barrier."""
         self.waits.clear()
         self.moves.clear()
 
@@ -276,7 +290,9 @@ class _Accesses:
         self._has_packets[self._operation[ranges.is_packet == 1]] = True
 
     def of(self, row: int) -> list[_Access]:
-        """List the accesses of one operation."""
+        """List the accesses of one operation in the first launch; empty for an operation without
+        data.
+        """
         first, last = np.searchsorted(self._operation, [row, row + 1])
         ranges, has_packets = self._ranges, bool(self._has_packets[row])
         columns = (ranges.base, ranges.cells, ranges.is_dst, ranges.is_packet)
@@ -291,7 +307,8 @@ def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> 
     """Report operations that need a block barrier before them and have none.
 
     A barrier is needed between a wait or acquire and data, between data and the signal or release
-    that announces it, and between operations on the same data of which one writes it.
+    that announces it, and between operations on the same data of which one writes it. A reported
+    barrier counts as present for the operations that follow.
     """
     table = plan.operations
     accesses = _Accesses(plan, ranges)
@@ -329,7 +346,11 @@ def _check_data(
     accesses: _Accesses,
     findings: PlanFindings,
 ) -> None:
-    """Report an operation on data without a barrier after a wait or a conflicting access."""
+    """Report an operation on data without a barrier after a wait or a conflicting access.
+
+    `items`: number of channels or semaphores of every operation. The operations that it misses are
+    removed from `unmet`.
+    """
     is_port = plan.operations.channel_type[row] == _PORT
     # Thread 0 executes both the wait and the request of a single channel.
     is_of_one_thread = is_port and items[row] <= 1 and all(items[wait] <= 1 for wait in unmet.waits)
@@ -349,5 +370,6 @@ def _check_data(
 
 
 def _name(plan: Plan, row: int) -> str:
+    """Name of the operation in a row, also of one that the executor does not have."""
     operation = plan.operation(row)
     return operation.name if operation else plan.unknown_names[row]

@@ -21,8 +21,12 @@ def check_limits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report numbers that exceed a table of the executor (`execution_common.hpp`)."""
-    # Report thread blocks that exceed the table of operations.
+    """Report numbers that exceed a table of the executor (`execution_common.hpp`) as loading
+    errors.
+
+    Operations, channels and remote buffers of a thread block; ranges, channels and semaphores of an
+    operation; barriers of a rank.
+    """
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
         name = f"thread block {block.position}"
@@ -31,7 +35,6 @@ def check_limits(
             cure = "go on in another thread block behind a semaphore"
             findings.refuse_rank("limit-operations", block.rank, message, cure)
         _check_tables(block, name, findings)
-    # Report operations whose sources or destinations exceed the table of ranges.
     operands = plan.operands
     # Sources and destinations have separate tables.
     for side, key in ((0, "src_buff"), (1, "dst_buff")):
@@ -40,7 +43,17 @@ def check_limits(
         for row in np.flatnonzero(count > MOST_RANGES).tolist():
             message = f"{count[row]} ranges in {key}, at most {MOST_RANGES} fit"
             findings.refuse_at("limit-ranges", row, message, "divide the operation")
-    _check_items(plan, findings)
+    count = np.bincount(plan.items.operation, minlength=len(plan.operations))
+    for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
+        operation = plan.operation(row)
+        # Semaphores and channels are in one column but have tables of different sizes.
+        is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
+        resource = "semaphores" if is_semaphore else "channels"
+        maximum = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION
+        if count[row] > maximum:
+            message = f"{count[row]} {resource}, at most {maximum} fit"
+            code = f"limit-{resource}-of-operation"
+            findings.refuse_at(code, row, message, "divide the operation")
     for row in np.flatnonzero(plan.operations.barrier >= MOST_BARRIERS).tolist():
         barrier = int(plan.operations.barrier[row])
         message = f"barrier {barrier}, but there are barriers 0..{MOST_BARRIERS - 1}"
@@ -52,7 +65,11 @@ def _check_tables(
     name: str,
     findings: PlanFindings,
 ) -> None:
-    """Report a thread block that exceeds the tables of channels or remote buffers."""
+    """Report a thread block that exceeds the tables of channels or remote buffers of a channel
+    type.
+
+    `name`: of the thread block, for messages.
+    """
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:
         # Each type has separate tables.
@@ -67,21 +84,3 @@ def _check_tables(
                 f" at most {MOST_REMOTE_BUFFERS} fit"
             )
             findings.refuse_rank("limit-remote-buffers", block.rank, message, cure)
-
-
-def _check_items(
-    plan: Plan,
-    findings: PlanFindings,
-) -> None:
-    count = np.bincount(plan.items.operation, minlength=len(plan.operations))
-    for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
-        operation = plan.operation(row)
-        # Semaphores and channels are in one column but have tables of different sizes.
-        is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
-        resource = "semaphores" if is_semaphore else "channels"
-        maximum = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION
-        if count[row] > maximum:
-            message = f"{count[row]} {resource}, at most {maximum} fit"
-            findings.refuse_at(
-                f"limit-{resource}-of-operation", row, message, "divide the operation"
-            )

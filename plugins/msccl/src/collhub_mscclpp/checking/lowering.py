@@ -117,7 +117,10 @@ def lagging_proxies(plan: Plan) -> Proxies:
 def _proxies_of_items(
     plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
 ) -> Int64Array:
-    """Return the number of the lagging channel of every item: int64[items]."""
+    """Return the number of the lagging channel of every item, int64[items]; -1 for none.
+
+    `first`: first item of each operation; `numbers`: of lagging channels by (rank, channel).
+    """
     table, items = plan.operations, plan.items
     operation = items.operation
     rank = block_ranks(plan)[table.block[operation]]
@@ -139,7 +142,7 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """Build the program of a plan whose ranges are all within their buffers."""
+    """Build the program of a plan for the kernel; its ranges must be within their buffers."""
     table = plan.operations
     rows = len(table)
     operation = plan.operands.operation[ranges.operand]
@@ -181,7 +184,10 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Return the number of the lagging channel that writes each of these ranges, -1 for none."""
+    """Return the number of the lagging channel that writes each of these ranges, -1 for none.
+
+    `writes`: rows of `ranges`.
+    """
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]
     operation = operands.operation[operand]
@@ -216,7 +222,10 @@ def ranges_of(
     plan: Plan,
     memory: PlanMemory,
 ) -> Ranges:
-    """Translate all ranges to cells, with the addresses that the executor computes."""
+    """Translate all ranges to cells, with the addresses that the executor computes.
+
+    One row per range and rank: a range of a switch channel is on all members of its group.
+    """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
     operand, rank = owners(plan)
@@ -252,7 +261,10 @@ def ranges_of(
 
 
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """Return (operand, rank) for every rank of an operand: one, or all of its switch group."""
+    """Return (operand, rank) for every rank whose memory an operand accesses.
+
+    One rank, or all ranks of its switch group; ordered by operand.
+    """
     operands = plan.operands
     executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
     owners: list[int] = []
@@ -274,7 +286,8 @@ def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
 def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return buffer and index of every operand as the executor uses them.
 
-    They differ from the plan for sources of puts over memory channels and for gets.
+    They differ from the plan for sources of puts over memory channels (all take the first buffer)
+    and for gets (both sides swap their indices).
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -292,7 +305,11 @@ def _indices_as_executed(
     plan: Plan,
     is_get: UInt8Array,
 ) -> Int64Array:
-    """Return the indices; a get uses the source index for its destination and vice versa."""
+    """Return the indices of operands; a get uses the source index for its destination and vice
+    versa.
+
+    `is_get`: mask of the operands of gets.
+    """
     operands = plan.operands
     index = operands.index.copy()
     rows = np.flatnonzero(is_get)
@@ -308,7 +325,7 @@ def _indices_as_executed(
 
 
 def _packets(plan: Plan) -> UInt8Array:
-    """Return which operands are packets: uint8[operands]."""
+    """Return which operands are packets, by the operation and the position: uint8[operands]."""
     first_packet = np.asarray(
         [[operation.src_packets, operation.dst_packets] for operation in KNOWN], np.int64
     ).reshape(-1, 2)
@@ -371,7 +388,12 @@ class _Pairing:
         kind: int,
         item: int,
     ) -> int:
-        """Return the counter that an operation increments or awaits; -1 without a partner."""
+        """Return the number of the counter that an operation increments or awaits; -1 without a
+        partner.
+
+        `kind`: index of the channel type; `item`: channel or semaphore. The counter is numbered at
+        its first use.
+        """
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
             return self._number(("semaphore", rank, item), rank, initial)
@@ -398,7 +420,9 @@ class _Pairing:
 
 
 def _words(key: tuple[object, ...]) -> str:
-    """Describe a counter."""
+    """Describe a counter, given by its key: a semaphore of a rank, or a direction of a
+    connection.
+    """
     if key[0] == "semaphore":
         return f"semaphore {key[2]} of rank {key[1]}"
     kind, source, target, which = key

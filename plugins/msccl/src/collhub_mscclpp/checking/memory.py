@@ -68,7 +68,7 @@ class PlanMemory:
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Lay out the buffers of a plan. Raises `InputError` if they have too many cells."""
+    """Lay out the buffers of a plan in cells. Raises `InputError` above 2^24 cells."""
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1
     sizes = [gpu.input_chunks + gpu.output_chunks + 2 * halves * gpu.scratch_chunks
@@ -85,7 +85,9 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Compute the minimum number of cells per chunk for which all parts of ranges are integer."""
+    """Compute the minimum number of cells per chunk for which all parts of ranges are integer; 1 if
+    none.
+    """
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]
     # A range of `size` chunks in `parts` parts needs parts / gcd(parts, size) cells per chunk.
@@ -119,7 +121,11 @@ def has_contract(plan: Plan) -> bool:
 
 
 def counts_defect(plan: Plan) -> str:
-    """Describe the defect of the chunk counts of a named collective; empty if there is none."""
+    """Describe the defect of the chunk counts of a named collective; empty if there is none.
+
+    Counts that differ between ranks, are 0, or do not match the collective. A collective without a
+    contract has no defect.
+    """
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if not has_contract(plan):
@@ -149,7 +155,10 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """Build a custom collective with the plan's buffer sizes; sendrecv has an expected result."""
+    """Build a custom collective with the plan's buffer sizes.
+
+    Only `sendrecv` has an expected result: every rank gets the data of the previous one.
+    """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
     expected = None
@@ -174,7 +183,9 @@ def buffer_cells(
     memory: PlanMemory,
     buffer: Buffer,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
+    """Return (rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order of rank and
+    offset.
+    """
     size = memory.layout.size[:, buffer]
     rank = np.repeat(np.arange(len(size)), size)
     return rank, memory.layout.base[rank, buffer] + counted_positions(size)
@@ -205,7 +216,7 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> BoolArray:
-        """Select outputs that are undefined or differ from the expected value: bool[outputs]."""
+        """Return which outputs are undefined or differ from the expected value: bool[outputs]."""
         actual = value[self.outputs]
         is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (actual != self.expected)
         return is_wrong
@@ -216,7 +227,11 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> str:
-        """Describe the defect of an output, by its contribution if only one is wrong."""
+        """Describe the defect of an output, by its contribution if only one is missing or
+        superfluous.
+
+        `row`: of `outputs`; `value`, `is_defined`: contents of all cells.
+        """
         cell = self.outputs[row]
         if not is_defined[cell]:
             return "holds nothing, or what nobody wrote"
@@ -235,7 +250,9 @@ class Contents:
         self,
         word: np.uint64,
     ) -> str:
-        """Describe the rank and part whose contribution a word is; empty if it is none."""
+        """Describe the rank and part of the input with this word, such as `rank 1, part 0`; empty
+        if none.
+        """
         matches = np.flatnonzero(self.words == word)
         if not len(matches):
             return ""
@@ -245,7 +262,10 @@ class Contents:
 
 
 def contents_of(memory: PlanMemory) -> Contents:
-    """Draw a random word for every input cell, and compute the expected outputs."""
+    """Draw a random word for every input cell (fixed seed), and compute the expected outputs.
+
+    A sum is the sum of its words modulo 2^64. No outputs if the collective has no expected result.
+    """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)
     promised = memory.collective.postcondition()

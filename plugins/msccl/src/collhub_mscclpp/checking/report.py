@@ -70,7 +70,10 @@ class PlanFindings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add a finding about an operation, by default an error."""
+        """Add a finding about an operation, by default an error, with its rank as location.
+
+        `row`: of the operation; `cure`: how to fix it.
+        """
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
         # Plans are often one long line, so a rank is more useful than a line number.
         location = Location(self.plan.file, rank=rank)
@@ -114,7 +117,10 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error about an operation that the executor refuses or that overruns its tables."""
+        """Add an error about an operation that the executor refuses or that overruns its tables.
+
+        Marks the plan as not loadable.
+        """
         # Errors that the loader reports and errors that it misses are equally severe for users.
         self.breaks_loading = True
         self.at(code, row, message, cure)
@@ -126,7 +132,10 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error about a rank that the executor refuses or that overruns its tables."""
+        """Add an error about a rank that the executor refuses or that overruns its tables.
+
+        Marks the plan as not loadable.
+        """
         self.breaks_loading = True
         self.on_rank(code, rank, message, cure)
 
@@ -156,7 +165,11 @@ class Story:
         result: LaunchResult,
         number: int,
     ) -> None:
-        """Add the findings of launch `number`, from 0: deadlocks, races, wrong contents."""
+        """Add the findings of launch `number`, from 0: deadlocks, races, wrong contents.
+
+        Events that an earlier launch had too are not repeated. Contents are not reported for a
+        launch that does not end.
+        """
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"
             self._findings.at("deadlock", row, message, "see what its partner waits for")
@@ -173,7 +186,6 @@ class Story:
                 self._findings.warn_at("unflushed-put", race.other, message, _FLUSH_CURE)
         # Outputs are incomplete if the launch does not end.
         if not len(result.blocked):
-            # Report outputs that differ from the expected result.
             contents = self._execution.contents
             cells = self._execution.memory.cells_per_chunk
             for row in np.flatnonzero(result.wrong).tolist():
@@ -186,6 +198,7 @@ class Story:
                 self._findings.on_rank("wrong-output", rank, message, cure)
 
     def _is_new(self, *key: int) -> bool:
+        """Whether the event with this key is seen for the first time; records it."""
         is_new = key not in self._told
         self._told.add(key)
         return is_new
@@ -194,6 +207,7 @@ class Story:
         self,
         race: Race,
     ) -> None:
+        """Add a race as an error of the rank of its later operation, or of the host."""
         first, second = (self._party(race, row) for row in (race.other, race.operation))
         between = f"in launch {race.launch + 1}"
         if race.launch != race.other_launch:
@@ -221,7 +235,9 @@ class Story:
         self,
         cell: int,
     ) -> str:
-        """Describe a cell by chunk, buffer and rank, or a counter (negative number) by its name."""
+        """Describe a cell by chunk, buffer and rank, or a counter (given as -1 - number) by its
+        name.
+        """
         if cell < 0:
             return self._execution.counters.names[-1 - cell]
         memory = self._execution.memory

@@ -31,7 +31,8 @@ def check_header(
 ) -> None:
     """Report chunk counts of 0 or that contradict the collective, and channels of a rank to itself.
 
-    The executor divides by chunk counts. An unknown collective gives a note.
+    The executor divides by chunk counts. An unknown collective gives a note. Also checks that ranks
+    list their common switch groups equally.
     """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
@@ -53,7 +54,7 @@ def check_header(
 
 
 def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
-    """Report pairs of ranks whose lists of common switch groups differ.
+    """Report pairs of ranks whose lists of common switch groups differ in content or order.
 
     The executor sets up one channel after another and waits for all members of each
     (`setupConnections` of `executor.cc`).
@@ -86,9 +87,10 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
 
 
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:
-    """Report unknown names, different sizes and ranges outside their buffers.
+    """Report unknown names, different sizes, wrong groups and channels, and ranges outside their
+    buffers.
 
-    Returns whether the plan can be simulated, that is whether none was found.
+    Returns whether the plan can be simulated, that is whether none was reported.
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
@@ -97,7 +99,7 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)
     is_whole &= _check_groups(plan, findings)
-    # Check that destination k of a port operation has a channel k; return whether all have.
+    # Destination k of a port operation uses channel k.
     table, operands = plan.operations, plan.operands
     is_port = table.channel_type == _PORT
     targets = np.bincount(operands.operation[operands.is_dst == 1], minlength=len(table))
@@ -112,7 +114,11 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
-    """Check that the ranges of every move have equal sizes; return whether they do."""
+    """Report ranges that belong together but have different sizes; return whether there are none.
+
+    All ranges of an operation belong together, or those of each position for operations that treat
+    positions separately.
+    """
     operands = plan.operands
     is_right = True
     keys: dict[tuple[int, int], int] = {}
@@ -137,9 +143,8 @@ def _check_bounds(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Check that all ranges, as the executor resolves them, are within their buffers.
-
-    Returns whether they are.
+    """Report ranges that, as the executor resolves them, exceed their buffers; return whether none
+    does.
     """
     operands = plan.operands
     sizes = np.asarray(
@@ -164,7 +169,9 @@ def _check_groups(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Check that every rank that uses a switch channel is in its group; return whether it is."""
+    """Report ranks that use a switch channel but are not in its group; return whether there are
+    none.
+    """
     operands = plan.operands
     is_right = True
     executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -179,7 +186,7 @@ def _check_groups(
 
 
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
-    """Report ranges for which the executor computes a wrong address in place.
+    """Report ranges for which the executor computes a wrong address in place, once per operation.
 
     In place, the smaller buffer is a part of the larger one, at a different offset on every rank.
     The executor adds the *local* offset to the start of the remote allocation, and proxies read
@@ -213,7 +220,7 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 
 
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
-    """Check that ranks that write to each other's double scratch have equal sizes of it.
+    """Report ranks that write to each other's double scratch but have different sizes of it.
 
     In every second launch a sender adds half of its *local* scratch to the remote address. Returns
     whether the sizes are equal.
@@ -226,19 +233,17 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != executing_rank)
     pairs = np.unique(np.stack([executing_rank, owner], axis=1)[is_far], axis=0)
     is_right = True
-    # List the connected components of the ranks under the pairs, in ascending order.
+    # Connected components of the ranks under the pairs, numbered by their lowest rank.
     group = list(range(plan.num_ranks))
     for first, second in pairs.tolist():
         low, high = sorted((group[first], group[second]))
         if low != high:
             group = [low if number == high else number for number in group]
-    for ranks in [
-        [rank for rank in range(plan.num_ranks) if group[rank] == number]
-        for number in sorted(set(group))
-    ]:
+    for number in sorted(set(group)):
         by_size: dict[int, list[int]] = {}
-        for rank in ranks:
-            by_size.setdefault(plan.gpus[rank].scratch_chunks, []).append(rank)
+        for rank in range(plan.num_ranks):
+            if group[rank] == number:
+                by_size.setdefault(plan.gpus[rank].scratch_chunks, []).append(rank)
         if len(by_size) > 1:
             sizes = ", ".join(
                 f"{size} on {'ranks' if len(members) > 1 else 'rank'} {format_ranks(members)}"
@@ -261,7 +266,8 @@ def check_counters(
 ) -> None:
     """Report counters that a launch does not leave at their initial value.
 
-    Increments and takes are balanced separately for each kind of pipeline.
+    Increments and takes are balanced separately for each kind of pipeline (bytes and chunks of a
+    slice), whose operations are repeated.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.
@@ -290,6 +296,10 @@ def _report_balance(
     row: int,
     findings: PlanFindings,
 ) -> None:
+    """Report a counter with unequal numbers of increments and takes; `row`: its first operation.
+
+    `of_unit`: increments minus takes, by kind of pipeline.
+    """
     total = sum(of_unit.values())
     if total:
         kind = "raised more often than awaited" if total > 0 else "awaited more often than raised"
@@ -304,7 +314,10 @@ def check_barriers(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report barriers with a wrong number of thread blocks, or that blocks use unequally often."""
+    """Report barriers with a wrong number of thread blocks, or that blocks use unequally often.
+
+    Uses of one barrier must declare one number of blocks.
+    """
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}
     first: dict[tuple[int, int], int] = {}
