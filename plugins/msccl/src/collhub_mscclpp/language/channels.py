@@ -83,7 +83,7 @@ class _Channel:
         )
 
     def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
-        """Record a signal, wait or flush."""
+        """Record a signal, wait or flush of thread block `tb`."""
         channels = [self.channel_id]
         recorded = Recorded(name, self.src_rank, self.channel_type, channels, sync=sync)
         current_program().record(tb, recorded)
@@ -97,7 +97,10 @@ class _Channel:
         group: ThreadBlockGroup | None,
         reduce_op: str = "",
     ) -> None:
-        """Record an operation on data. Raises `RuntimeError` for chunks of different sizes."""
+        """Record an operation on data for a thread block or for each block of a group.
+
+        Raises `RuntimeError` for chunks of different sizes, or without thread block.
+        """
         sizes = [chunk.size for chunk in (*src, *dst)]
         # The package does not compare all sizes; the executor would read outside the chunk.
         if len(set(sizes)) > 1:
@@ -107,7 +110,7 @@ class _Channel:
             current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
     def _check_local(self, chunk: Chunk) -> Chunk:
-        """Return the chunk. Raises `RuntimeError` unless it belongs to the local rank."""
+        """Return the chunk unchanged. Raises `RuntimeError` unless it belongs to the local rank."""
         if chunk.rank != self.src_rank:
             raise RuntimeError(
                 f"a local chunk of rank {chunk.rank} on a channel from rank {self.src_rank}"
@@ -115,7 +118,10 @@ class _Channel:
         return chunk
 
     def _to_remote(self, chunk: Chunk) -> RemoteRange:
-        """Return the chunk as a remote range. Raises `RuntimeError` for another rank."""
+        """Return the chunk as a remote range.
+
+        Raises `RuntimeError` unless it belongs to the channel's remote rank.
+        """
         if chunk.rank != self.dst_rank:
             raise RuntimeError(
                 f"a remote chunk of rank {chunk.rank} on a channel to rank {self.dst_rank}"
@@ -143,7 +149,10 @@ class MemoryChannel(_Channel):
         local_dst_chunk: Chunk | None = None,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Add chunks of the remote rank to a local chunk; the sum replaces it by default."""
+        """Record a sum of a local chunk and chunks of the remote rank.
+
+        The sum is written to `local_dst_chunk`; by default it replaces the local chunk.
+        """
         target = local_dst_chunk or local_src_chunk
         src = [self._check_local(local_src_chunk), *map(self._to_remote, remote_src_chunks)]
         self._move("rre", src, [self._check_local(target)], tb, tb_group, reduce_op.value)
@@ -205,7 +214,9 @@ class SwitchChannelAtRank:
         tb: int,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Add a range over all ranks; the executor requires a broadcast of the result after it."""
+        """Record a sum of a range over all ranks; the executor requires a broadcast of the result
+        after it.
+        """
         src = [self._build_range(buffer_offset, size)]
         self._record("glre", src, [dst_chunk], tb, reduce_op.value)
 
@@ -223,7 +234,10 @@ class SwitchChannelAtRank:
     def _record(
         self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int, reduce_op: str = ""
     ) -> None:
-        """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
+        """Record an operation of the switch channel for thread block `tb`.
+
+        Raises `RuntimeError` for chunks of other ranks or of different sizes.
+        """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.src_rank} with {chunk}")
@@ -287,7 +301,7 @@ class Rank:
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
         packet: bool = False,
     ) -> None:
-        """Add chunks to `src_chunk`, and write the sum to `dst_chunk` (default: `src_chunk`).
+        """Record a sum of chunks and `src_chunk`, written to `dst_chunk` (default: `src_chunk`).
 
         `packet`: the other chunks are packets in the scratch; `src_chunk` is always plain data.
         """
@@ -296,7 +310,10 @@ class Rank:
         self._move(name, src, dst, tb, tb_group, reduce_op.value)
 
     def barrier(self, tb_list: Sequence[int]) -> None:
-        """Let thread blocks wait for each other. For a single block: a barrier of its threads."""
+        """Record that thread blocks wait for each other; for one block, a barrier of its threads.
+
+        Raises `RuntimeError` for no thread block.
+        """
         blocks = tuple(tb_list)
         # The executor would wait for ever.
         if not blocks:
@@ -318,7 +335,10 @@ class Rank:
         group: ThreadBlockGroup | None,
         reduce_op: str = "",
     ) -> None:
-        """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
+        """Record an operation within the rank for a thread block or for each block of a group.
+
+        Raises `RuntimeError` for chunks of other ranks or of different sizes.
+        """
         for chunk in (*src, *dst):
             is_elsewhere = chunk.rank != self.rank
             if is_elsewhere or chunk.size != src[0].size:

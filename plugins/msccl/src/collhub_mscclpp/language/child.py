@@ -64,7 +64,7 @@ def has_package() -> bool:
 
 
 def install() -> None:
-    """Register our language in `sys.modules` under the names of the package's modules."""
+    """Insert our language into `sys.modules` under the names of the package's modules."""
     exported = {name: getattr(language, name) for name in language.__all__}
     for name in _MODULES:
         module = ModuleType(name, language.__doc__)
@@ -90,7 +90,10 @@ class _PlanLanguage:
         self._plans: dict[int, str] = {}
 
     def prepare(self, file: str) -> None:
-        """Observe the programs of the package if it is installed, else of our implementation."""
+        """Record the programs of the package if it is installed, else of our implementation.
+
+        Without the package, our implementation becomes importable under its name.
+        """
         self._file = file
         self._uses_package = has_package()
         program_class: Any = CollectiveProgram
@@ -101,7 +104,9 @@ class _PlanLanguage:
         self._watch(program_class)
 
     def _watch(self, kind: Any) -> None:
-        """Wrap a program class so that its programs and their plans are recorded."""
+        """Replace two methods of a program class, so that its programs and their plans are
+        recorded.
+        """
         enter, to_json = kind.__enter__, kind.to_json
 
         def enter_recorded(program: Any) -> Any:
@@ -123,9 +128,10 @@ class _PlanLanguage:
         return self._programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Report the plan of the chosen program, its line and the package's known defects.
+        """Report the plan of the chosen program, its line and the package's known defects in it.
 
-        Without a choice there must be exactly one program; else the report is an error.
+        Without a choice there must be exactly one program; else the report is an error. If the
+        package made the plan, no defects are listed, because the check of the plan detects them.
         """
         del namespace, end
         names = [str(program.name) for program in self._programs]
@@ -150,7 +156,9 @@ class _PlanLanguage:
 
 
 def main() -> None:
-    """Run the job that is given on standard input."""
+    """Read a job from standard input, execute its program, and write the report to standard
+    output.
+    """
     run_job(_PlanLanguage())
 
 
@@ -162,7 +170,8 @@ def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """Describe the package's defects in a program, the first of each kind for every rank.
+    """Yield descriptions of the package's defects in a program, the first of each kind for every
+    rank.
 
     `earlier`: programs of the same process before it.
     """
@@ -182,13 +191,11 @@ def _find_barrier_defects(
 ) -> Iterator[str]:
     """Yield one text if the program and earlier programs of the process both have barriers.
 
-    The package continues the numbers of the earlier ones. The text also says if they exceed the
-    executor's limit.
+    The package continues the numbers of the earlier ones. The text also says whether they exceed
+    the executor's limit of 16.
     """
-    count, before = (
-        _count_barriers(program),
-        sum(_count_barriers(program_before) for program_before in earlier),
-    )
+    count = _count_barriers(program)
+    before = sum(map(_count_barriers, earlier))
     if count and before:
         is_over = before + count > _MAX_BARRIERS
         more = f", beyond the {_MAX_BARRIERS} of the executor" if is_over else ""
@@ -206,7 +213,7 @@ def _count_barriers(program: CollectiveProgram) -> int:
 def _find_block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for the operations of a thread block and its pipelines."""
+    """Yield (kind of defect, text) for the operations of a thread block, then of its pipelines."""
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
     lowered = insert_requested_barriers(fused)
     if program.auto_sync:
@@ -229,20 +236,23 @@ def _find_list_defects(
     fused: Sequence[Recorded],
     lowered: Sequence[Recorded],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the defects of one list of operations: as recorded, fused, and with barriers."""
+    """Yield (kind of defect, text) for one list of operations: as recorded, fused, and with
+    barriers.
+
+    Fused operations that exceed the executor's tables, fused sums that read their own result, and a
+    missing barrier between dependent operations.
+    """
     # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)
     for operation in fused:
         yield from _find_operation_defects(operation, program.instances)
         if exceeds_tables(operation) and not is_long:
-            # Describe a fused operation that exceeds the executor's tables.
             ranges = max(len(operation.src), len(operation.dst))
             channels = len(operation.channels) if lists_channels(operation) else 0
             text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
             limits = f"{MAX_CHANNELS}, {MAX_RANGES} and {MAX_SEMAPHORES}"
-            counts = (
-                f"and {len(operation.semaphores)} semaphores there, and executors have room for"
-            )
+            semaphores = len(operation.semaphores)
+            counts = f"and {semaphores} semaphores there, and executors have room for"
             yield "size", f"{text} {counts} {limits}: {_SEPARATE}"
     if program.instr_fusion:
         # The package fuses sums even if the second one adds the result of the first.
@@ -260,7 +270,10 @@ def _find_list_defects(
 
 
 def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
-    """Yield the defects of one operation of the package's plan."""
+    """Yield (kind of defect, text) for one operation of the package's plan.
+
+    `instances`: of the program.
+    """
     name = operation.name
     if name == "glres" and operation.src[0].index != operation.dst[0].index:
         summed, stored = operation.src[0].index, operation.dst[0].index

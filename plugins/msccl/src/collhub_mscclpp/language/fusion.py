@@ -42,7 +42,7 @@ def lists_channels(operation: Recorded) -> bool:
 
 
 def exceeds_tables(operation: Recorded) -> bool:
-    """Whether the operation exceeds the executor's tables for one operation."""
+    """Whether the operation has more than 8 channels, 10 ranges on one side, or 16 semaphores."""
     channels = len(operation.channels) if lists_channels(operation) else 0
     ranges = max(len(operation.src), len(operation.dst))
     is_long = channels > MAX_CHANNELS or ranges > MAX_RANGES
@@ -50,13 +50,19 @@ def exceeds_tables(operation: Recorded) -> bool:
 
 
 def mixes_sources(operation: Recorded) -> bool:
-    """Whether a put reads several buffers; the executor reads all sources from the first one."""
+    """Whether a put on a memory channel reads several buffers.
+
+    The executor reads all sources from the first one.
+    """
     is_put = operation.name in ("put", "ppkt") and operation.channel_type == "memory"
     return is_put and len({chunk.buffer for chunk in operation.src}) > 1
 
 
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
-    """Fuse each operation with the last one of the result by `join`, or append it."""
+    """Fuse each operation with the last one of the result by `join`, or append it.
+
+    Of two adjacent barriers one is dropped. Bodies of pipelines are fused too.
+    """
     fused: list[Recorded] = []
     for operation in recorded:
         joined = join(fused[-1], operation) if fused else None
@@ -74,7 +80,10 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
 
 
 def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Return both operations with one barrier between them if each has one there."""
+    """Return both operations with one barrier between them if each of them has one there.
+
+    The synchronising one gives up its barrier.
+    """
     if first.is_synchronisation and second.starts_with_barrier:
         return replace(first, sync=first.sync & ~SyncType.after), second
     if second.is_synchronisation and first.ends_with_barrier and not first.is_synchronisation:
@@ -83,7 +92,11 @@ def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, R
 
 
 def _join(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two operations by the package's rules; None if no rule applies."""
+    """Fuse two neighbouring operations by the package's rules; None if no rule applies.
+
+    A nop disappears next to an operation with a barrier. Operations for different parts of a group
+    are not fused.
+    """
     if first.name == "nop" and second.name in ("nop", "barrier", "pipeline"):
         return second if second.starts_with_barrier else None
     if first.name in ("barrier", "pipeline"):
@@ -93,7 +106,9 @@ def _join(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two operations; None if no rule applies or the executor would misread the result."""
+    """Fuse two operations by the package's rules; None also if the executor would misread the
+    result.
+    """
     joined = _join(first, second)
     if joined is None or exceeds_tables(joined) or mixes_sources(joined):
         return None
@@ -113,7 +128,10 @@ def reads_sum(first: Recorded, second: Recorded) -> bool:
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse signals, waits or flushes of several channels; a channel is signalled at most once."""
+    """Fuse signals, waits or flushes of several channels of one type.
+
+    None if a channel would be signalled or awaited twice.
+    """
     shared = set(first.channels) & set(second.channels)
     if first.channel_type != second.channel_type or (shared and first.name != "flush"):
         return None
@@ -128,7 +146,9 @@ def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
 
 
 def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse puts or gets of ranges of equal size; channel i transfers range i."""
+    """Fuse puts or gets of ranges of equal size on one type of channel; channel i transfers range
+    i.
+    """
     is_equal = first.channel_type == second.channel_type and first.src[0].size == second.src[0].size
     if not is_equal:
         return None
@@ -138,13 +158,15 @@ def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_forwards(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse operations that forward the packets of one range to several ranks."""
+    """Fuse operations that forward the packets of one range to several ranks; None for other
+    ranges.
+    """
     is_same = first.channel_type == second.channel_type and list(first.src) == list(second.src)
     return _merge_channels(first, second, dst=[*first.dst, *second.dst]) if is_same else None
 
 
 def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse sums with the same first operand and the same result."""
+    """Fuse sums with the same first operand, result and operator; None for other sums."""
     is_same = list(first.dst) == list(second.dst) and first.src[0] == second.src[0]
     if not is_same or first.reduce_op != second.reduce_op:
         return None
@@ -152,7 +174,9 @@ def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _send_sum(name: str) -> _Join:
-    """Build the rule that fuses a sum with a put of its result into operation `name`."""
+    """Return the rule that fuses a sum with a put of its result, over memory, into operation
+    `name`.
+    """
 
     def rule(first: Recorded, second: Recorded) -> Recorded | None:
         if second.channel_type != "memory" or second.src[0] != first.dst[0]:
@@ -164,7 +188,10 @@ def _send_sum(name: str) -> _Join:
 
 
 def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum with the forwarding of the packet copy of its result in the local scratch."""
+    """Fuse a sum with the forwarding of the packet copy of its result in the local scratch.
+
+    None if the second operation forwards other data, or not over a memory channel.
+    """
     if second.channel_type != "memory" or second.src[0] != first.dst[1]:
         return None
     dst = [*first.dst, *second.dst]
@@ -172,14 +199,19 @@ def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum of packets with the copy of its result to the local scratch as packets."""
+    """Fuse a sum of packets with the copy of its result to the local scratch as packets.
+
+    None if the second operation copies other data.
+    """
     if second.src[0] != first.dst[0]:
         return None
     return replace(first, name="recpkt", dst=[*first.dst, *second.dst])
 
 
 def _broadcast_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum through a switch with the broadcast of its result by the same channel."""
+    """Fuse a sum through a switch with the broadcast of its result by the same channel; else
+    None.
+    """
     is_same = list(first.channels) == list(second.channels) and list(first.dst) == list(second.src)
     return replace(first, name="glres", dst=second.dst) if is_same else None
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def build_document(program: CollectiveProgram) -> dict[str, Any]:
-    """Build the plan as a JSON document; instances are interleaved.
+    """Build the plan of a program as a JSON document; instances are interleaved.
 
-    For instance `n` of `k`, a range of `s` chunks that starts at chunk `i` starts at chunk
-    `i k + n s`. The plan has `k` times as many thread blocks, channels, semaphores and barriers.
+    For instance `n` of `k`, a range of `s` chunks that starts at chunk `i` starts at chunk `i k + n
+    s`. The plan has `k` times as many thread blocks, channels, semaphores and barriers.
     """
     return {
         "name": program.name,
@@ -57,7 +57,9 @@ class _Gpu:
         self._remote = {key: number for number, key in enumerate(program.remote[rank])}
 
     def build(self) -> dict[str, Any]:
-        """Build the rank; thread blocks that the program leaves out are empty."""
+        """Build the JSON object of the rank; numbers of thread blocks that the program leaves out
+        are empty.
+        """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
         # Ids are positions, so numbers that a program leaves out need empty blocks.
@@ -88,7 +90,9 @@ class _Gpu:
         }
 
     def _build_channels(self) -> Iterator[dict[str, Any]]:
-        """Yield the rank's channels by type, in the order of the first channel of each type."""
+        """Yield the rank's channels by type, in the order of the first channel of each type; then
+        switches.
+        """
         channels = self.program.channels[self._rank]
         for kind in dict.fromkeys(kind for kind, _ in channels):
             # Copies of a channel are adjacent on both ranks, so the j-th is paired with the j-th.
@@ -112,7 +116,10 @@ class _Gpu:
 
 
 def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Fuse the operations of a thread block and insert its barriers."""
+    """Fuse the operations of a thread block (if enabled) and insert its barriers.
+
+    Requested barriers always; those that data needs if `auto_sync` is set.
+    """
     operations = insert_requested_barriers(fuse(recorded) if program.instr_fusion else recorded)
     if program.auto_sync:
         operations = insert_data_barriers(operations, program.locate)
@@ -146,7 +153,9 @@ class _Block:
         }
 
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
-        """Build one operation; its channels and buffers are numbered within the block."""
+        """Build the JSON object of one operation; its channels and buffers are numbered within the
+        block.
+        """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels
         ]
@@ -187,12 +196,15 @@ class _Block:
         return chunk.index * self._gpu.copies + self._copy * chunk.size
 
     def _find_channel(self, kind: str, ordinal: int) -> int:
-        """Return the position of a channel in the block's list, and append it at its first use."""
+        """Return the position of a channel in the block's list; appends it at its first use."""
         known = self._channels.setdefault(kind, {})
         return known.setdefault(self._to_instance_number(ordinal), len(known))
 
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
-        """Build a range of this instance: local, remote or of a switch channel."""
+        """Build the JSON object of a range of this instance: local, remote or of a switch channel.
+
+        A remote buffer is appended to the block's list at its first use.
+        """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
             return {
@@ -243,7 +255,11 @@ def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
 
 
 def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list[Recorded]:
-    """Insert a nop between operations that access the same data if one of them writes it."""
+    """Insert a nop before each operation that depends on one since the last barrier, also in
+    pipelines.
+
+    Two operations are dependent if one writes local plain data that the other one accesses.
+    """
     inserted: list[Recorded] = []
     since_barrier: list[Recorded] = []
     for operation in operations:
@@ -288,7 +304,10 @@ def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Reco
 def find_missing_barrier(
     operations: Sequence[Recorded], locate: Locate
 ) -> tuple[Recorded, Recorded] | None:
-    """Find the first two dependent operations without a barrier in between, or return None."""
+    """Find the first two dependent operations without a barrier in between; None if there are none.
+
+    Bodies of pipelines are not examined separately.
+    """
     since_barrier: list[Recorded] = []
     for operation in operations:
         if operation.name in BLOCK_BARRIERS:
@@ -310,9 +329,9 @@ def are_dependent(first: Recorded, second: Recorded, locate: Locate) -> bool:
 
 
 def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the local ranges of plain data and whether they are written.
+    """Yield the local ranges of plain data of an operation and whether they are written.
 
-    Packets are omitted: their flags order reads after writes.
+    Also those of a pipeline's body. Packets are omitted: their flags order reads after writes.
     """
     for inner in operation.body:
         yield from _list_accesses(inner)
@@ -325,7 +344,9 @@ def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
 
 
 def _list_tracked_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the accesses that the package tracks, in its order."""
+    """Yield the accesses that the package tracks, in its order: see
+    `insert_data_barriers_as_package`.
+    """
     for inner in operation.body:
         yield from _list_tracked_accesses(inner)
     if operation.channel_type == "switch":

@@ -36,7 +36,7 @@ class Collective:
         return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
-        """Create the input and output buffers of every rank."""
+        """Create the input and output buffers of every rank, by buffer type."""
         input_chunks, output_chunks = self.counts()
         return [
             {
@@ -193,14 +193,16 @@ class CollectiveProgram:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
 
     def allocate_scratch(self, rank: int, size: int) -> int:
-        """Allocate `size` chunks of scratch of a rank and return the first one."""
+        """Allocate `size` further chunks of scratch of a rank, and return the first one."""
         self.check_rank(rank)
         first = self.scratch[rank]
         self.scratch[rank] = first + size
         return first
 
     def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
-        """Create a channel and return its ordinal among those of its type on the rank."""
+        """Create a channel to a peer, and return its ordinal among those of its type on the
+        rank.
+        """
         self.check_rank(rank)
         self.check_rank(peer)
         ordinal = sum(kind == channel_type for kind, _ in self.channels[rank])
@@ -208,14 +210,16 @@ class CollectiveProgram:
         return ordinal
 
     def add_switch_channel(self, rank: int, buffer_type: BufferType, group: tuple[int, ...]) -> int:
-        """Create a switch channel and return its ordinal among those of the rank."""
+        """Create a switch channel, and return its ordinal among those of the rank."""
         self.check_rank(rank)
         known = self.switches[rank]
         known.append((buffer_type, group))
         return len(known) - 1
 
     def add_semaphore(self, rank: int, value: int) -> int:
-        """Create a semaphore and return its ordinal among those of the rank."""
+        """Create a semaphore with an initial value, and return its ordinal among those of the
+        rank.
+        """
         self.check_rank(rank)
         known = self.semaphores[rank]
         known.append(value)
@@ -236,12 +240,18 @@ class CollectiveProgram:
         return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
     def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
-        """Return the number of the barrier of these thread blocks; another order is another one."""
+        """Return the number of the barrier of these thread blocks on a rank.
+
+        It is numbered at its first use; the same blocks in another order have another barrier.
+        """
         known = self.barriers[rank]
         return known.setdefault(blocks, len(known))
 
     def record(self, tb: int, operation: Recorded) -> None:
-        """Append an operation to a thread block, or to its body of the current pipeline."""
+        """Append an operation to a thread block, or to its body of the current pipeline.
+
+        Also records which types of channels access which remote buffers.
+        """
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):
             if isinstance(chunk, RemoteRange):
@@ -265,13 +275,17 @@ class CollectiveProgram:
         return self._bodies[key].body
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
-        """Record into a pipeline from now on. Raises `RuntimeError` within another pipeline."""
+        """Record operations into a pipeline from now on. Raises `RuntimeError` within another
+        pipeline.
+
+        `loop`: bytes of a slice, and number of chunks.
+        """
         if self._loop is not None:
             raise RuntimeError("a pipeline within a pipeline")
         self._loop = loop
 
     def end_loop(self) -> None:
-        """End the pipeline: record into thread blocks again."""
+        """End the pipeline: operations are recorded into thread blocks again."""
         self._loop = None
         self._bodies = {}
 

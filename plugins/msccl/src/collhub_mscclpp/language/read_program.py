@@ -60,7 +60,7 @@ _PACKAGES = ("mscclpp", "collhub_mscclpp")
 
 
 def read(source: Source, options: SourceProgramOptions) -> Algorithm:
-    """Execute the program in a separate process and read its plan.
+    """Execute a program of MSCCL++ in a separate process and read its plan as an algorithm.
 
     It runs with the package `mscclpp` if that is installed, else with our implementation. Warnings
     about the plan go to `source.report`; without the package, so do the package's known defects in

@@ -18,7 +18,7 @@ _CURRENT: ContextVar[CollectiveProgram | None] = ContextVar("mscclpp_program", d
 
 
 def current_program() -> CollectiveProgram:
-    """Return the program whose `with` block is executed. Raises `RuntimeError` outside one."""
+    """Return the program whose `with` block is executed. Raises `RuntimeError` outside of one."""
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("is used outside of `with CollectiveProgram(...)`")
@@ -73,7 +73,10 @@ class BaseBuffer:
         self.size = offset + size
 
     def __getitem__(self, key: slice) -> Chunk:
-        """Select a range of chunks. Raises `ValueError` for a range outside the buffer."""
+        """Select chunks `key.start` to `key.stop - 1`; a missing bound is that of the buffer.
+
+        Raises `ValueError` for a range outside of the buffer, or a step other than 1.
+        """
         length = self.size - self.offset
         start = 0 if key.start is None else key.start
         stop = length if key.stop is None else key.stop

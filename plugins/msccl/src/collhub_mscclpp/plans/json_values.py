@@ -70,7 +70,11 @@ class JsonValue:
         key: str,
         cure: str = "",
     ) -> JsonValue:
-        """Return a required member. Raises `InputError` if the value is no object or lacks it."""
+        """Return a required member. Raises `InputError` if the value is no object or lacks the
+        member.
+
+        `cure`: how to add it.
+        """
         if not isinstance(self.value, dict):
             raise self._report_expected("an object")
         if key not in self.value:
@@ -91,7 +95,9 @@ class JsonValue:
         maximum: int,
         cure: str = "",
     ) -> int:
-        """Return an integer in `minimum..maximum`. Raises `InputError` for any other value."""
+        """Return an integer in `minimum..maximum`. Raises `InputError` for any other value, also a
+        boolean.
+        """
         value = self.value
         # In Python, True and False are integers.
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -127,7 +133,10 @@ _OLD_OPERATION_KEYS = ("i_cids", "o_cids", "i_buff", "o_buff", "srcs", "dsts")
 
 
 def refuse_old_rank(gpu: JsonValue) -> None:
-    """Raise `InputError` for a rank in the format of older releases."""
+    """Raise `InputError` for a rank in the plan format before July 2025.
+
+    It has members of that format, or no `remote_buffers`.
+    """
     for key in _OLD_GPU_KEYS:
         if gpu.has(key):
             raise _describe_refusal(gpu, f"{key!r} is a member of the plan format before July 2025")
@@ -138,7 +147,7 @@ def refuse_old_rank(gpu: JsonValue) -> None:
 
 
 def refuse_old_operation(operation: JsonValue) -> None:
-    """Raise `InputError` for an operation in the format of older releases."""
+    """Raise `InputError` for an operation with members of the plan format before July 2025."""
     for key in _OLD_OPERATION_KEYS:
         if operation.has(key):
             message = f"{key!r} is a member of operations of the plan format before July 2025"

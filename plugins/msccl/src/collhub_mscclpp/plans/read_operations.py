@@ -41,7 +41,9 @@ class OperationReader:
         self,
         attempt: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`attempt`: runs the parser of one operation and records its errors."""
+        """Prepare empty columns. `attempt`: runs the parser of one operation and records its
+        errors.
+        """
         self._attempt = attempt
         self._operations: dict[str, list[int]] = {
             name: [] for name in _list_columns(OperationTable)
@@ -84,11 +86,15 @@ class OperationReader:
         ops: JsonValue,
         context: _Context,
     ) -> None:
+        """Add the operations of a list; errors in one do not hide those in others."""
         for position, operation in enumerate(ops.items()):
             self._attempt(partial(self._read, operation, position, context))
 
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
-        """Add one operation, and the operations within it if it is a pipeline."""
+        """Add one operation, and the operations within it if it is a pipeline.
+
+        An unknown name is recorded. Raises `InputError` for defects of its members.
+        """
         refuse_old_operation(value)
         name = value.member("name").text()
         row = len(self._operations["block"])
@@ -109,7 +115,7 @@ class OperationReader:
         if operation is None:
             self._unknown[row] = name
             return
-        for item in _items(value, operation, context):
+        for item in _read_items(value, operation, context):
             self._items["operation"].append(row)
             self._items["item"].append(item)
         self._read_operands(value, operation, row, context)
@@ -124,7 +130,10 @@ class OperationReader:
         row: int,
         context: _Context,
     ) -> None:
-        """Add the ranges of a data operation."""
+        """Add the ranges of a data operation; no effect for other operations.
+
+        Raises `InputError` for a wrong number of ranges.
+        """
         if operation.role is not Role.DATA:
             return
         lengths = []
@@ -202,6 +211,7 @@ def _read_barrier(
     value: JsonValue,
     operation: Operation | None,
 ) -> dict[str, int]:
+    """Read number and thread blocks of a barrier; -1 for other operations."""
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}
     return {
@@ -215,6 +225,10 @@ def _read_slices(
     operation: Operation | None,
     context: _Context,
 ) -> dict[str, int]:
+    """Read bytes and chunks of a slice of a pipeline; 0 for other operations.
+
+    Raises `InputError` for a pipeline within a pipeline.
+    """
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}
     if context.pipeline >= 0:
@@ -226,12 +240,15 @@ def _read_slices(
     }
 
 
-def _items(
+def _read_items(
     value: JsonValue,
     operation: Operation,
     context: _Context,
 ) -> list[int]:
-    """Read the ids of semaphores, or the rank-level ids of channels; empty if not needed."""
+    """Read the ids of semaphores, or the rank-level ids of channels; empty for other operations.
+
+    Data operations use channel ids only on port channels. Raises `InputError` for unknown ids.
+    """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)
         cure = f"the rank has {count} semaphores"
@@ -251,9 +268,10 @@ def _items(
 
 
 def _count_flushed(value: JsonValue, operation: Operation | None, context: _Context) -> int:
-    """Count the entries of dst_buff of a flush: the executor waits for that many of its channels.
+    """Count the entries of dst_buff of a flush, which is how many of its channels the executor
+    awaits.
 
-    The loader resolves their ranges, although a flush does not use them.
+    0 for other operations. The loader resolves the ranges, although a flush does not use them.
     """
     if operation is None or operation.role is not Role.FLUSH or not value.has("dst_buff"):
         return 0
@@ -270,7 +288,10 @@ def _read_operand(
     operation: JsonValue,
     context: _Context,
 ) -> dict[str, int]:
-    """Read one range: its buffer, first chunk and number of chunks, with references resolved."""
+    """Read one range: its buffer, first chunk and number of chunks, with references resolved.
+
+    `operation`: gives the channel type of a remote range.
+    """
     key = entry.member(_SCOPE_KEYS[scope])
     chunks = {
         "index": entry.member("index").integer(0, MAX_CHUNKS),

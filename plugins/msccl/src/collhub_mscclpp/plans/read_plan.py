@@ -57,7 +57,10 @@ class _PlanParser:
         self,
         root: JsonValue,
     ) -> Plan:
-        """Parse the plan. Raises `InputError` with all errors."""
+        """Parse the plan. Raises `InputError` with the errors of all members.
+
+        Thread blocks are parsed only if the ranks have no error.
+        """
         header = self._parse_or_note(lambda: _parse_header(root))
         listed = self._parse_or_note(root.member("gpus").items) or []
         if not listed and not self._errors:
@@ -79,7 +82,10 @@ class _PlanParser:
         listed: list[JsonValue],
         gpus: list[Gpu],
     ) -> tuple[list[ThreadBlock], OperationReader]:
-        """Parse the thread blocks of all ranks; the reader contains their operations."""
+        """Parse the thread blocks of all ranks; the reader contains their operations.
+
+        Blocks with errors, which are recorded, are left out.
+        """
         blocks: list[ThreadBlock] = []
         reader = OperationReader(self._parse_or_note)
         for rank, (value, gpu) in enumerate(zip(listed, gpus, strict=True)):
@@ -99,10 +105,12 @@ class _PlanParser:
         position: int,
         gpu: Gpu,
     ) -> ThreadBlock | None:
+        """Parse a thread block without its operations; None after an error, which is recorded."""
+
         def parse() -> ThreadBlock:
             _check_id(value, position, "the thread block")
             value.member("ops").items()
-            # Parse the rank-level ids of the channels of a thread block, by type.
+            # Rank-level ids of the channels, by type.
             ids_by_type: dict[str, list[int]] = {name: [] for name in CHANNEL_TYPES}
             for entry in value.member("channels", "write an empty list").items():
                 kind = entry.member("channel_type").choice(CHANNEL_TYPES)
@@ -120,7 +128,9 @@ class _PlanParser:
         listed: list[JsonValue],
         gpus: list[Gpu],
     ) -> None:
-        """Record errors for peers, group members and buffer owners that are no ranks."""
+        """Record errors for peers, members of groups and owners of buffers that are no ranks of the
+        plan.
+        """
         cure = f"the plan has ranks 0..{len(gpus) - 1}"
         for value, gpu in zip(listed, gpus, strict=True):
             named = [
@@ -142,6 +152,7 @@ class _PlanParser:
             return None
 
     def _note(self, error: InputError) -> None:
+        """Record an error, or count it if there are too many already."""
         # A defective generator repeats its error: further ones are only counted.
         if len(self._errors) < CAP:
             self._errors.extend(error.diagnostics)
@@ -149,6 +160,7 @@ class _PlanParser:
             self._hidden += 1
 
     def _raise_errors(self) -> None:
+        """Raise `InputError` with all recorded errors and the number of further ones, if any."""
         if not self._errors:
             return
         if self._hidden:
@@ -196,7 +208,10 @@ def _check_id(
     position: int,
     noun: str,
 ) -> None:
-    """Raise `InputError` if an id differs from the position; the executor looks up by position."""
+    """Raise `InputError` if an id differs from the position; the executor looks up by position.
+
+    `noun`: of the element, for the message.
+    """
     identifier = value.member("id")
     if identifier.integer(0, MAX_CHUNKS) != position:
         raise identifier.fail(
@@ -205,7 +220,7 @@ def _check_id(
 
 
 def _parse_gpu(value: JsonValue) -> Gpu:
-    """Parse one rank without its thread blocks."""
+    """Parse one rank without its thread blocks. Raises `InputError` for defects of its members."""
     refuse_old_rank(value)
     peers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     groups: list[SwitchGroup] = []
@@ -229,6 +244,10 @@ def _parse_gpu(value: JsonValue) -> Gpu:
 
 
 def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
+    """Yield the groups of a switch channel.
+
+    Raises `InputError` for a wrong size, no ranks or repeated ranks.
+    """
     refuse_old_switch(channel)
     kind = channel.member("buffer_type").choice(BUFFER_TYPES)
     for group in channel.member("rank_groups").items():
@@ -242,6 +261,7 @@ def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
 
 
 def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
+    """Parse a remote buffer with its rank and the channel types that access it."""
     kind = value.member("type").choice(BUFFER_TYPES)
     types = [
         channel_type.choice(_PAIRED)
@@ -252,6 +272,7 @@ def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
 
 
 def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
+    """Parse the initial values of the semaphores of a rank; empty without the member."""
     if not value.has("semaphores"):
         return ()
     listed = value.member("semaphores").items()
@@ -266,7 +287,11 @@ def _parse_buffers_of_block(
     value: JsonValue,
     gpu: Gpu,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Parse the positions in `Gpu.remote_buffers` of a thread block's buffers, by channel type."""
+    """Parse the buffers to which a thread block refers, as positions in `Gpu.remote_buffers`, by
+    type.
+
+    Empty without the member. Raises `InputError` if the channel type does not access the buffer.
+    """
     buffers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):
         return dict.fromkeys(buffers, ())

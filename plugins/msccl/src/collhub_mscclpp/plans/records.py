@@ -63,7 +63,9 @@ class Gpu:
     semaphores: tuple[int, ...]
 
     def channel_count(self, channel_type: str) -> int:
-        """Return the number of rank-level channels of a type."""
+        """Return the number of rank-level channels of a type; for `switch`, the number of
+        groups.
+        """
         if channel_type == "switch":
             return len(self.groups)
         return len(self.peers[channel_type])
@@ -163,7 +165,7 @@ class Plan:
         self,
         row: int,
     ) -> Operation | None:
-        """Return the kind of the operation at a row; None if the executor has no such operation."""
+        """Return the kind of the operation in a row; None if the executor has no such operation."""
         code = int(self.operations.code[row])
         return None if code == UNKNOWN_CODE else KNOWN[code]
 
@@ -171,7 +173,7 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Return the JSON path of an operation."""
+        """Return the JSON path of an operation, such as `$.gpus[0].threadblocks[1].ops[2]`."""
         table = self.operations
         block = self.blocks[int(table.block[row])]
         outer = int(table.pipeline[row])
@@ -273,7 +275,9 @@ class Operation:
         is_dst: bool,
         position: int,
     ) -> Scope:
-        """Return the location of operand `position` of one side."""
+        """Return the location of operand `position` of one side; the first may differ from the
+        others.
+        """
         first, rest = self.dst if is_dst else self.src
         return rest if position else first
 
@@ -283,7 +287,7 @@ class Operation:
         return position >= first
 
     def counts(self, is_dst: bool) -> tuple[int, int]:
-        """Return the minimum and maximum number of operands of one side."""
+        """Return the minimum and maximum number of operands of one side; 99 is no limit."""
         if is_dst:
             return self.least_dst, self.most_dst
         return self.least_src, self.most_src

@@ -28,13 +28,11 @@ class PlanFollower:
         self._counters = counters
         self._places = places.places
         self._moves = _collect_moves(plan, ranges)
-        # List the counters of every operation that has counters.
-        counters_by_operation: dict[int, list[int]] = {}
-        for row, counter in zip(
-            plan.items.operation.tolist(), counters.of_item.tolist(), strict=True
-        ):
-            counters_by_operation.setdefault(row, []).append(counter)
-        self._items = counters_by_operation
+        # By operation: its counters.
+        self._items: dict[int, list[int]] = {}
+        items = zip(plan.items.operation.tolist(), counters.of_item.tolist(), strict=True)
+        for row, counter in items:
+            self._items.setdefault(row, []).append(counter)
         self._rank_of_block = block_ranks(plan).tolist()
         self._blocks_of_rank = np.bincount(self._rank_of_block, minlength=plan.num_ranks).tolist()
         # By thread block: its last step, and steps of its rank that its next step waits for.
@@ -56,14 +54,16 @@ class PlanFollower:
             self._announced[counter].extend([[]] * min(initial, len(plan.operations)))
 
     def follow(self, operation: int) -> None:
-        """Translate the next operation of the launch; `operation` is its row in the plan."""
+        """Translate the next operation of the launch to steps and dependencies.
+
+        `operation`: its row in the plan. An unknown operation has no effect.
+        """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
         if kind is None:
             return
         if kind.role in (Role.WAIT, Role.ACQUIRE):
-            # Let the next step of the block wait for the steps that the awaited
-            # signals announced.
+            # The next step of the block waits for the steps that the awaited signals announced.
             for counter in self._items.get(operation, ()):
                 announced = self._announced[counter]
                 for step in announced.popleft() if announced else ():
@@ -72,8 +72,7 @@ class PlanFollower:
         elif kind.role in (Role.SIGNAL, Role.RELEASE):
             self._follow_signal(operation, block)
         elif kind.role is Role.BARRIER:
-            # Let a thread block that leaves a barrier wait for the earlier steps of
-            # all its users.
+            # A thread block that leaves a barrier waits for the earlier steps of all its users.
             barrier = self._barrier_of[operation]
             if not self._leaving[barrier]:
                 # The first block leaves when all have arrived, so their last steps are known now.
@@ -107,12 +106,17 @@ class PlanFollower:
             self._announced[counter].append(steps)
 
     def _list_predecessors(self, block: int) -> list[int]:
-        """List the steps that precede the next step of the thread block."""
+        """List the steps that precede the next step of the thread block: its last one, and awaited
+        ones.
+        """
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]
 
     def _follow_move(self, operation: int, block: int) -> None:
-        """Add the steps of a data operation: copies, sums and messages."""
+        """Add the steps of a data operation: copies, sums and messages.
+
+        Further destinations of a sum get copies of the first result on the local rank.
+        """
         for cells, sources, targets in self._moves.get(operation, ()):
             from_ranges = [self._places[row] for row in sources]
             to_ranges = [self._places[row] for row in targets]
@@ -133,7 +137,10 @@ class PlanFollower:
         cells: int,
         block: int,
     ) -> None:
-        """Add the steps of a sum of `sources` into `target`, a range of the local rank."""
+        """Add the steps of a sum of `sources` into `target`, a range of the local rank.
+
+        Local operands first, then one message per remote operand.
+        """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]
         remote = [source for source in sources if source.rank != target.rank]
@@ -177,7 +184,10 @@ class PlanFollower:
         block: int,
         operand: Place | None,
     ) -> None:
-        """Add a message that the thread block transfers, to its rank or from it."""
+        """Add a message that the thread block transfers, to its rank or from it.
+
+        The data is added to `operand` if given.
+        """
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
         is_push = source.rank == rank
         # Thread blocks of both ranks may transfer in one direction: each uses a separate channel.
@@ -191,12 +201,10 @@ class PlanFollower:
             self._unannounced[block, target.rank].append(received)
 
     def _order_after_block(self, block: int, steps: list[int]) -> None:
-        """Order steps after the earlier steps of the block and the steps it waited for."""
+        """Order steps after the earlier steps of the block and the steps that it waited for."""
         for step in steps:
-            parents = [
-                step_before for step_before in self._list_predecessors(block) if step_before != step
-            ]
-            self.steps.order(parents, step)
+            predecessors = self._list_predecessors(block)
+            self.steps.order([parent for parent in predecessors if parent != step], step)
             self._pending[block] = []
             self._last[block] = step
 
@@ -205,7 +213,9 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
-    """List (cells, rows of sources, rows of destinations) of the moves of every data operation."""
+    """Return (cells, rows of sources, rows of destinations) of the moves of every data
+    operation.
+    """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()
     columns = (operation, ranges.move.tolist(), ranges.cells.tolist(), ranges.is_dst.tolist())

@@ -44,7 +44,7 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     del options
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
-    # Raise `InputError` for errors that leave the result of the first launch undefined.
+    # Errors that leave the result of the first launch undefined.
     is_followed = report.verdict in (OK, WRONG)
     passed = {*_REPORTED_ELSEWHERE, *(_LATER_LAUNCH_CODES if is_followed else ())}
     errors = [finding for finding in report.errors if finding.code not in passed]
@@ -53,7 +53,6 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     for finding in report.diagnostics:
         if finding.code not in _REPORTED_ELSEWHERE:
             source.report(_to_warning(finding))
-    # Report a note if the plan has operations of switches, which are read as messages.
     names = _count_operations(plan)
     if any(name in names for name in _SWITCH):
         message = "operations of switches are read as messages from and to every rank of the group"
@@ -75,21 +74,28 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def _to_warning(finding: Diagnostic) -> Diagnostic:
-    """Return an error as a warning: it concerns later launches; the first launch is correct."""
+    """Return an error as a warning: it concerns later launches, while the first launch is correct.
+
+    Other findings are returned unchanged.
+    """
     if finding.severity is Severity.ERROR:
         return replace(finding, severity=Severity.WARNING)
     return finding
 
 
 def _count_operations(plan: Plan) -> dict[str, int]:
-    """Count the operations of the plan by name."""
+    """Count the operations of the plan by name, in alphabetical order; unknown ones are left
+    out.
+    """
     rows = range(len(plan.operations))
     kinds = [plan.operation(row) for row in rows]
     return dict(sorted(Counter(kind.name for kind in kinds if kind).items()))
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Collect the members of the plan and the number of operations of each name."""
+    """Collect the header of the plan, the units per chunk, and the number of operations of each
+    name.
+    """
     header = plan.header
     counts: dict[str, Json] = {**_count_operations(plan)}
     return {
@@ -125,10 +131,9 @@ def samples() -> Sequence[Source]:
 
 
 def _build_gpu(rank: int) -> dict[str, object]:
-    """Build one rank: a thread block that receives and one that sends."""
+    """Build the JSON object of one rank: a thread block that receives and one that sends."""
     # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank
-    # Build the operations that put the input into the outputs of both ranks.
     nop: dict[str, object] = {"name": "nop"}
     put: dict[str, object] = {
         "name": "put",
@@ -184,7 +189,6 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    # Imported here, as the work of this plugin is: for the kernels.
-
+    """Read the samples, which executes, and therefore compiles, every kernel."""
     for source in samples():
         read(source, NoOptions())

@@ -39,6 +39,7 @@ def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Locate all ranges of one launch in the buffers of the algorithm.
 
     The scratch of a rank consists of the plain form and then the packet form, each only if used.
+    Halves for alternate launches are left out.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
@@ -84,7 +85,9 @@ class StepList:
         cells: int,
         lane: int,
     ) -> list[int]:
-        """Add a copy within a rank and return its row; none if source and target are equal."""
+        """Add a copy within a rank and return its row; empty if source and target are the same
+        memory.
+        """
         # In place, input and output may share memory, so a copy may be one to itself.
         if source.cell == target.cell:
             return []
@@ -109,7 +112,7 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Add a send and its receive and return both rows; data is added to `operand` if given.
+        """Add a send and its receive, and return both rows; data is added to `operand` if given.
 
         `lanes`: thread blocks of the sending and of the receiving step, -1 for none.
         """
@@ -151,7 +154,7 @@ class StepList:
             self._columns["lane"][step] = lane
 
     def table(self, file: str) -> StepTable:
-        """Build the step table: accesses to the same memory are data dependencies.
+        """Build the step table. Accesses to the same memory are data dependencies.
 
         The order of operations of the plan gives the control dependencies.
         """
@@ -160,7 +163,7 @@ class StepList:
         return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """Find (parents, children) of all steps that access the same memory."""
+        """Find (parents, children) of steps that access the same memory, at least one writing."""
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
@@ -190,6 +193,10 @@ class StepList:
         cells: int,
         **values: int,
     ) -> int:
+        """Append a step and return its row; a side without a range is UNKNOWN.
+
+        `values`: further columns, such as `peer`.
+        """
         row = {
             **COLUMN_DEFAULTS,
             "rank": rank,
