@@ -35,18 +35,17 @@ _ELEMENT_BYTES = (2, 4)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """List the calls that get a plan, by window; sizes are bytes of the full buffer.
+    """List the calls that get a plan from a folder, by window; sizes are bytes of the full buffer.
 
     A window is omitted if the executor would not run one of its plans correctly, or would throw for
-    one of its calls. Errors are reported with the name of the file.
+    one of its calls. Errors are reported to `source.report` with the name of the file. Empty
+    without a valid program that registers plans.
     """
     contents = {part.name: part.load() for part in source.parts}
     plans: dict[str, Plan] = {}
     for name, content in contents.items():
         if name != REGISTER:
             try:
-                # Parse and check a plan. Raises `InputError` for errors and for
-                # unknown collectives.
                 plan = parse_plan(content, name)
                 report = check_plan(plan)
                 if not report.ok:
@@ -83,7 +82,7 @@ def _list_served_calls(
 ) -> Iterator[ServedCalls]:
     """Yield one record per window without defects; its plans are tried in the order of the table.
 
-    Reports defects and the number of calls that were tried.
+    Reports the defects of other windows, and the number of calls that were tried.
     """
     tally: Counter[bool] = Counter()
 
@@ -121,7 +120,7 @@ def _find_row_defects(
     """Yield reasons why the executor throws for a size that a row assigns to its plan.
 
     A plan takes all sizes of the row if its alignment times its chunks divides the row's divisor,
-    and its window contains the row's.
+    and its window contains the row's. Also rows whose plan is missing or is for other calls.
     """
     for row in rows:
         plan = plans.get(row.file)
@@ -148,31 +147,26 @@ def _find_answer_defects(
     rows: Sequence[RegisteredPlan],
     tally: Counter[bool],
 ) -> Iterator[str]:
-    """Yield calls for which the executor throws, at the limits of a window and of odd sizes.
+    """Yield calls for which the executor throws, at the limits of a window and at odd sizes.
 
-    `tally` counts the calls with a plan (True) and without one (False).
+    `tally` is updated: the numbers of calls with a plan (True) and without one (False).
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     for size in _list_queries(registration, rows):
         file = registration.choose(collective, in_place, size)
         tally[file is not None] += 1
         if file is not None and file in plans:
-            # Return why the loader throws for a call of this size, or None
-            # (`checkMessageSize`).
-            plan = plans[file]
-            reasons = (
-                _find_buffer_refusal(plan, input_bytes, output_bytes)
-                for input_bytes, output_bytes in _list_buffer_bytes(
-                    collective, size, registration.num_ranks
-                )
-            )
-            reason = next(filter(None, reasons), None)
-            if reason is not None:
-                yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
+            for buffer_bytes in _list_buffer_bytes(collective, size, registration.num_ranks):
+                reason = _find_buffer_refusal(plans[file], *buffer_bytes)
+                if reason is not None:
+                    yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
+                    break
 
 
 def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) -> list[int]:
-    """List sizes in the unit of the runtime: around the limits of windows, and odd sizes."""
+    """List the sizes to try, in the unit of the runtime, ascending: around limits of windows, and
+    odd ones.
+    """
     borders = {row.min_bytes for row in rows} | {
         row.max_bytes + 1 for row in rows if row.max_bytes is not None
     }
@@ -187,7 +181,9 @@ def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) ->
 
 
 def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:
-    """Yield bytes of input and output of a call, for each unit that a release uses for its size."""
+    """Yield (input bytes, output bytes) of a call, for each unit that a release uses for its
+    size.
+    """
     if collective == "allgather":
         yield size, size * num_ranks
     elif collective == "reducescatter":
@@ -199,6 +195,10 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 
 
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
+    """Explain why the loader throws for these buffer sizes (`checkMessageSize`); None if not.
+
+    Sizes must be multiples of the alignment for every chunk, and within the plan's window.
+    """
     header = plan.header
     for gpu in plan.gpus:
         for number, chunks in ((input_bytes, gpu.input_chunks), (output_bytes, gpu.output_chunks)):

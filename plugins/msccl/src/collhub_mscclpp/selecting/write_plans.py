@@ -64,13 +64,18 @@ class Registration:
     plans: tuple[RegisteredPlan, ...]
 
     def choose(self, collective: str, in_place: bool, size: int) -> str | None:
-        """Return the file that the program chooses for a call; `size` is in the runtime's unit."""
+        """Return the file that the program chooses for a call; None if no plan serves it.
+
+        `size`: bytes in the unit that the runtime passes.
+        """
         rows = [astuple(plan) for plan in self.plans]
         return register_program.choose(rows, self.num_ranks, collective, in_place, size)
 
 
 def register_text(registration: Registration) -> str:
-    """Format the program that registers these plans."""
+    """Format the program that registers these plans: `register_program.py` with its tables filled
+    in.
+    """
     listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
     text = inspect.getsource(register_program)
     for old, new in (
@@ -83,7 +88,10 @@ def register_text(registration: Registration) -> str:
 
 
 def parse_register_text(content: bytes) -> Registration:
-    """Read the plans of a program without executing it. Raises `InputError` if it was changed."""
+    """Parse the plans that a program registers, without executing it.
+
+    Raises `InputError` if the program differs from the one that `register_text` formats for them.
+    """
     try:
         text = content.decode()
         values = {
@@ -95,20 +103,17 @@ def parse_register_text(content: bytes) -> Registration:
         }
         plans = tuple(RegisteredPlan(*row) for row in values["PLANS"])
         registration = Registration(values["RANKS"], values["RANKS_PER_NODE"], plans)
-        # Whether the values have the expected types; a changed program may contain any
-        # values.
+        # A changed program may contain values of any type.
         numbers = [registration.num_ranks, registration.per_node]
         numbers += [
             number for plan in registration.plans for number in (plan.min_bytes, plan.divisor)
         ]
         numbers += [plan.max_bytes for plan in registration.plans if plan.max_bytes is not None]
-        is_known = (
-            all(type(number) is int for number in numbers)
-            and all(
-                type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
-                for plan in registration.plans
-            )
-        ) and register_text(registration) == text
+        has_types = all(type(number) is int for number in numbers) and all(
+            type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
+            for plan in registration.plans
+        )
+        is_known = has_types and register_text(registration) == text
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
         is_known = False
     if not is_known:
@@ -118,6 +123,7 @@ def parse_register_text(content: bytes) -> Registration:
 
 
 def _list_targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
+    """List the names to which a statement assigns; other targets are left out."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return [target for target in targets if isinstance(target, ast.Name)]
 
@@ -168,7 +174,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     """Write a plan for every window and mode, and `register.py`, which registers them.
 
     The runtime serves collectives without a name in plans, and windows without an algorithm that
-    can be written as a plan. Both are losses.
+    can be written as a plan. Both are losses. Files are returned, not written to disk.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
@@ -188,7 +194,9 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Add plans for all windows and claimed modes of a collective."""
+    """Add plans for all windows and claimed modes of a collective; a loss if plans cannot name
+    it.
+    """
     kind = selected.collective.kind
     if kind not in NAMES:
         reason = "plans of this collective have no name that the runtime asks for"
@@ -203,14 +211,16 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 
 
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
-    """Add a plan of the best writable algorithm, and one for sizes that it does not divide."""
+    """Add a plan of the fastest writable algorithm, and one for sizes that it does not divide.
+
+    Algorithms that cannot be written, and a window without a plan, are losses.
+    """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
         try:
             algorithm = _restrict_mode(selected.made(name, size), window_mode.is_in_place)
-            plan = _add_plan(
-                folder, window_mode, algorithm, _write_options(folder, window_mode.window)
-            )
+            options = _choose_options(folder, window_mode.window)
+            plan = _add_plan(folder, window_mode, algorithm, options)
         except HubError as error:
             reason = f"not {name}: {error.diagnostics[0].message}"
             folder.losses.append(Loss("algorithm", str(window_mode), reason))
@@ -229,7 +239,10 @@ def _add_plan(
     options: PlanWriteOptions,
     suffix: str = "",
 ) -> RegisteredPlan:
-    """Write one plan and register it. Raises `HubError` if the algorithm cannot be written."""
+    """Write one plan, add it to the folder's files and register it; return its row of the table.
+
+    Raises `HubError` if the algorithm cannot be written. `suffix`: of the file's name.
+    """
     least_factor = 1
     if window_mode.kind is CollectiveKind.REDUCE_SCATTER:
         # Some releases pass the size of the result, others of the input; the plan accepts both.
@@ -255,14 +268,18 @@ def _add_plan(
 def _add_minimum_chunks_plan(
     folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
 ) -> None:
-    """Add a second plan if the first one does not serve all multiples of 16 bytes per rank."""
+    """Add a second plan if the first one does not serve all multiples of 16 bytes per rank in the
+    window.
+
+    It has the minimum number of chunks. A loss if it cannot be written.
+    """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:
         return
     algorithm = direct_exchange(
         window_mode.kind, folder.num_ranks, in_place=window_mode.is_in_place
     )
-    options = replace(_write_options(folder, window_mode.window), tbg=1)
+    options = replace(_choose_options(folder, window_mode.window), tbg=1)
     try:
         _add_plan(folder, window_mode, algorithm, options, "-any")
     except HubError as error:
@@ -280,14 +297,18 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
 
 
 def _restrict_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
-    """Return the algorithm with a collective that claims only one mode."""
+    """Return the algorithm with a collective that claims only one mode: in place or out of
+    place.
+    """
     collective = algorithm.collective
     served = replace(collective, in_place=is_in_place, out_of_place=not is_in_place)
     return replace(algorithm, collective=served)
 
 
-def _write_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
-    """Choose the options of a window's plan: packets for small messages within one node."""
+def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
+    """Choose the options of a window's plan: packets for small messages within one node, else
+    Simple.
+    """
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1
     return PlanWriteOptions(
@@ -302,7 +323,9 @@ def _write_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss if the steps differ between the limits and the middle of the window."""
+    """Add a loss if the steps of an algorithm differ between the limits and the middle of the
+    window.
+    """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps
     limit_steps = [selected.made(name, size).steps for size in (sizes[0], sizes[-1])]
@@ -315,9 +338,10 @@ _LANE = 0
 
 
 def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> Algorithm:
-    """Build the direct algorithm: an all-reduce has one unit, other collectives one per rank.
+    """Build the algorithm in which every rank sends its data directly to every other rank.
 
-    Every rank sends all its data before it writes any, so the algorithm is correct in place.
+    An all-reduce has one unit, other collectives one per rank. Every rank sends all its data before
+    it writes any, so the algorithm is correct in place.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)

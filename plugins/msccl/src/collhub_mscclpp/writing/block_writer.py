@@ -68,20 +68,21 @@ class BlockWriter:
     def greet(self, channel_type: str, channel: int) -> None:
         """Let the block begin with a signal on a channel: its sender may start this launch."""
         self._make_room(channel_type, [channel])
-        last = self._last
-        last.channel(channel_type, channel)
-        greeted = last.greeted[channel_type]
-        greeted.append(channel)
+        self._last.channel(channel_type, channel)
+        self._last.greeted[channel_type].append(channel)
 
     def wait(self, name: str, channel_type: str, channel: int) -> None:
-        """Wait for the next signal on a channel."""
+        """Add operation `name`, a wait for the next signal on a channel."""
         self._make_room(channel_type, [channel])
         position = self._last.channel(channel_type, channel)
         self._last.ops.append(format_synchronisation(name, channel_type, [position]))
         self.has_waited = True
 
     def signal(self, channel_type: str, channels: Sequence[int]) -> None:
-        """Signal on these channels, all different, that the data put through them is complete."""
+        """Add signals on these channels, all different: the data put through them is complete.
+
+        A block barrier precedes them if needed.
+        """
         self.add_barrier()
         for batch in split_into_eights(channels):
             self._make_room(channel_type, batch)
@@ -89,14 +90,18 @@ class BlockWriter:
             self._last.ops.append(format_synchronisation("signal", channel_type, places))
 
     def acquire(self, numbers: Sequence[int]) -> None:
-        """Acquire semaphores that other thread blocks of the rank release."""
+        """Add operations that acquire semaphores, which other thread blocks of the rank release."""
         for batch in split_into_eights(numbers):
             self._make_room()
             self._last.ops.append(format_semaphore("sem_acquire", batch))
             self.has_waited = True
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Release semaphores of the rank after all earlier operations of the block."""
+        """Add operations that release semaphores of the rank after all earlier operations of the
+        block.
+
+        No effect for an empty list.
+        """
         if numbers:
             self.add_barrier()
         for batch in split_into_eights(numbers):
@@ -111,7 +116,8 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add an operation on data. `channels`: one per destination, for operations that list them.
+        """Add operation `name` on data. `channels`: one per destination, for operations that list
+        them.
 
         No block barrier is added before it: the caller calls `add_barrier` if it needs one.
         """
@@ -140,7 +146,7 @@ class BlockWriter:
         self.has_moved = True
 
     def flush(self, channel: int, target: Range) -> None:
-        """Wait until the proxy has completed all puts through a port channel.
+        """Add a wait until the proxy has completed all puts through a port channel.
 
         `target`: any range that was put; the executor counts the channels to flush by it.
         """
@@ -163,9 +169,10 @@ class BlockWriter:
             self.wait("wait", MEMORY, channel)
 
     def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
-        """Make the operations that `write` adds a pipeline over `chunks` chunks.
+        """Call `write`, and make the operations that it adds a pipeline over `chunks` chunks.
 
-        If they exceed the tables of this thread block, the entire pipeline moves to the next one.
+        If they exceed the tables of this thread block, the entire pipeline moves to the next one,
+        for which `write` is called again.
         """
         self.add_barrier()
         before, count = self._last.copy(), len(self.segments)
@@ -189,6 +196,7 @@ class BlockWriter:
         return ",".join(self._format_range(operand, channel_type) for operand in ranges)
 
     def _format_range(self, operand: Range, channel_type: str) -> str:
+        """Format one entry; a channel or remote buffer is listed at its first use."""
         where = f'"index":{operand.index},"size":{operand.size}'
         if operand.group >= 0:
             position = self._last.channel(channel_type, self.tables.groups.index(operand.group))
@@ -204,7 +212,9 @@ class BlockWriter:
         channels: Sequence[int] = (),
         buffers: Sequence[int] = (),
     ) -> None:
-        """Continue in another thread block if the tables of this one are full."""
+        """Continue in another thread block if the tables of this one have no room for these
+        entries.
+        """
         if not self._last.has_room(channel_type, channels, buffers):
             self._begin_segment()
 

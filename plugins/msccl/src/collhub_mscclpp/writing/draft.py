@@ -55,6 +55,7 @@ def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
     """Assign a semaphore to every dependency between thread blocks that needs one.
 
     A dependency needs none if the block already waits for the same or a later step of that block.
+    `block`: int64[rows], within ranks.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)
@@ -117,8 +118,7 @@ def _group_steps(work: PlanWork) -> Int64Array:
     is_send = steps.sends.astype(np.int64)
     side = work.connection * 2 + is_send
     group[is_open] = open_group + 1 + of_connection[side[is_open]]
-    # Assign local steps without a lane to the group of the last step that they depend on.
-    steps = work.steps
+    # Local steps join the group of the last step that they depend on.
     is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (work.lane < 0)
     rows = np.flatnonzero(is_local)
     in_order = rows[np.argsort(work.position[rows], kind="stable")]
@@ -135,7 +135,7 @@ def _group_connections(work: PlanWork) -> Int64Array:
 
     Receives share a block with the sends of one connection that forward their data, so that a ring
     needs no semaphores. Receives that are added to the same sum share a block, so that one
-    operation adds several messages.
+    operation adds several messages. Only steps without a lane count.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -143,9 +143,8 @@ def _group_connections(work: PlanWork) -> Int64Array:
     is_open = (work.lane[parents] < 0) & (work.lane[children] < 0)
     parents, children = parents[is_open], children[is_open]
     is_sum = _is_further_term(steps, parents, children)
-    for earlier, later in np.unique(
-        connection[np.stack([parents[is_sum], children[is_sum]], axis=1)], axis=0
-    ).tolist():
+    terms = connection[np.stack([parents[is_sum], children[is_sum]], axis=1)]
+    for earlier, later in np.unique(terms, axis=0).tolist():
         group[group == group[2 * later]] = group[2 * earlier]
     is_forward = steps.receives[parents] & steps.sends[children]
     received, sent = connection[parents[is_forward]], connection[children[is_forward]]
@@ -204,14 +203,13 @@ class Draft:
             raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
         tables = build_tables(work, types, options.tbg)
         block = assign_blocks(work)
-        # Choose where messages land, by protocol and by whether messages may be pulled.
-        if options.protocol == PACKETS:
+        if is_packets:
             landing = choose_packet_landing(work)
         else:
-            nothing = np.zeros(len(work.steps), np.bool_)
-            landing = choose_landing(
-                work, find_pulled(work, block, types) if options.pull else nothing
-            )
+            is_pulled = np.zeros(len(work.steps), np.bool_)
+            if options.pull:
+                is_pulled = find_pulled(work, block, types)
+            landing = choose_landing(work, is_pulled)
         landing, stores = place_switch_stores(work, landing, is_packets=is_packets)
         if is_packets:
             landing = enlarge_scratch(work, landing)
@@ -231,7 +229,10 @@ class Draft:
         return self.options.tbg
 
     def rows_of_blocks(self) -> list[list[int]]:
-        """List the rows of every thread block in execution order, blocks by rank and number."""
+        """List the rows of every thread block in execution order, blocks by rank and number.
+
+        Blocks without rows are left out.
+        """
         rank = self.work.steps.rank.astype(np.int64)
         order = self.work.order
         width = int(self.block.max(initial=0)) + 1
@@ -264,7 +265,9 @@ class Draft:
         return Range(int(steps.src_buffer[row]), index, size)
 
     def port_source(self, row: int) -> Range:
-        """Return the range that a port send reads, in the buffer that starts its allocation."""
+        """Return the range that a port send reads, as a range of the buffer that starts its
+        allocation.
+        """
         source, rank = self.source(row), int(self.work.steps.rank[row])
         buffer, index = find_containing_range(self.work, rank, source.buffer, source.index)
         return Range(buffer, index, source.size)
@@ -311,7 +314,7 @@ class Draft:
         return Range(self.stores.groups[group][0], index, size, group=group)
 
     def split_range(self, full_range: Range) -> list[Range]:
-        """Divide a range into its chunks if several blocks share the work; else return it as it is.
+        """Divide a range into its chunks if several blocks share the work; else return it alone.
 
         Part k of a range of several chunks is not the union of the parts k of its chunks, so all
         operations must use single chunks.

@@ -40,7 +40,7 @@ class StepGroup:
 
 
 def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
-    """Divide the steps of a thread block into groups.
+    """Divide the steps of a thread block into groups that one operation executes.
 
     Only consecutive steps form a group, and no step within a group waits for another block.
     """
@@ -75,6 +75,7 @@ def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _uses_switch(draft: Draft, group: StepGroup) -> bool:
+    """Whether any step of a group is executed by an operation of a switch channel."""
     switches = draft.work.switches
     rows = group.rows
     return not switches.is_empty and bool(
@@ -83,7 +84,11 @@ def _uses_switch(draft: Draft, group: StepGroup) -> bool:
 
 
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step adds another message to the sum of the previous group."""
+    """Whether a step adds another message to the sum of the previous group, in the same operation.
+
+    Both are received sums into one range, without semaphores in between, and with room for a
+    channel.
+    """
     if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
         return False
     steps, landing, semaphores = draft.work.steps, draft.landing, draft.semaphores
@@ -101,7 +106,11 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step is a send that the operation of the previous group can execute."""
+    """Whether a step is a send that the operation of the previous group can execute.
+
+    It sends the result of the group, or data of the buffer that the group sends, over a memory
+    channel, and waits for no semaphore.
+    """
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False
     steps = draft.work.steps

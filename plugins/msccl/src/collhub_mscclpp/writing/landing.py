@@ -37,14 +37,15 @@ class Landing:
 def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     """Let messages land at their destination if no other step uses it before, else in scratch.
 
-    `is_pulled`: bool[rows], messages that do not land. Multicasts get their range later.
+    `is_pulled`: bool[rows], messages that do not land, because the receiver reads the sender's
+    memory. The range of multicasts is chosen later.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
     is_direct = np.zeros(len(steps), np.bool_)
     target = steps.dst_buffer[receive].astype(np.int64)
     can_address = have_equal_offsets(work, send, receive, target)
-    # Select plain receives into chunks without data that no other step writes: bool[rows].
+    # Plain receives into chunks without data that no other step writes.
     can = work.steps.is_kind(StepKind.RECV)
     modes = zip(memory_layouts(work), find_coarse_regions(work), strict=True)
     for layout, regions in modes:
@@ -73,7 +74,8 @@ def choose_packet_landing(work: PlanWork) -> Landing:
     """Let all messages land as packets in scratch, after the scratch of the algorithm.
 
     Packets take twice the space: packet chunk k is stored at 2 k, so the first one after n plain
-    chunks is n / 2, rounded up, and the allocated scratch is twice as large as declared.
+    chunks is n / 2, rounded up, and the allocated scratch is twice as large as declared. The range
+    of multicasts is chosen later.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
@@ -103,7 +105,7 @@ def reserve_stages(
 ) -> tuple[Int64Array, Int64Array]:
     """Reserve consecutive chunks for these receives, from chunk `first` of each rank on.
 
-    Returns the first chunk for each receive and the end on each rank.
+    Returns the first chunk for each receive and the end on each rank, both int64.
     """
     steps = work.steps
     rank = steps.rank[receives]
@@ -143,9 +145,10 @@ def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> Boo
 def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
     """Select the sends and receives of messages that may be pulled: bool[rows].
 
-    The source must not change until it is read: no later step writes it, except one that waits for
-    a message that the reading block sends afterwards. `block`: int64[rows], within ranks. `types`:
-    channel type of every connection. Cost: O(n log n) in the chunks that steps write and send.
+    They are received sums over memory channels. The source must not change until it is read: no
+    later step writes it, except one that waits for a message that the reading block sends
+    afterwards. `block`: int64[rows], within ranks. `types`: channel type of every connection. Cost:
+    O(n log n) in the chunks that steps write and send.
     """
     send, receive = work.messages.send, work.messages.receive
     is_memory = np.array(types) == MEMORY
@@ -172,7 +175,7 @@ class _Writes:
 
     @classmethod
     def of(cls, work: PlanWork, regions: Regions) -> _Writes:
-        """Sort the writes of all steps by chunk and execution order."""
+        """Find the last write of every chunk, in the order of execution, and the one before it."""
         rows = np.flatnonzero(regions.destination >= 0)
         chunk = expanded_ranges(regions.destination[rows], regions.count[rows])
         writer = np.repeat(rows, regions.count[rows])
@@ -189,7 +192,11 @@ class _Writes:
 def _are_unchanged(
     work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array
 ) -> BoolArray:
-    """Whether the source of each message is unchanged until it is read: bool[messages]."""
+    """Whether the source of each message is unchanged until it is read: bool[messages].
+
+    `messages`: indices of `work.messages`. Only the last write of a chunk may follow the send, and
+    only if it is an answer (`_is_answer`).
+    """
     writes = _Writes.of(work, regions)
     send, receive = work.messages.send[messages], work.messages.receive[messages]
     count = regions.count[send]
@@ -207,9 +214,11 @@ def _are_unchanged(
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Whether each writer receives a message that the reader's rank sends after its read.
+    """Whether each writer receives a message that the reader's rank sends after its read:
+    bool[pairs].
 
-    The send is in the thread block of the reader, or depends on a step that is.
+    The send is in the thread block of the reader, or depends on a step that is. `writer`: -1 for
+    none.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

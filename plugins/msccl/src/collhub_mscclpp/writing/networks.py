@@ -61,9 +61,8 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
     """Build the network from the options of a plan; a topology takes precedence over `hosts`.
 
     The measured switches of a known machine (NVSwitches from H100 on) are declared to multicast and
-    add up. Without a topology, ranks are divided into `hosts` hosts of consecutive ranks.
-
-    Raises `UsageError` if the topology has another number of NPUs than there are ranks.
+    add up. Without a topology, ranks are divided into `hosts` hosts of consecutive ranks. Raises
+    `UsageError` if the topology has another number of NPUs than there are ranks.
     """
     if topology is None:
         return PlanNetwork(np.arange(num_ranks) * hosts // num_ranks)
@@ -75,7 +74,11 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
 
 
 def find_memory_domains(topology: Topology) -> Int64Array:
-    """Number the memory domain of every NPU, domains in order of their first NPUs: int64[npus]."""
+    """Number the memory domain of every NPU, domains in order of their first NPUs: int64[npus].
+
+    NPUs of a host, of an NVLink group, and on a fast medium share a domain: the rules are in the
+    module.
+    """
     domains = _Domains(topology.num_npus)
     hosts = _find_hosts(topology.groups, topology.num_npus)
     nvlink = [members for name, members in topology.groups.items() if _NVLINK_GROUP.search(name)]
@@ -94,7 +97,7 @@ class _Domains:
         self.number = list(range(npus))
 
     def join(self, npus: Iterable[int]) -> None:
-        """Merge the domains of these NPUs."""
+        """Merge the domains of these NPUs into the one with the lowest number."""
         numbers = {self.number[npu] for npu in npus}
         if len(numbers) > 1:
             first = min(numbers)
@@ -102,7 +105,7 @@ class _Domains:
 
 
 def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
-    """Find the groups that are hosts: those whose name says so, else all groups.
+    """Return the groups that are hosts: those whose name says so, else all groups.
 
     Either choice must contain every NPU exactly once; if neither does, the result is empty.
     """
@@ -116,7 +119,8 @@ def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[
 def _join_neighbours(
     topology: Topology, domains: _Domains, *, is_with_hosts: bool
 ) -> dict[int, float]:
-    """Join the domains of NPUs with direct links, and return each NPU's fastest bandwidth.
+    """Join the domains of NPUs with direct links, and return each NPU's fastest bandwidth in
+    bytes/s.
 
     All direct links of an NPU within its host count as one medium, and so does each switch link.
     Direct links between hosts count as a network.
@@ -141,7 +145,7 @@ def _find_switched(
     """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch.
 
     With hosts, links count only with evidence of NVLink (rule 2 of the module); without hosts,
-    switches that equally fast links connect count as one.
+    switches that equally fast links connect count as one. `fastest`: bytes/s by NPU.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

@@ -35,9 +35,9 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Send the messages of a group as packets: to each receiver, or through a switch to all."""
     if draft.work.switches.multicast[group.row] >= 0:
-        # Write packets to the local scratch and store them through a switch on all
-        # members.
+        # Packets are written to the local scratch and stored through the switch on all members.
         store = draft.stores.multicasts[int(draft.work.switches.multicast[group.row])]
         scratch = replace(draft.landing_range(group.row), rank=-1)
         target = draft.group_range(store.group, store.index, group.row)
@@ -60,7 +60,7 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Forward packets as they arrive, and unpack them."""
+    """Forward packets as they arrive, and unpack them to their destination."""
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.
     if group.sends:

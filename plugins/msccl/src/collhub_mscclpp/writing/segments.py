@@ -56,12 +56,12 @@ class RankTables:
         return self.buffers.setdefault((rank, buffer, channel_type), len(self.buffers))
 
     def add_semaphore(self) -> int:
-        """Add a semaphore and return its number."""
+        """Add a semaphore to the rank and return its number."""
         self.semaphores += 1
         return self.semaphores - 1
 
     def connect(self, number: int, peer: int, channel_type: str) -> None:
-        """Assign the next channel of its type to a connection."""
+        """Assign the next channel of a type to connection `number`, which leads to rank `peer`."""
         self.channels[number] = len(self.peers[channel_type])
         self.peers[channel_type].append(peer)
 
@@ -69,9 +69,8 @@ class RankTables:
 def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTables]:
     """Build the tables of all ranks, with `copies` channels per connection.
 
-    Both ranks of a connection list their channels in the order of connections, so that channels
-    of equal ordinal between two ranks are paired. Channel `c * copies + k` is copy k of
-    connection c.
+    Both ranks of a connection list their channels in the order of connections, so that channels of
+    equal ordinal between two ranks are paired. Channel `c * copies + k` is copy k of connection c.
     """
     tables = [RankTables() for _ in range(work.steps.num_ranks)]
     pairs = zip(work.source.tolist(), work.destination.tolist(), strict=True)
@@ -85,14 +84,16 @@ def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTabl
 def choose_channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
     """Choose the type of every connection: port between memory domains, memory within one.
 
-    `domain`: int64[ranks].
+    `domain`: int64[ranks], number of the memory domain.
     """
     is_far = domain[work.source] != domain[work.destination]
     return np.where(is_far, PORT, MEMORY).tolist()  # type: ignore[no-any-return]
 
 
 def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Yield the memory layout in chunks for each mode (in place, out of place) that is claimed."""
+    """Yield the memory layout in chunks for each mode that is claimed: in place, then out of
+    place.
+    """
     collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):
         if collective.in_place if in_place else collective.out_of_place:
@@ -103,7 +104,7 @@ def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
 def buffer_offsets(layout: MemoryLayout) -> Int64Array:
     """Compute the offset of every buffer in its allocation, in chunks: int64[ranks, 3].
 
-    Only a buffer that is a part of another one has an offset.
+    Only a buffer that is a part of another one has an offset; the others have 0.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
@@ -160,7 +161,7 @@ def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
 def find_containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
     """Return (buffer, index) of a chunk as a position in the buffer that starts its allocation.
 
-    This is possible only if the algorithm claims a single mode; else the arguments are returned.
+    The arguments are returned if the buffer has no offset, or if the algorithm claims both modes.
     """
     layouts = list(memory_layouts(work))
     if len(layouts) != 1 or not has_port_offset(work, rank, buffer):
@@ -202,7 +203,11 @@ class Segment:
         return len(self.ops) + self.in_pipelines + sum(greeting_counts)
 
     def has_room(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Whether the tables have room for these entries, an operation and a greeting."""
+        """Whether the block has room for one more operation with these channels and buffers.
+
+        Room for a greeting and for the end of the block is kept free. Entries already listed take
+        none.
+        """
         if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False
         if not channel_type:
@@ -214,12 +219,14 @@ class Segment:
         )
 
     def channel(self, channel_type: str, channel: int) -> int:
-        """Return the position of a channel in the block's list, and append it at its first use."""
+        """Return the position of a channel in the block's list; appends it at its first use."""
         known = self.channels[channel_type]
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
-        """Return the position of a remote buffer in the list; append it at its first use."""
+        """Return the position of a remote buffer in the block's list; appends it at its first
+        use.
+        """
         known = self.buffers[channel_type]
         return known.setdefault(buffer, len(known))
 
@@ -231,14 +238,18 @@ class Segment:
         return Segment(list(self.ops), channels, buffers, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
-        """Replace the operations from `start` on by one pipeline."""
+        """Replace the operations from `start` on by one pipeline of slices of `slice_bytes`
+        bytes.
+        """
         body = self.ops[start:]
         self.in_pipelines += len(body)
         context = f'"iter_context":{{"unit_size":{slice_bytes},"num_chunks":{chunks}}}'
         self.ops[start:] = [f'{{"name":"pipeline",{context},"ops":[{",".join(body)}]}}']
 
     def format_greetings(self) -> list[str]:
-        """Format the operations that signal to senders that this launch has begun."""
+        """Format the operations that signal to senders that this launch has begun, eight channels
+        each.
+        """
         texts = []
         for channel_type, channels in self.greeted.items():
             for batch in split_into_eights(channels):

@@ -33,15 +33,15 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Put the data that is not pulled, and announce all messages."""
+    """Put the data that is not pulled, and announce all messages.
+
+    Through a port, the proxy puts and signals, and the block waits until it has read all data.
+    """
     if draft.channel_type(group.row) == PORT:
-        # Put by the proxy: the last put signals, and a flush waits until the proxy has
-        # read all data.
+        # The last put signals, and a flush waits until the proxy has read all data.
         channel = draft.channel(group.row, writer.part)
-        sources, targets = (
-            draft.split_range(draft.port_source(group.row)),
-            draft.split_range(draft.landing_range(group.row)),
-        )
+        sources = draft.split_range(draft.port_source(group.row))
+        targets = draft.split_range(draft.landing_range(group.row))
         writer.add_barrier()
         for source, target in zip(sources[:-1], targets[:-1], strict=True):
             writer.move("put", [source], [target], PORT, [channel])
@@ -73,7 +73,7 @@ def _put(
 ) -> None:
     """Put these ranges, all of one buffer, to the landing ranges of these sends.
 
-    Messages that are pulled are omitted.
+    Messages that are pulled are omitted. At most eight ranges per operation.
     """
     pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):
@@ -85,12 +85,16 @@ def _put(
 
 
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Signal to senders that this launch has begun, and wait until receivers of puts have too."""
+    """Signal to senders that this launch has begun, and wait until receivers of puts have begun it
+    too.
+
+    Once per channel and launch. Pulled messages are only noted; `BlockWriter.finish` synchronises
+    them.
+    """
     steps = draft.work.steps
     for row in group.rows:
         if int(steps.kind[row]) in _RECEIVING:
-            # Signal to the sender, once per channel; for pulled messages this is done
-            # at the end.
+            # Signal to the sender, once per channel; for pulled messages this is done at the end.
             channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
             if draft.landing.is_pulled[row]:
                 writer.pulled[channel] = None
@@ -106,7 +110,7 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Wait for the messages of a group."""
+    """Wait for the messages of a group, then for all threads of the block."""
     for row in group.receives:
         writer.wait("wait", draft.channel_type(row), draft.channel(row, writer.part))
     writer.add_barrier()
@@ -137,7 +141,8 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
 def _sum_by_switch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Add the ranges of all members of a group of a switch, and store the sum on all members.
 
-    The executor has no operation that stores such a sum only locally.
+    The executor has no operation that stores such a sum only locally. The local result is copied if
+    its destination is elsewhere.
     """
     number = int(draft.work.switches.total[group.row])
     operand, target = draft.source(group.row), draft.target(group.row)
@@ -155,7 +160,7 @@ def _sum_by_switch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def add_messages(
     draft: Draft, writer: BlockWriter, group: StepGroup, names: tuple[str, str]
 ) -> None:
-    """Add the messages of a group to the local operand.
+    """Add the messages of a group to the local operand, and send the sum to further ranks.
 
     `names`: names of the operation without sends and with sends.
     """
@@ -167,7 +172,9 @@ def add_messages(
 
 
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
-    """Signal that the data of these sends has arrived, or may be pulled."""
+    """Signal that the data of these sends has arrived, or may be pulled; no effect without
+    sends.
+    """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):
         if draft.landing.is_pulled[row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,7 +40,7 @@ class SwitchStores:
     results: dict[int, SwitchStore] = field(default_factory=dict)
 
     def group(self, buffer: int, ranks: list[int]) -> int:
-        """Return the number of the group of a buffer of these ranks; add it at its first use."""
+        """Return the number of the group of a buffer of these ranks; adds it at its first use."""
         key = buffer, tuple(sorted(ranks))
         if key not in self.groups:
             self.groups.append(key)
@@ -55,6 +54,7 @@ def place_switch_stores(
 
     A multicast lands at the destination of its receives if that range is equal and free on all
     members, else in scratch. Sums whose messages are not pulled are removed from `work.switches`.
+    Returns a new landing (the same one without operations of switches) and the ranges.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -72,7 +72,10 @@ def place_switch_stores(
         scratch=scratch,
     )
     receive_of = dict(zip(work.messages.send.tolist(), work.messages.receive.tolist(), strict=True))
-    modes = [] if is_packets else list(_list_modes(work))
+    modes: list[_Mode] = []
+    if not is_packets:
+        layouts = zip(memory_layouts(work), find_coarse_regions(work), strict=True)
+        modes = [_Mode(work, layout, regions) for layout, regions in layouts]
     for number, rows in switches.multicasts.items():
         receives = [receive_of[row] for row in rows]
         members = [int(steps.rank[rows[0]]), *steps.rank[receives].tolist()]
@@ -105,26 +108,28 @@ def place_switch_stores(
 
 
 def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
-    """Whether the address that the sender computes is correct on all receivers."""
+    """Whether the address that the sender computes is correct on all receivers.
+
+    `rows`, `receives`: the sends of a multicast and their receives.
+    """
     pairs = np.asarray(rows), np.asarray(receives)
     buffer = work.steps.dst_buffer[receives].astype(np.int64)
     return bool(have_equal_offsets(work, *pairs, buffer).all())
 
 
 def _find_first_chunk(work: PlanWork, row: int) -> int:
+    """First chunk that a step writes."""
     return int(work.steps.dst_offset[row]) // work.unit
 
 
 def _reserve_scratch(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
-    """Reserve a range of scratch for a step on all members, and return its first chunk."""
+    """Reserve a range of scratch for a step at one offset on all members; return its first chunk.
+
+    `scratch`: chunks of scratch of every rank, which is updated.
+    """
     index = int(scratch[members].max())
     scratch[members] = index + int(work.steps.count[row]) // work.unit
     return index
-
-
-def _list_modes(work: PlanWork) -> Iterator[_Mode]:
-    for layout, regions in zip(memory_layouts(work), find_coarse_regions(work), strict=True):
-        yield _Mode(work, layout, regions)
 
 
 class _Mode:
@@ -146,7 +151,10 @@ class _Mode:
         self._has_data[expanded_ranges(starts, sizes)] = True
 
     def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
-        """Whether a multicast may be stored at its messages' destination, also on its sender."""
+        """Whether a multicast may be stored at its messages' destination, also on its sender.
+
+        `number`: of the multicast; `rows`, `receives`: its sends and their receives.
+        """
         steps = self._work.steps
         destinations = {
             (int(steps.dst_buffer[row]), int(steps.dst_offset[row])) for row in receives
@@ -203,6 +211,6 @@ class _AccessIndex:
         self._chunk, self._row = chunk[order], owner[order]
 
     def rows(self, start: int, count: int) -> set[int]:
-        """Return the rows that access any of these chunks."""
+        """Return the rows that access any of the chunks `start` to `start + count - 1`."""
         first, last = np.searchsorted(self._chunk, [start, start + count])
         return set(self._row[first:last].tolist())

@@ -51,19 +51,20 @@ class SwitchSteps:
         return not self.multicasts and not self.totals
 
     def add_multicast(self, rows: list[int]) -> None:
-        """Record these sends as one multicast."""
+        """Record these sends as one multicast with the next number."""
         number = len(self.multicasts)
         self.multicasts[number] = rows
         self.multicast[rows] = number
 
     def add_total(self, rows: list[int]) -> None:
-        """Record the messages of these receives as one sum."""
+        """Record the messages of these receives as one sum with the next number."""
         number = len(self.totals)
         self.totals[number] = rows
         self.total[rows] = number
 
     def remove_cycle(self, rows: list[int]) -> bool:
-        """Remove early copies among these rows, which form a cycle, or else the rows' operations.
+        """Remove early copies among these rows, which form a cycle; if there are none, the rows'
+        operations.
 
         Returns whether anything was removed.
         """
@@ -76,12 +77,13 @@ class SwitchSteps:
         return before > len(self.multicasts) + len(self.totals)
 
     def _remove_copies(self, multicasts: list[int]) -> None:
+        """Forget the copies of these multicasts, also early ones; none is required to exist."""
         for number in multicasts:
             self.copies.pop(number, None)
             self.early_copies.discard(number)
 
     def remove(self, rows: Iterable[int]) -> None:
-        """Remove the multicasts and sums that these rows belong to."""
+        """Remove the multicasts and sums that these rows belong to; other rows have no effect."""
         for row in rows:
             multicast, total = int(self.multicast[row]), int(self.total[row])
             if multicast >= 0:
@@ -97,7 +99,11 @@ class SwitchSteps:
                 self.joined.pop(total, None)
 
     def clusters(self, rows: int) -> Int64Array:
-        """Number the operations of all steps; steps of one operation are equal: int64[rows]."""
+        """Number the operations of all steps, int64[rows]; steps of one operation have equal
+        numbers.
+
+        Other steps have numbers of their own.
+        """
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
             cluster[members] = members[0]
@@ -133,6 +139,7 @@ class SwitchSteps:
         return lane
 
     def _operations(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield ("sum" or "multicast", rows) of every operation, sums first."""
         for members in self.totals.values():
             yield "sum", members
         for members in self.multicasts.values():
@@ -151,7 +158,7 @@ def find_switch_steps(
 
     All ranks of an operation are connected to one switch that the topology declares to multicast or
     to reduce, and are in one memory domain. `has_sums`: whether sums may read the memory of other
-    ranks; `is_sliced`: whether messages are sent in slices.
+    ranks; `is_sliced`: whether messages are sent in slices. Empty without such a switch.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))
@@ -169,13 +176,10 @@ def find_switch_steps(
         for switch in {*topology.multicast, *topology.reduction}
     }
     for rows in _split(groups.multicasts):
-        attached = max(
-            (
-                _select_attached(steps, rows, members[switch], network)
-                for switch in topology.multicast
-            ),
-            key=len,
-        )
+        candidates = [
+            _select_attached(steps, rows, members[switch], network) for switch in topology.multicast
+        ]
+        attached = max(candidates, key=len)
         if 1 < len(attached) <= max_messages:
             switches.add_multicast(attached)
     receive_of = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
@@ -197,7 +201,7 @@ def find_switch_steps(
 
 
 def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
-    """Yield the rows of every group, in order."""
+    """Yield the rows of every group, in order. `groups`: (rows, group numbers)."""
     by_number: dict[int, list[int]] = defaultdict(list)
     for row, number in zip(*(column.tolist() for column in groups), strict=True):
         by_number[number].append(row)
@@ -207,7 +211,9 @@ def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
 def _select_attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
-    """Select sends between members of a switch within a memory domain, one per pair of ranks."""
+    """Select sends between members of a switch within a memory domain, the first per pair of
+    ranks.
+    """
     send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:
         pair = int(steps.rank[row]), int(steps.peer[row])
@@ -234,13 +240,19 @@ def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
 
 
 def _reads_one_region(steps: StepTable, sends: Sequence[int], head: int) -> bool:
-    """Whether all operands of a sum, including the local one, are the same range on their ranks."""
+    """Whether all operands of a sum, including the local one, are the same range on their ranks.
+
+    `head`: the first receive, which reads the local operand.
+    """
     region = _find_region(steps, "src", head)
     return all(_find_region(steps, "src", row) == region for row in sends)
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
-    """Find sums whose result is multicast by a send that depends on the last term."""
+    """Record the sums whose result is multicast by a send that depends on the last term.
+
+    Each multicast belongs to at most one sum.
+    """
     by_source = {
         (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number
         for number, rows in switches.multicasts.items()
@@ -262,9 +274,9 @@ def _find_copies(
     parents: dict[int, set[int]],
     switches: SwitchSteps,
 ) -> None:
-    """Find copies on the sender of a multicast with the same source and destination range.
+    """Record copies on the sender of a multicast with the same source and destination range.
 
-    A copy that does not depend on the sends is an early copy.
+    A copy that does not depend on the sends is an early copy. Multicasts of sums have none.
     """
     copies = {
         (

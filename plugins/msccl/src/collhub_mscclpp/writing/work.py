@@ -72,23 +72,22 @@ def order_work(
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Match messages and order the steps. Raises `InputError` if no plan can express the algorithm.
+    """Match messages and order the steps of all ranks.
 
-    `has_switch_sums`: whether switches may add; `is_sliced`: whether messages are sent in slices.
-    If operations of switches would wait in a cycle, they are removed until there is none.
+    Raises `InputError` if no plan can express the algorithm: steps without contents, operators
+    other than sum, computation, unmatched messages, or a cycle of waits. `has_switch_sums`: whether
+    switches may add; `is_sliced`: whether messages are sent in slices. If operations of switches
+    would wait in a cycle, they are removed until there is none.
     """
     steps = algorithm.steps
-    # Raise `InputError` for steps without contents, operators other than sum, and
-    # computation.
     if not algorithm.has_contents:
         reason = "the steps do not say which units they move"
         raise _describe_refusal(algorithm, reason, "write plans from algorithms with contents")
     if algorithm.collective.reduces and algorithm.collective.reduce_op is not ReduceOp.SUM:
         raise _describe_refusal(algorithm, "the executor always sums", "write plans for sums")
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
-        raise _describe_refusal(
-            algorithm, "plans have no computation", "leave the compute steps out"
-        )
+        reason = "plans have no computation"
+        raise _describe_refusal(algorithm, reason, "leave the compute steps out")
     findings = Findings(algorithm.provenance.source_name or None)
     # Channels of plans are paired by order, so every message needs its partner.
     messages = match_messages(steps, findings)
@@ -103,9 +102,8 @@ def order_work(
     while True:
         lane = switches.lanes(steps)
         connection, rank_pairs = _assign_connections(steps, messages, lane, switches)
-        order, in_cycle = _order_rows(
-            _collect_edges(steps, messages, connection, switches), switches
-        )
+        edges = _collect_edges(steps, messages, connection, switches)
+        order, in_cycle = _order_rows(edges, switches)
         if not len(in_cycle):
             break
         # Thread blocks execute operations one after another, so a cycle would deadlock.
@@ -149,12 +147,14 @@ def _order_rows(
 
 
 def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
+    """Return (parents, children) of the steps' dependencies and those that switches add."""
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()
     return np.concatenate([parents, added_parents]), np.concatenate([children, added_children])
 
 
 def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
+    """Build the error for an algorithm that no plan can express."""
     location = Location(algorithm.provenance.source_name or None)
     message = f"cannot be written as a plan: {reason}"
     return InputError(message, location=location, cure=cure, code="plan")
@@ -165,7 +165,8 @@ def _assign_connections(
 ) -> tuple[Int64Array, Int64Array]:
     """Assign a connection to every message; return it per row, and the ranks of every connection.
 
-    Messages share a connection if ranks, channel and lanes of both ends are equal.
+    Messages share a connection if ranks, channel and lanes of both ends are equal. Local rows have
+    -1.
     """
     send, receive = messages.send, messages.receive
     columns = [

@@ -75,9 +75,10 @@ def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
 def _is_described_by_sizes(
     contract: CustomContract | None, input_chunks: Int64Array, output_chunks: Int64Array
 ) -> bool:
-    """Whether the contract is fully described by these buffer sizes.
+    """Whether a contract is fully described by these buffer sizes.
 
-    That is, all inputs are defined, no result is expected, and the sizes are equal.
+    That is, all inputs are defined, no result is expected, and the sizes are equal. False without a
+    contract.
     """
     if contract is None or contract.expected is not None or not bool(np.all(contract.defined)):
         return False
@@ -90,7 +91,7 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 
 
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
-    """Write an algorithm as a plan, a single file.
+    """Write an algorithm as a plan, a single file, with the losses of the conversion.
 
     Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
     wait for each other; `UsageError` for options that contradict each other.
@@ -151,7 +152,11 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """Write the thread blocks of every rank, divided to fit the executor's tables."""
+    """Write the thread blocks of every rank, divided to fit the executor's tables.
+
+    Each group of steps is between the semaphores that it acquires and releases.
+    """
+    write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
     for rows in draft.rows_of_blocks():
         rank = int(draft.work.steps.rank[rows[0]])
@@ -159,16 +164,13 @@ def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
         for part in range(draft.options.tbg):
             writer = draft.writer(rank, part)
             for group in groups:
-                # Write a group of steps between the semaphores that it acquires
-                # and releases.
                 for row in group.rows:
-                    writer.acquire(draft.numbers(draft.semaphores.acquired, row, writer.part))
-                write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
+                    writer.acquire(draft.numbers(draft.semaphores.acquired, row, part))
                 write_steps(draft, writer, group)
-                released = [
-                    draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows
-                ]
-                writer.release([number for numbers in released for number in numbers])
+                released: list[int] = []
+                for row in group.rows:
+                    released += draft.numbers(draft.semaphores.released, row, part)
+                writer.release(released)
             writer.finish()
             blocks[rank] += writer.segments
     return blocks
@@ -200,9 +202,11 @@ _SEPARATOR = ",\n"
 
 
 def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
-    """Format the plan with the thread blocks of every rank; its name contains a digest of its text.
+    """Format the plan with the thread blocks of every rank as JSON.
 
-    The executor caches plans by name, so plans with different contents need different names.
+    Its name contains a digest of its text: the executor caches plans by name, so plans with
+    different contents need different names. Raises `UsageError` if slices do not reach the
+    requested size.
     """
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
@@ -240,7 +244,7 @@ def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
 
 
 def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the smallest message in bytes: at least the requested one.
+    """Return the smallest message in bytes: at least the requested one, or 0.
 
     If several thread blocks share the work, each needs at least 16 bytes of every chunk: the
     executor takes the part number modulo the number of 16-byte units (`calcOffset`) and loses data
@@ -253,7 +257,10 @@ def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
 
 
 def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
-    """Count the chunks of the buffer that message sizes refer to; the minimum over ranks."""
+    """Count the chunks of the buffer that message sizes refer to; the minimum over ranks.
+
+    That is the input, in an all-gather the output.
+    """
     # Message sizes are bytes of the input, in an all-gather of the output.
     is_gather = draft.work.algorithm.collective.kind is CollectiveKind.ALL_GATHER
     return int(counts[:, 1 if is_gather else 0].min())
@@ -293,7 +300,7 @@ def _format_gpu(
     counts: Sequence[int],
     stores: SwitchStores,
 ) -> str:
-    """Format one rank."""
+    """Format one rank as JSON. `counts`: chunks of input, output and scratch."""
     channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
         for channel_type, peers in table.peers.items()
@@ -328,7 +335,7 @@ def _format_gpu(
 
 
 def _format_block(position: int, segment: Segment) -> str:
-    """Format one thread block."""
+    """Format one thread block as JSON; greetings come first, so that senders begin early."""
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]
     channels = [
