@@ -23,7 +23,6 @@ from hub_core.model import (
 from hub_core.plugin_api import Source
 from hub_core.sandbox import (
     ProcessLimits,
-    Report,
     imports_any,
     parsed_source,
     run_program,
@@ -117,7 +116,12 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
         message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
         warn_at(source, "check-failed", message, check["line"])
     warn_of_output(source, report)
-    trace = _parse_trace(source.name, report)
+    # The child process is not trusted.
+    try:
+        trace = Trace.from_json(report["trace"])
+    except (KeyError, TypeError) as error:
+        message = f"the program's process sent no trace: {error!r}"
+        raise InputError(message, location=Location(source.name)) from None
     if options.mode is not None:
         trace = replace(trace, is_in_place=options.mode == "in-place")
     _warn_of_two_buffers(source, trace)
@@ -165,15 +169,3 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
     )
     location = Location(source.name, trace.line)
     source.report(Diagnostic("two-buffers", message, Severity.WARNING, location, cure))
-
-
-def _parse_trace(name: str, report: Report) -> Trace:
-    """Parse the trace in the report of the child process, which is not trusted.
-
-    Raises `InputError` if the trace is missing or malformed.
-    """
-    try:
-        return Trace.from_json(report["trace"])
-    except (KeyError, TypeError) as error:
-        message = f"the program's process sent no trace: {error!r}"
-        raise InputError(message, location=Location(name)) from None

@@ -194,7 +194,17 @@ def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | Non
         )
     fitting = chosen_places([program.name for program in recorder.programs], chosen)
     if len(fitting) != 1:
-        return _report_ambiguous_program(recorder.programs, chosen)
+        described = []
+        for number, program in enumerate(recorder.programs, 1):
+            kind = f"{find_kind(program.collective)} of {program.num_ranks} ranks"
+            described.append(f"{number} {program.name!r} ({kind}, line {program._line})")
+        listed = ", ".join(described[:_MAX_LISTED_PROGRAMS])
+        hidden = len(described) - _MAX_LISTED_PROGRAMS
+        more = f", and {hidden} more" if hidden > 0 else ""
+        which = "" if chosen is None else f", none or several of which are {chosen!r}"
+        plural = "s" if len(described) > 1 else ""
+        message = f"defines {len(described)} program{plural}{which}: {listed}{more}"
+        return error_report(message, -1, "several-programs")
     program = recorder.programs[fitting[0]]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
@@ -204,24 +214,3 @@ def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | Non
         except Exception as error:
             first = "".join(f"; {line}" for line in printed.getvalue().splitlines()[:1])
             return error_report(f"{error}{first}", program._line, "check-failed")
-
-
-def _report_ambiguous_program(programs: list[MSCCLProgram], chosen: str | None) -> Report:
-    """Build the error report that lists up to 40 programs if `chosen` does not select exactly
-    one.
-    """
-    described = [
-        f"{number} {program.name!r} ({find_kind(program.collective)} of {program.num_ranks} ranks,"
-        f" line {program._line})"
-        for number, program in enumerate(programs, 1)
-    ]
-    listed = ", ".join(described[:_MAX_LISTED_PROGRAMS])
-    more = (
-        f", and {len(described) - _MAX_LISTED_PROGRAMS} more"
-        if len(described) > _MAX_LISTED_PROGRAMS
-        else ""
-    )
-    which = "" if chosen is None else f", none or several of which are {chosen!r}"
-    plural = "s" if len(programs) > 1 else ""
-    message = f"defines {len(programs)} program{plural}{which}: {listed}{more}"
-    return error_report(message, -1, "several-programs")

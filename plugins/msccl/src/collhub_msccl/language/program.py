@@ -282,18 +282,14 @@ class MSCCLProgram:
             line=self._line,
             input_sizes=[len(buffers[Buffer.input]) for buffers in self.buffers],
             output_sizes=[len(buffers.get(Buffer.output, ())) for buffers in self.buffers],
-            scratch_sizes=[self._list_scratch_sizes(rank) for rank in range(len(self.buffers))],
+            # Only the scratch buffers that operations use, in the order of first use.
+            scratch_sizes=[
+                [len(buffers[name]) for name in list(numbers)[FIRST_SCRATCH:]]
+                for buffers, numbers in zip(self.buffers, self._numbers, strict=True)
+            ],
             contract=build_contract(self, self._initial) if is_custom else None,
             operations=self._operations,
         )
-
-    def _list_scratch_sizes(self, rank: int) -> list[int]:
-        """List the lengths of the scratch buffers of a rank that operations use, in order of first
-        use.
-        """
-        buffers = self.buffers[rank]
-        names = list(self._numbers[rank])[FIRST_SCRATCH:]
-        return [len(buffers[name]) for name in names]
 
     @property
     def instr_dag(self) -> list[Op]:

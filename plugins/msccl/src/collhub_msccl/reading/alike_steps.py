@@ -86,9 +86,16 @@ def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> It
     steps, quotes = steps[quotes[:, 0] >= 0], quotes[quotes[:, 0] >= 0]
     is_alike = _match_first_step(words, quotes, tags[steps], stops[steps])
     steps, quotes = steps[is_alike], quotes[is_alike]
-    values, codes = _find_distinct_values(words, quotes)
-    texts = _decode_values(values)
-    if texts is None:
+    # Distinct values as words, and the index of each value, int64[steps, attributes].
+    starts = quotes[:, ::2] + 1
+    read = words[starts] & _MASKS[quotes[:, 1::2] - starts]
+    values = np.unique(read)
+    codes = np.searchsorted(values, read)
+    encoded = [int(value).to_bytes(_WORD_BYTES, "little").rstrip(b"\0") for value in values]
+    if any(not text.isascii() or b"&" in text for text in encoded):
+        return
+    texts = [text.decode("ascii") for text in encoded]
+    if not all(text.isprintable() for text in texts):
         return
     borders = np.flatnonzero(np.diff(steps) != 1) + 1
     for start, stop in zip([0, *borders], [*borders, len(steps)], strict=True):
@@ -145,23 +152,3 @@ def _match_first_step(
             is_equal &= read == read[0]
     is_alike[rows] = is_equal
     return is_alike
-
-
-def _find_distinct_values(words: Words, quotes: Int64Array) -> tuple[Words, Int64Array]:
-    """Return the sorted distinct values (as words), and the index of each value in them.
-
-    The indices are int64[steps, attributes].
-    """
-    starts = quotes[:, ::2] + 1
-    read = words[starts] & _MASKS[quotes[:, 1::2] - starts]
-    values = np.unique(read)
-    return values, np.searchsorted(values, read)
-
-
-def _decode_values(values: Words) -> list[str] | None:
-    """Decode values from words to texts; None if any is not printable ASCII or contains `&`."""
-    texts = [int(value).to_bytes(_WORD_BYTES, "little").rstrip(b"\0") for value in values]
-    if any(not text.isascii() or b"&" in text for text in texts):
-        return None
-    decoded = [text.decode("ascii") for text in texts]
-    return decoded if all(text.isprintable() for text in decoded) else None

@@ -253,8 +253,11 @@ def find_possible_roots(
     else:
         connected = _find_mother_vertices(target, source, num_ranks)
         # In place, every rank of a reduce may keep partial sums in its output.
-        is_one_buffer = is_aliased and kind is CollectiveKind.REDUCE
-        evident = set() if is_one_buffer else _find_output_writers(columns)
+        evident = set()
+        if not (is_aliased and kind is CollectiveKind.REDUCE):
+            is_write = np.isin(columns["kind"], _WRITES_DST)
+            is_write &= columns["dst_buffer"] == Buffer.OUTPUT
+            evident = set(columns["rank"][is_write].tolist())
     # Without evidence the connections decide, which may leave several ranks.
     return sorted(connected & evident or connected)
 
@@ -276,13 +279,6 @@ def _find_input_accesses(
     ranks = columns["rank"][is_used].tolist()
     offsets = columns[f"{side}_offset"][is_used].tolist()
     return set(zip(ranks, offsets, strict=True))
-
-
-def _find_output_writers(columns: Columns) -> set[int]:
-    """Return the ranks with a step that writes OUTPUT."""
-    is_write = np.isin(columns["kind"], _WRITES_DST)
-    is_write &= columns["dst_buffer"] == Buffer.OUTPUT
-    return set(columns["rank"][is_write].tolist())
 
 
 def _find_mother_vertices(

@@ -91,9 +91,15 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
         return
     collective = algo.attributes["coll"]
     ranks = read_number(algo.attributes["ngpus"])
+    conditions: list[str] = []
+    chunks = read_number(algo.attributes["nchunksperloop"])
+    if chunks > 1:
+        count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
+        conditions.append(f"number of {count} divisible by {chunks}")
+    if collective in _REDUCING:
+        conditions.append(_OPERATORS)
     for is_in_place in _read_modes(algo, runtime):
-        conditions = tuple(_describe_conditions(collective, algo))
-        yield LoadableCall(collective, ranks, is_in_place, *sizes, conditions)
+        yield LoadableCall(collective, ranks, is_in_place, *sizes, tuple(conditions))
 
 
 def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
@@ -127,18 +133,6 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
     if largest == 0:
         return smallest, None
     return (smallest, largest) if largest >= smallest else None
-
-
-def _describe_conditions(collective: str, algo: RawElement) -> Iterator[str]:
-    """Yield further conditions on calls as texts: divisibility of the number of elements,
-    operators.
-    """
-    chunks = read_number(algo.attributes["nchunksperloop"])
-    if chunks > 1:
-        count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
-        yield f"number of {count} divisible by {chunks}"
-    if collective in _REDUCING:
-        yield _OPERATORS
 
 
 def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:

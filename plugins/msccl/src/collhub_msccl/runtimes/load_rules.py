@@ -45,8 +45,18 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
     if protocol is not None and protocol not in FIFO_CAPACITY:
         message = f"proto {protocol!r} is not one of Simple, LL, LL128"
         refusals.refuse("unknown-protocol", message, algo.line)
-    _check_sizes(algo, refusals)
-    _check_channels(algo, refusals)
+    # Only microsoft/msccl compares the sizes; for it, too many channels are only a warning.
+    if not runtime.has_both_modes and "maxBytes" in algo.attributes:
+        min_bytes = read_number(algo.attributes.get("minBytes", "0"))
+        max_bytes = read_number(algo.attributes["maxBytes"])
+        if min_bytes > max_bytes:
+            message = f"minBytes {min_bytes} is greater than maxBytes {max_bytes}"
+            refusals.refuse("size-range", message, algo.line)
+    channels = read_number(algo.attributes.get("nchannels", "1"))
+    if channels > runtime.max_channels:
+        limit = f"the {runtime.max_channels} of {runtime.title}"
+        report = refusals.refuse if runtime.has_both_modes else refusals.warn
+        report("channel-range", f"nchannels {channels} is more than {limit}", algo.line)
     if len(algo.children) > MAX_CHILDREN:
         message = f"{len(algo.children)} <gpu>; more than {MAX_CHILDREN} overrun an array"
         refusals.refuse("too-many-elements", message, algo.line)
@@ -66,31 +76,6 @@ def _check_collective(algo: RawElement, refusals: Refusals) -> None:
         algo.line,
         f"'collhub convert -O runtime={runtime.name}' uses its spelling",
     )
-
-
-def _check_sizes(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse minBytes greater than maxBytes; only microsoft/msccl compares them, if maxBytes
-    exists.
-    """
-    attributes = algo.attributes
-    if refusals.runtime.has_both_modes or "maxBytes" not in attributes:
-        return
-    min_bytes = read_number(attributes.get("minBytes", "0"))
-    max_bytes = read_number(attributes["maxBytes"])
-    if min_bytes > max_bytes:
-        message = f"minBytes {min_bytes} is greater than maxBytes {max_bytes}"
-        refusals.refuse("size-range", message, algo.line)
-
-
-def _check_channels(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse `nchannels` above the runtime's maximum; only a warning for microsoft/msccl."""
-    runtime = refusals.runtime
-    channels = read_number(algo.attributes.get("nchannels", "1"))
-    if channels <= runtime.max_channels:
-        return
-    message = f"nchannels {channels} is more than the {runtime.max_channels} of {runtime.title}"
-    report = refusals.refuse if runtime.has_both_modes else refusals.warn
-    report("channel-range", message, algo.line)
 
 
 def _check_ranks(algo: RawElement, refusals: Refusals) -> None:

@@ -133,7 +133,21 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)
-    _refuse_opaque(algorithm)
+    location = Location(algorithm.provenance.source_name or None)
+    if not algorithm.has_contents:
+        raise InputError(
+            "the steps do not specify the units that they access (a timing-only trace),"
+            " so no program can be written from them",
+            location=location,
+            code="timing-only",
+        )
+    opaque = np.flatnonzero(algorithm.steps.is_kind(StepKind.COMPUTE))
+    if len(opaque):
+        raise InputError(
+            f"{len(opaque)} steps are opaque work (COMPUTE), which MSCCL-IR has no step for",
+            location=algorithm.steps.location(int(opaque[0]), location.file),
+            code="opaque-step",
+        )
     messages = match_messages(steps, findings)
     check_regions(algorithm, findings)
     # The code below assumes matched messages and regions inside their buffers.
@@ -152,27 +166,6 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
         children=children,
         **{name: getattr(steps, name).astype(np.int64) for name in STEP_COLUMNS},
     )
-
-
-def _refuse_opaque(algorithm: Algorithm) -> None:
-    """Raise `InputError` for steps whose data movement is unknown: UNKNOWN buffers or COMPUTE
-    steps.
-    """
-    location = Location(algorithm.provenance.source_name or None)
-    if not algorithm.has_contents:
-        raise InputError(
-            "the steps do not specify the units that they access (a timing-only trace),"
-            " so no program can be written from them",
-            location=location,
-            code="timing-only",
-        )
-    opaque = np.flatnonzero(algorithm.steps.is_kind(StepKind.COMPUTE))
-    if len(opaque):
-        raise InputError(
-            f"{len(opaque)} steps are opaque work (COMPUTE), which MSCCL-IR has no step for",
-            location=algorithm.steps.location(int(opaque[0]), location.file),
-            code="opaque-step",
-        )
 
 
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:

@@ -129,7 +129,33 @@ def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> by
     `attributes`: those of `<algo>`, whose values must not need escaping.
     """
     header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
-    blocks = _format_blocks(program)
+    # One formatting operation per step, because there can be millions.
+    columns = (
+        program.position.tolist(),
+        [STEP_TYPE_NAMES[number] for number in program.type.tolist()],
+        [_BUFFERS[number] for number in program.src_buffer.tolist()],
+        program.src_offset.tolist(),
+        [_BUFFERS[number] for number in program.dst_buffer.tolist()],
+        program.dst_offset.tolist(),
+        program.count.tolist(),
+        program.depid.tolist(),
+        program.deps.tolist(),
+        program.has_dependents.tolist(),
+    )
+    steps = [_STEP % row for row in zip(*columns, strict=True)]
+    heads = zip(
+        program.block_id.tolist(),
+        program.send.tolist(),
+        program.recv.tolist(),
+        program.channel.tolist(),
+        strict=True,
+    )
+    # Steps are sorted by thread block.
+    bounds = program.block.searchsorted(range(len(program.block_id) + 1))
+    blocks: list[str] = []
+    for head, (start, stop) in zip(heads, pairwise(bounds.tolist()), strict=True):
+        lines = [_BLOCK % head, *steps[start:stop], "    </tb>\n"]
+        blocks.append("".join(lines))
     lines = [f"<algo {header}>\n"]
     sizes = zip(
         program.input_chunks.tolist(),
@@ -144,42 +170,6 @@ def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> by
         lines.append("  </gpu>\n")
     lines.append("</algo>\n")
     return "".join(lines).encode("ascii")
-
-
-def _format_blocks(program: ThreadBlockProgram) -> list[str]:
-    """Return the text of every thread block with its steps."""
-    steps = _format_steps(program)
-    heads = zip(
-        program.block_id.tolist(),
-        program.send.tolist(),
-        program.recv.tolist(),
-        program.channel.tolist(),
-        strict=True,
-    )
-    # Steps are sorted by thread block.
-    bounds = program.block.searchsorted(range(len(program.block_id) + 1))
-    texts: list[str] = []
-    for head, (start, stop) in zip(heads, pairwise(bounds.tolist()), strict=True):
-        lines = [_BLOCK % head, *steps[start:stop], "    </tb>\n"]
-        texts.append("".join(lines))
-    return texts
-
-
-def _format_steps(program: ThreadBlockProgram) -> list[str]:
-    """Text of every step; one formatting operation per step, as there can be millions."""
-    columns = (
-        program.position.tolist(),
-        [STEP_TYPE_NAMES[number] for number in program.type.tolist()],
-        [_BUFFERS[number] for number in program.src_buffer.tolist()],
-        program.src_offset.tolist(),
-        [_BUFFERS[number] for number in program.dst_buffer.tolist()],
-        program.dst_offset.tolist(),
-        program.count.tolist(),
-        program.depid.tolist(),
-        program.deps.tolist(),
-        program.has_dependents.tolist(),
-    )
-    return [_STEP % row for row in zip(*columns, strict=True)]
 
 
 Clock = dict[int, int]

@@ -208,10 +208,18 @@ def _assign_local_lanes(
     if not local:
         return lane
     lane_of_row: list[int] = lane.tolist()
-    leader_of = _map_to_leaders(draft) if is_merging else {}
+    leader_of: dict[int, int] = {}
+    if is_merging:
+        leaders, members = find_reduction_chains(draft, draft.parents, draft.children)
+        leader_of = dict(zip(members.tolist(), leaders.tolist(), strict=True))
     parents_of = _group_values(draft.children, draft.parents)
     children_of = _group_values(draft.parents, draft.children)
-    any_lane = _find_first_lanes(draft, lane) if is_tight else {}
+    # Lane of the first message row of every rank that has one.
+    any_lane: dict[int, int] = {}
+    if is_tight:
+        has_lane = lane >= 0
+        rank, first = np.unique(draft.rank[has_lane], return_index=True)
+        any_lane = dict(zip(rank.tolist(), lane[has_lane][first].tolist(), strict=True))
     ranks = draft.rank.tolist()
     for row in local:
         if row in leader_of:
@@ -227,26 +235,12 @@ def _assign_local_lanes(
     return np.asarray(lane_of_row, np.int64)
 
 
-def _map_to_leaders(draft: StepDraft) -> dict[int, int]:
-    """Map each later reduction that can be fused to the first reduction of its chain."""
-    leader, member = find_reduction_chains(draft, draft.parents, draft.children)
-    return dict(zip(member.tolist(), leader.tolist(), strict=True))
-
-
 def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
     """Return the values of each key, in order."""
     groups: dict[int, list[int]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         groups.setdefault(key, []).append(value)
     return groups
-
-
-def _find_first_lanes(draft: StepDraft, lane: Int64Array) -> dict[int, int]:
-    """Return the lane of the first message row of every rank that has one."""
-    has_lane = lane >= 0
-    rank, first = np.unique(draft.rank[has_lane], return_index=True)
-    lanes = lane[has_lane][first]
-    return dict(zip(rank.tolist(), lanes.tolist(), strict=True))
 
 
 def match_one_to_one(first: Int64Array, second: Int64Array) -> Edges:

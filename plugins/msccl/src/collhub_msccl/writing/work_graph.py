@@ -91,7 +91,13 @@ def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -
     targets, sources = np.full(size, NONE), np.full(size, NONE)
     targets[sender], sources[receiver] = receiver, sender
     target, source = targets.tolist(), sources.tolist()
-    units = _count_units(draft, node_of_row, size)
+    # A chain of reductions moves the total of its units.
+    units_of_node = np.zeros(size, np.int64)
+    np.maximum.at(units_of_node, node_of_row, draft.count)
+    reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
+    units_of_node[node_of_row[reductions]] = 0
+    np.add.at(units_of_node, node_of_row[reductions], draft.count[reductions])
+    units: list[int] = units_of_node.tolist()
     transit, duration = [0] * size, units.copy()
     for node, moved in enumerate(units):
         crossing = moved + latency
@@ -163,17 +169,6 @@ def _collect_waits(
         parents[child].append(parent)
         children[parent].append(child)
     return parents, children
-
-
-def _count_units(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
-    """Return the units that each node moves; for a chain of reductions the total."""
-    units = np.zeros(size, np.int64)
-    np.maximum.at(units, node_of_row, draft.count)
-    reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
-    units[node_of_row[reductions]] = 0
-    np.add.at(units, node_of_row[reductions], draft.count[reductions])
-    units_of_node: list[int] = units.tolist()
-    return units_of_node
 
 
 Connection = tuple[int, int, int]

@@ -62,7 +62,20 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
             excess = f"{number} {noun}, more than the {limit} that it accepts"
             message = f"cannot be written for {target.runtime.title}: {excess}"
             raise InputError(message, location=location, code="runtime-limit")
-    chosen = choose_program(_build_task(coarse, target, options))
+    runtime = target.runtime
+    limits = replace(
+        runtime,
+        max_steps=options.max_steps or runtime.max_steps,
+        max_channels=options.max_channels or runtime.max_channels,
+    )
+    # Addresses in every mode that the file claims.
+    collective, scratch = target.collective, coarse.scratch_units
+    layouts = [collective.memory_layout(mode, scratch) for mode in list_claimed_modes(collective)]
+    bases = tuple(layout.base for layout in layouts)
+    memory = Memory(*target.declared_chunks, _read_declared_scratch(coarse), bases, False)
+    channels = _choose_channels(coarse, options, limits.max_channels)
+    task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
+    chosen = choose_program(task)
     largest = compute_largest_size(coarse, target, chosen.safety)
     content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
     losses = find_losses(algorithm, coarse, target, largest, chosen)
@@ -107,28 +120,6 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _build_task(
-    algorithm: Algorithm,
-    target: Target,
-    options: WriteOptions,
-) -> WritingTask:
-    """Build the writing task, within the limits of the runtime or of the options."""
-    runtime = target.runtime
-    limits = replace(
-        runtime,
-        max_steps=options.max_steps or runtime.max_steps,
-        max_channels=options.max_channels or runtime.max_channels,
-    )
-    return WritingTask(
-        algorithm,
-        target.collective,
-        target.protocol,
-        _build_memory(algorithm, target),
-        limits,
-        _choose_channels(algorithm, options, limits.max_channels),
-    )
-
-
 def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: int) -> int | None:
     """Return the number of channels to distribute steps over; None if the producer's are kept.
 
@@ -139,20 +130,6 @@ def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: 
     extension = algorithm.extensions.get("msccl")
     is_open = isinstance(extension, dict) and extension.get("channels") == "unstated"
     return max_channels if is_open else None
-
-
-def _build_memory(algorithm: Algorithm, target: Target) -> Memory:
-    """Describe the buffers, and their addresses in every mode that the file claims."""
-    collective, scratch = target.collective, algorithm.scratch_units
-    modes = list_claimed_modes(collective)
-    input_chunks, output_chunks = target.declared_chunks
-    return Memory(
-        input_chunks,
-        output_chunks,
-        scratch_chunks=_read_declared_scratch(algorithm),
-        bases=tuple(collective.memory_layout(mode, scratch).base for mode in modes),
-        is_compact=False,
-    )
 
 
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:

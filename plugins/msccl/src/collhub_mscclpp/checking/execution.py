@@ -304,7 +304,10 @@ def _new_state(
     actors = blocks + plan.num_ranks + proxies
     cells = memory.layout.total
     number = len(counters.names)
-    initial, capacity = _queues(program, counters, launches)
+    raised, awaited = uses_of_counters(program, counters)
+    # A large initial value is limited to the number of counts that can be taken.
+    initial = np.minimum(counters.initial, awaited * launches)
+    capacity = initial + raised * launches
     queue_first = np.concatenate([[0], np.cumsum(capacity)])
     barriers = int(program.barrier.max(initial=-1)) + 1
     is_lagging = program.write_proxy >= 0
@@ -332,7 +335,7 @@ def _new_state(
         late=np.zeros((number, actors), np.int32),
         taken=np.zeros(number, np.int64),
         # Initial counts have no signal, so the last count of a launch cannot be identified: 0.
-        raised=np.where(counters.initial > 0, 0, uses_of_counters(program, counters)[0]),
+        raised=np.where(counters.initial > 0, 0, raised),
         head=np.zeros(number, np.int64),
         tail=initial,
         queue_first=queue_first,
@@ -348,20 +351,6 @@ def _new_state(
         request_time=np.zeros(int(request_first[-1]), np.int64),
         scalars=np.asarray([_FIRST_POOL, _FIRST_POOL, 0, 0, blocks + plan.num_ranks], np.int64),
     )
-
-
-def _queues(
-    program: Program,
-    counters: Counters,
-    launches: int,
-) -> tuple[Int64Array, Int64Array]:
-    """Return the initial count and the maximum total count of every counter in `launches`
-    launches.
-    """
-    raised, awaited = uses_of_counters(program, counters)
-    # A large initial value is limited to the number of counts that can be taken.
-    initial = np.minimum(counters.initial, awaited * launches)
-    return initial, initial + raised * launches
 
 
 def uses_of_counters(

@@ -98,7 +98,16 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
         findings.refuse_at("unknown-operation", row, message, cure)
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)
-    is_whole &= _check_groups(plan, findings)
+    # Every rank that uses a switch channel must be in its group.
+    operands = plan.operands
+    executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
+    for at in np.flatnonzero(operands.scope == Scope.SWITCH).tolist():
+        rank = int(executing_rank[at])
+        if rank not in plan.gpus[rank].groups[int(operands.reference[at])].ranks:
+            message = f"rank {rank} is not in the group of its switch channel"
+            row = int(operands.operation[at])
+            findings.refuse_at("switch-group", row, message, "list every member itself")
+            is_whole = False
     # Destination k of a port operation uses channel k.
     table, operands = plan.operations, plan.operands
     is_port = table.channel_type == _PORT
@@ -163,26 +172,6 @@ def _check_bounds(
         )
         findings.refuse_at("range", row, message, "state larger buffers or other ranges")
     return not len(outside)
-
-
-def _check_groups(
-    plan: Plan,
-    findings: PlanFindings,
-) -> bool:
-    """Report ranks that use a switch channel but are not in its group; return whether there are
-    none.
-    """
-    operands = plan.operands
-    is_right = True
-    executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
-    for at in np.flatnonzero(operands.scope == Scope.SWITCH).tolist():
-        rank = int(executing_rank[at])
-        if rank not in plan.gpus[rank].groups[int(operands.reference[at])].ranks:
-            message = f"rank {rank} is not in the group of its switch channel"
-            row = int(operands.operation[at])
-            findings.refuse_at("switch-group", row, message, "list every member itself")
-            is_right = False
-    return is_right
 
 
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:

@@ -177,23 +177,7 @@ def find_defects(
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"
-    yield from _find_barrier_defects(program, earlier)
-    for rank, blocks in enumerate(program.blocks):
-        text_by_kind: dict[str, str] = {}
-        for number, recorded in sorted(blocks.items()):
-            for kind, text in _find_block_defects(program, recorded):
-                text_by_kind.setdefault(kind, f"rank {rank}, thread block {number}: {text}")
-        yield from text_by_kind.values()
-
-
-def _find_barrier_defects(
-    program: CollectiveProgram, earlier: Sequence[CollectiveProgram]
-) -> Iterator[str]:
-    """Yield one text if the program and earlier programs of the process both have barriers.
-
-    The package continues the numbers of the earlier ones. The text also says whether they exceed
-    the executor's limit of 16.
-    """
+    # The package continues the numbers of the barriers of earlier programs.
     count = _count_barriers(program)
     before = sum(map(_count_barriers, earlier))
     if count and before:
@@ -203,6 +187,12 @@ def _find_barrier_defects(
             f"its barriers are numbered from {before} on there, behind those of the programs "
             f"before it{more}: make each program in a process of its own"
         )
+    for rank, blocks in enumerate(program.blocks):
+        text_by_kind: dict[str, str] = {}
+        for number, recorded in sorted(blocks.items()):
+            for kind, text in _find_block_defects(program, recorded):
+                text_by_kind.setdefault(kind, f"rank {rank}, thread block {number}: {text}")
+        yield from text_by_kind.values()
 
 
 def _count_barriers(program: CollectiveProgram) -> int:

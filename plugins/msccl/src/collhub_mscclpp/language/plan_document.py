@@ -160,7 +160,19 @@ class _Block:
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels
         ]
         if operation.name == "glre":
-            return self._build_switch_sum(operation, channels)
+            # A sum through a switch without a broadcast, which the executor does not support.
+            (summed,), (target,) = operation.src, operation.dst
+            position = {"index": self._compute_index(target), "size": target.size}
+            return {
+                "name": operation.name,
+                "buffer_type": summed.buffer.value,
+                "buffer_offset": self._compute_index(summed),
+                "size": summed.size,
+                "dst_chunk": {"rank": target.rank, "type": target.buffer.value, **position},
+                "channel_ids": channels,
+                "channel_type": operation.channel_type,
+                "reduce_op": operation.reduce_op,
+            }
         members: dict[str, Any] = {"name": operation.name}
         if operation.src:
             members["src_buff"] = [self._build_range(chunk, operation) for chunk in operation.src]
@@ -219,21 +231,6 @@ class _Block:
         known = self._remote.setdefault(operation.channel_type, {})
         buffer = self._gpu.find_remote_buffer(chunk)
         return {"buffer_id": known.setdefault(buffer, len(known)), **position}
-
-    def _build_switch_sum(self, operation: Recorded, channels: list[int]) -> dict[str, Any]:
-        """Build a sum through a switch without a broadcast; the executor does not support it."""
-        (summed,), (target,) = operation.src, operation.dst
-        position = {"index": self._compute_index(target), "size": target.size}
-        return {
-            "name": operation.name,
-            "buffer_type": summed.buffer.value,
-            "buffer_offset": self._compute_index(summed),
-            "size": summed.size,
-            "dst_chunk": {"rank": target.rank, "type": target.buffer.value, **position},
-            "channel_ids": channels,
-            "channel_type": operation.channel_type,
-            "reduce_op": operation.reduce_op,
-        }
 
 
 Locate = Callable[[Chunk], Chunk]

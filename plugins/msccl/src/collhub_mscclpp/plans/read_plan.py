@@ -61,34 +61,33 @@ class _PlanParser:
 
         Thread blocks are parsed only if the ranks have no error.
         """
-        header = self._parse_or_note(lambda: _parse_header(root))
+        header = self._parse_or_note(
+            lambda: PlanHeader(
+                name=root.member("name").text(),
+                collective=root.member("collective").text(),
+                protocol=root.member("protocol").choice(("Simple", "LL")),
+                in_place=_parse_flag(root, "inplace"),
+                reuse_resources=_parse_flag(root, "reuse_resources"),
+                double_scratch=_parse_flag(root, "use_double_scratch_buffer"),
+                alignment=_parse_number(root, "buffer_alignment", 16, 1, MAX_CHUNKS),
+                threads_per_block=_parse_number(root, "num_threads_per_block", 1024, 1, 1024),
+                min_bytes=_parse_number(root, "min_message_size", 0, 0, MOST_BYTES),
+                max_bytes=_parse_number(root, "max_message_size", MOST_BYTES, 0, MOST_BYTES),
+            )
+        )
         listed = self._parse_or_note(root.member("gpus").items) or []
         if not listed and not self._errors:
             raise root.member("gpus").fail("a plan needs at least one rank", "list every rank")
         gpus = [self._parse_or_note(partial(_parse_gpu, gpu)) for gpu in listed]
-        for rank, gpu in enumerate(listed):
-            self._parse_or_note(partial(_check_id, gpu, rank, "the rank"))
+        for rank, value in enumerate(listed):
+            self._parse_or_note(partial(_check_id, value, rank, "the rank"))
         self._raise_errors()
         # Without errors every rank has been parsed.
         ranks = [gpu for gpu in gpus if gpu is not None]
         self._check_ranks(listed, ranks)
-        blocks, reader = self._parse_blocks(listed, ranks)
-        self._raise_errors()
-        assert header is not None
-        return reader.plan(self._file, header, tuple(ranks), tuple(blocks))
-
-    def _parse_blocks(
-        self,
-        listed: list[JsonValue],
-        gpus: list[Gpu],
-    ) -> tuple[list[ThreadBlock], OperationReader]:
-        """Parse the thread blocks of all ranks; the reader contains their operations.
-
-        Blocks with errors, which are recorded, are left out.
-        """
         blocks: list[ThreadBlock] = []
         reader = OperationReader(self._parse_or_note)
-        for rank, (value, gpu) in enumerate(zip(listed, gpus, strict=True)):
+        for rank, (value, gpu) in enumerate(zip(listed, ranks, strict=True)):
             entries = self._parse_or_note(value.member("threadblocks").items) or []
             for position, entry in enumerate(entries):
                 block = self._parse_block(entry, rank, position, gpu)
@@ -96,7 +95,9 @@ class _PlanParser:
                     continue
                 reader.read(entry.member("ops"), block, len(blocks), gpu)
                 blocks.append(block)
-        return blocks, reader
+        self._raise_errors()
+        assert header is not None
+        return reader.plan(self._file, header, tuple(ranks), tuple(blocks))
 
     def _parse_block(
         self,
@@ -168,22 +169,6 @@ class _PlanParser:
             location = Location(self._file)
             self._errors.append(Diagnostic("plan-schema", message, Severity.NOTE, location))
         raise InputError(self._errors)
-
-
-def _parse_header(root: JsonValue) -> PlanHeader:
-    """Parse the members of the plan other than its ranks, with the executor's defaults."""
-    return PlanHeader(
-        name=root.member("name").text(),
-        collective=root.member("collective").text(),
-        protocol=root.member("protocol").choice(("Simple", "LL")),
-        in_place=_parse_flag(root, "inplace"),
-        reuse_resources=_parse_flag(root, "reuse_resources"),
-        double_scratch=_parse_flag(root, "use_double_scratch_buffer"),
-        alignment=_parse_number(root, "buffer_alignment", 16, 1, MAX_CHUNKS),
-        threads_per_block=_parse_number(root, "num_threads_per_block", 1024, 1, 1024),
-        min_bytes=_parse_number(root, "min_message_size", 0, 0, MOST_BYTES),
-        max_bytes=_parse_number(root, "max_message_size", MOST_BYTES, 0, MOST_BYTES),
-    )
 
 
 def _parse_flag(

@@ -84,7 +84,18 @@ class PlanFollower:
             self._leaving[barrier] -= 1
             self._pending[block].extend(self._met[barrier])
         elif kind.role is Role.DATA:
-            self._follow_move(operation, block)
+            for cells, sources, targets in self._moves.get(operation, ()):
+                from_ranges = [self._places[row] for row in sources]
+                to_ranges = [self._places[row] for row in targets]
+                if len(from_ranges) == 1:
+                    self._copy_to_all(from_ranges[0], to_ranges, cells, block)
+                    continue
+                rank = self._rank_of_block[block]
+                # Further destinations get copies of the first result on the local rank.
+                local = next(target for target in to_ranges if target.rank == rank)
+                self._add_sum(from_ranges, local, cells, block)
+                remaining = [target for target in to_ranges if target is not local]
+                self._copy_to_all(local, remaining, cells, block)
             self._follow_signal(operation, block)
 
     def _follow_signal(self, operation: int, block: int) -> None:
@@ -111,24 +122,6 @@ class PlanFollower:
         """
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]
-
-    def _follow_move(self, operation: int, block: int) -> None:
-        """Add the steps of a data operation: copies, sums and messages.
-
-        Further destinations of a sum get copies of the first result on the local rank.
-        """
-        for cells, sources, targets in self._moves.get(operation, ()):
-            from_ranges = [self._places[row] for row in sources]
-            to_ranges = [self._places[row] for row in targets]
-            if len(from_ranges) == 1:
-                self._copy_to_all(from_ranges[0], to_ranges, cells, block)
-                continue
-            rank = self._rank_of_block[block]
-            # Further destinations get copies of the first result on the local rank.
-            local = next(target for target in to_ranges if target.rank == rank)
-            self._add_sum(from_ranges, local, cells, block)
-            remaining = [target for target in to_ranges if target is not local]
-            self._copy_to_all(local, remaining, cells, block)
 
     def _add_sum(
         self,

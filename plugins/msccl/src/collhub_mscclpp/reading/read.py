@@ -51,8 +51,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     if errors:
         raise InputError(errors)
     for finding in report.diagnostics:
-        if finding.code not in _REPORTED_ELSEWHERE:
-            source.report(_to_warning(finding))
+        if finding.code in _REPORTED_ELSEWHERE:
+            continue
+        # Remaining errors concern later launches; the first launch is correct.
+        is_error = finding.severity is Severity.ERROR
+        source.report(replace(finding, severity=Severity.WARNING) if is_error else finding)
     names = _count_operations(plan)
     if any(name in names for name in _SWITCH):
         message = "operations of switches are read as messages from and to every rank of the group"
@@ -71,16 +74,6 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         Provenance("mscclpp", "", source.name, source.sha256()),
         extensions={EXTENSION: _collect_extension(plan, memory.cells_per_chunk)},
     )
-
-
-def _to_warning(finding: Diagnostic) -> Diagnostic:
-    """Return an error as a warning: it concerns later launches, while the first launch is correct.
-
-    Other findings are returned unchanged.
-    """
-    if finding.severity is Severity.ERROR:
-        return replace(finding, severity=Severity.WARNING)
-    return finding
 
 
 def _count_operations(plan: Plan) -> dict[str, int]:

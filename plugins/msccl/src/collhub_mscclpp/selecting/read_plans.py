@@ -152,21 +152,8 @@ def _find_answer_defects(
     `tally` is updated: the numbers of calls with a plan (True) and without one (False).
     """
     collective, in_place = rows[0].collective, rows[0].in_place
-    for size in _list_queries(registration, rows):
-        file = registration.choose(collective, in_place, size)
-        tally[file is not None] += 1
-        if file is not None and file in plans:
-            for buffer_bytes in _list_buffer_bytes(collective, size, registration.num_ranks):
-                reason = _find_buffer_refusal(plans[file], *buffer_bytes)
-                if reason is not None:
-                    yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
-                    break
-
-
-def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) -> list[int]:
-    """List the sizes to try, in the unit of the runtime, ascending: around limits of windows, and
-    odd ones.
-    """
+    # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,
+    # and odd ones.
     borders = {row.min_bytes for row in rows} | {
         row.max_bytes + 1 for row in rows if row.max_bytes is not None
     }
@@ -177,7 +164,15 @@ def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) ->
         for size in _ELEMENT_BYTES
         for step in (-size, 0, size)
     }
-    return sorted(size for size in {*_ODD_SIZES, *around} if size > 0)
+    for size in sorted(size for size in {*_ODD_SIZES, *around} if size > 0):
+        file = registration.choose(collective, in_place, size)
+        tally[file is not None] += 1
+        if file is not None and file in plans:
+            for buffer_bytes in _list_buffer_bytes(collective, size, registration.num_ranks):
+                reason = _find_buffer_refusal(plans[file], *buffer_bytes)
+                if reason is not None:
+                    yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
+                    break
 
 
 def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:

@@ -218,7 +218,12 @@ def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _Win
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
         try:
-            algorithm = _restrict_mode(selected.made(name, size), window_mode.is_in_place)
+            algorithm = selected.made(name, size)
+            is_in_place = window_mode.is_in_place
+            collective = replace(
+                algorithm.collective, in_place=is_in_place, out_of_place=not is_in_place
+            )
+            algorithm = replace(algorithm, collective=collective)
             options = _choose_options(folder, window_mode.window)
             plan = _add_plan(folder, window_mode, algorithm, options)
         except HubError as error:
@@ -294,15 +299,6 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
     for name in names:
         if name != window.algorithm:
             yield name
-
-
-def _restrict_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
-    """Return the algorithm with a collective that claims only one mode: in place or out of
-    place.
-    """
-    collective = algorithm.collective
-    served = replace(collective, in_place=is_in_place, out_of_place=not is_in_place)
-    return replace(algorithm, collective=served)
 
 
 def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:

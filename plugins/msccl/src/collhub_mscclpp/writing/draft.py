@@ -29,8 +29,8 @@ from collhub_mscclpp.writing.segments import (
 )
 from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
-from hub_core.columns import BoolArray, Int64Array, labels, ordinals
-from hub_core.model import StepKind, StepTable, UsageError
+from hub_core.columns import Int64Array, labels, ordinals
+from hub_core.model import StepKind, UsageError
 
 
 @dataclass(slots=True)
@@ -142,7 +142,11 @@ def _group_connections(work: PlanWork) -> Int64Array:
     parents, children = work.edges()
     is_open = (work.lane[parents] < 0) & (work.lane[children] < 0)
     parents, children = parents[is_open], children[is_open]
-    is_sum = _is_further_term(steps, parents, children)
+    # Dependencies between received sums that have the same destination.
+    receives_sum = steps.is_kind(StepKind.RECV_REDUCE)
+    is_sum = receives_sum[parents] & receives_sum[children]
+    for column in (steps.dst_buffer, steps.dst_offset, steps.count):
+        is_sum &= column[parents] == column[children]
     terms = connection[np.stack([parents[is_sum], children[is_sum]], axis=1)]
     for earlier, later in np.unique(terms, axis=0).tolist():
         group[group == group[2 * later]] = group[2 * earlier]
@@ -157,15 +161,6 @@ def _group_connections(work: PlanWork) -> Int64Array:
             group[send_side] = group[receive_side]
             is_taken[[receive_side, send_side]] = True
     return group
-
-
-def _is_further_term(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Select dependencies between received sums that have the same destination: bool[edges]."""
-    is_sum = steps.is_kind(StepKind.RECV_REDUCE)
-    is_further = is_sum[parents] & is_sum[children]
-    for column in (steps.dst_buffer, steps.dst_offset, steps.count):
-        is_further &= column[parents] == column[children]
-    return is_further
 
 
 _SEND = int(StepKind.SEND)

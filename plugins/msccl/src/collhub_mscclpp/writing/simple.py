@@ -50,19 +50,16 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         return
     writer.add_barrier()
     sends = group.rows
-    if draft.work.switches.multicast[group.row] >= 0:
-        _store(draft, writer, draft.source(group.row), group.row)
+    multicast = int(draft.work.switches.multicast[group.row])
+    if multicast >= 0:
+        store = draft.stores.multicasts[multicast]
+        stored = draft.group_range(store.group, store.index, group.row)
+        chunks = draft.split_range(draft.source(group.row))
+        for chunk, target in zip(chunks, draft.split_range(stored), strict=True):
+            writer.move("gstore", [chunk], [target], SWITCH)
     else:
         _put(draft, writer, [draft.source(row) for row in sends], sends)
     _signal_messages(draft, writer, sends)
-
-
-def _store(draft: Draft, writer: BlockWriter, source: Range, row: int) -> None:
-    """Store a range through a switch at the landing range of the multicast of a send."""
-    store = draft.stores.multicasts[int(draft.work.switches.multicast[row])]
-    target = draft.group_range(store.group, store.index, row)
-    for chunk, stored in zip(draft.split_range(source), draft.split_range(target), strict=True):
-        writer.move("gstore", [chunk], [stored], SWITCH)
 
 
 def _put(
@@ -132,29 +129,21 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
     if draft.work.switches.total[group.row] >= 0:
-        _sum_by_switch(draft, writer, group)
+        # The executor has no operation that stores such a sum only locally.
+        number = int(draft.work.switches.total[group.row])
+        operand, target = draft.source(group.row), draft.target(group.row)
+        source = draft.group_range(draft.stores.sources[number], operand.index, group.row)
+        store = draft.stores.results[number]
+        result = draft.group_range(store.group, store.index, group.row)
+        for terms, stored in zip(draft.split_range(source), draft.split_range(result), strict=True):
+            writer.move("glres", [terms], [stored], SWITCH)
+        local_result = Range(store.buffer, store.index, target.size)
+        if local_result != target:
+            writer.add_barrier()
+            copy_range(draft, writer, local_result, target)
     else:
         add_messages(draft, writer, group, ("rre", "rres") if is_pulled else ("re", "res"))
     _signal_messages(draft, writer, group.sends)
-
-
-def _sum_by_switch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Add the ranges of all members of a group of a switch, and store the sum on all members.
-
-    The executor has no operation that stores such a sum only locally. The local result is copied if
-    its destination is elsewhere.
-    """
-    number = int(draft.work.switches.total[group.row])
-    operand, target = draft.source(group.row), draft.target(group.row)
-    source = draft.group_range(draft.stores.sources[number], operand.index, group.row)
-    store = draft.stores.results[number]
-    result = draft.group_range(store.group, store.index, group.row)
-    for terms, stored in zip(draft.split_range(source), draft.split_range(result), strict=True):
-        writer.move("glres", [terms], [stored], SWITCH)
-    local_result = Range(store.buffer, store.index, target.size)
-    if local_result != target:
-        writer.add_barrier()
-        copy_range(draft, writer, local_result, target)
 
 
 def add_messages(

@@ -130,20 +130,14 @@ class SwitchSteps:
         lane = steps.lane.astype(np.int64)
         following = int(lane.max(initial=-1)) + 1
         numbers: dict[tuple[object, ...], int] = {}
-        for kind, members in self._operations():
-            partners = tuple(sorted(steps.peer[members].tolist()))
-            key = (kind, int(steps.rank[members[0]]), partners)
-            lane[members] = following + numbers.setdefault(key, len(numbers))
+        for kind, operations in (("sum", self.totals), ("multicast", self.multicasts)):
+            for members in operations.values():
+                partners = tuple(sorted(steps.peer[members].tolist()))
+                key = (kind, int(steps.rank[members[0]]), partners)
+                lane[members] = following + numbers.setdefault(key, len(numbers))
         for total, multicast in self.joined.items():
             lane[self.multicasts[multicast]] = lane[self.totals[total][0]]
         return lane
-
-    def _operations(self) -> Iterator[tuple[str, list[int]]]:
-        """Yield ("sum" or "multicast", rows) of every operation, sums first."""
-        for members in self.totals.values():
-            yield "sum", members
-        for members in self.multicasts.values():
-            yield "multicast", members
 
 
 def find_switch_steps(
@@ -193,7 +187,9 @@ def find_switch_steps(
                 for switch in topology.reduction
             )
             chain = _order_chain([receive_of[row] for row in rows], parents)
-            if is_whole and _reads_one_region(steps, rows, chain[0]):
+            # All operands, including the local one, must be the same range on their ranks.
+            region = _find_region(steps, "src", chain[0])
+            if is_whole and all(_find_region(steps, "src", row) == region for row in rows):
                 switches.add_total(chain)
         _join(steps, parents, switches)
     _find_copies(steps, receive_of, parents, switches)
@@ -237,15 +233,6 @@ def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
     """Return (buffer, first unit, number of units) that a step reads ("src") or writes ("dst")."""
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
     return int(buffer[row]), int(offset[row]), int(steps.count[row])
-
-
-def _reads_one_region(steps: StepTable, sends: Sequence[int], head: int) -> bool:
-    """Whether all operands of a sum, including the local one, are the same range on their ranks.
-
-    `head`: the first receive, which reads the local operand.
-    """
-    region = _find_region(steps, "src", head)
-    return all(_find_region(steps, "src", row) == region for row in sends)
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:

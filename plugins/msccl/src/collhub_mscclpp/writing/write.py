@@ -21,7 +21,7 @@ from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES, order_work
 from hub_core import read_topology
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, CollectiveKind, CustomContract, Loss, UsageError
+from hub_core.model import Algorithm, CollectiveKind, Loss, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -65,25 +65,19 @@ def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
     if collective.root is not None:
         yield Loss("root", f"rank {collective.root}", "only the steps imply it")
     input_chunks, output_chunks = (count_chunks(draft)[:, :2] * draft.options.tbg).T
-    if not _is_described_by_sizes(collective.contract, input_chunks, output_chunks):
+    contract = collective.contract
+    is_described_by_sizes = (
+        contract is not None
+        and contract.expected is None
+        and bool(np.all(contract.defined))
+        and np.array_equal(contract.input_units, input_chunks)
+        and np.array_equal(contract.output_units, output_chunks)
+    )
+    if not is_described_by_sizes:
         consequence = "the expected result is not in the plan; chunk counts are at least 1"
         yield Loss("contract", where, consequence)
     if collective.unit_count != max(int(input_chunks.max()), int(output_chunks.max())):
         yield Loss("unit_count", where, "when read back, it is the largest buffer of a rank")
-
-
-def _is_described_by_sizes(
-    contract: CustomContract | None, input_chunks: Int64Array, output_chunks: Int64Array
-) -> bool:
-    """Whether a contract is fully described by these buffer sizes.
-
-    That is, all inputs are defined, no result is expected, and the sizes are equal. False without a
-    contract.
-    """
-    if contract is None or contract.expected is not None or not bool(np.all(contract.defined)):
-        return False
-    has_equal_inputs = np.array_equal(contract.input_units, input_chunks)
-    return has_equal_inputs and np.array_equal(contract.output_units, output_chunks)
 
 
 # Parts that a plan expresses differently: as operations and as landing ranges in scratch.
@@ -100,9 +94,18 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     blocks = write_thread_blocks(draft)
     content = plan_text(draft, blocks)
     losses = list(list_losses(draft))
-    return WriteResult(
-        [Artifact("", content)], losses, _RESTATED, [_describe_blocks(draft, blocks)]
-    )
+    max_blocks = max(len(segments) for segments in blocks)
+    receives = draft.work.messages.receive
+    direct = int(draft.landing.is_direct[receives].sum())
+    pulled = int(draft.landing.is_pulled[receives].sum())
+    landed = f"{direct} of {len(receives)} messages land in place"
+    landed += f", {pulled} are pulled from their senders"
+    note = f"thread blocks of a rank: {max_blocks} at most; {landed}"
+    switches = draft.work.switches
+    if not switches.is_empty:
+        counts = f"{len(switches.multicasts)} multicasts and {len(switches.totals)} sums"
+        note += f"; switch channels do {counts}"
+    return WriteResult([Artifact("", content)], losses, _RESTATED, [note])
 
 
 def build_draft(
@@ -176,22 +179,6 @@ def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
     return blocks
 
 
-def _describe_blocks(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
-    """Describe the largest number of thread blocks of a rank, and where messages land."""
-    max_blocks = max(len(segments) for segments in blocks)
-    receives = draft.work.messages.receive
-    direct = int(draft.landing.is_direct[receives].sum())
-    pulled = int(draft.landing.is_pulled[receives].sum())
-    landed = f"{direct} of {len(receives)} messages land in place"
-    landed += f", {pulled} are pulled from their senders"
-    note = f"thread blocks of a rank: {max_blocks} at most; {landed}"
-    switches = draft.work.switches
-    if not switches.is_empty:
-        counts = f"{len(switches.multicasts)} multicasts and {len(switches.totals)} sums"
-        note += f"; switch channels do {counts}"
-    return note
-
-
 UNSTATED_IN_PLACE = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
 """Collectives for which a plan cannot describe which part of a buffer the other one is in place.
 
@@ -211,7 +198,20 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
     counts = count_chunks(draft)
-    header = _format_header(draft, _find_min_bytes(draft, counts), _find_max_bytes(draft, counts))
+    collective, options = draft.work.algorithm.collective, draft.options
+    is_packets = options.protocol == PACKETS
+    members = {
+        "collective": NAMES.get(collective.kind, "custom"),
+        "protocol": options.protocol,
+        "inplace": not collective.out_of_place and collective.kind not in UNSTATED_IN_PLACE,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": is_packets,
+        "buffer_alignment": ALIGNMENT,
+        "num_threads_per_block": 1024,
+        "min_message_size": _find_min_bytes(draft, counts),
+        "max_message_size": _find_max_bytes(draft, counts),
+    }
+    header = json.dumps(members, separators=(",", ":"))[1:-1]
     gpus = [
         _format_gpu(rank, table, segments, counts[rank].tolist(), draft.stores)
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
@@ -264,24 +264,6 @@ def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
     # Message sizes are bytes of the input, in an all-gather of the output.
     is_gather = draft.work.algorithm.collective.kind is CollectiveKind.ALL_GATHER
     return int(counts[:, 1 if is_gather else 0].min())
-
-
-def _format_header(draft: Draft, smallest: int, largest: int) -> str:
-    """Format the members of the plan other than its name and ranks."""
-    collective, options = draft.work.algorithm.collective, draft.options
-    is_packets = options.protocol == PACKETS
-    members = {
-        "collective": NAMES.get(collective.kind, "custom"),
-        "protocol": options.protocol,
-        "inplace": not collective.out_of_place and collective.kind not in UNSTATED_IN_PLACE,
-        "reuse_resources": False,
-        "use_double_scratch_buffer": is_packets,
-        "buffer_alignment": ALIGNMENT,
-        "num_threads_per_block": 1024,
-        "min_message_size": smallest,
-        "max_message_size": largest,
-    }
-    return json.dumps(members, separators=(",", ":"))[1:-1]
 
 
 def count_chunks(draft: Draft) -> Int64Array:
