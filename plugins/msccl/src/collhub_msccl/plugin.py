@@ -42,7 +42,7 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Readers of MSCCL-IR XML and of MSCCLang programs."""
+    """Return the offers of the readers of MSCCL-IR XML and of MSCCLang programs."""
     xml_reader = FormatReader(
         _XML,
         "collhub_msccl.reading.read_xml:read",
@@ -61,7 +61,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Writers of MSCCL-IR XML: of a single program, and of a folder of programs."""
+    """Return the offers of the writers of a single MSCCL-IR XML file and of a folder of
+    programs.
+    """
     folder = SelectionWriter(
         _FOLDER,
         "collhub_msccl.selection_folder:write",
@@ -73,8 +75,10 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """One check per runtime, whether it loads a file unchanged, and the check of the program
-    sandbox."""
+    """Return the offers of checks: one per runtime, and the check of the program sandbox.
+
+    The former report whether the runtime loads a file unchanged.
+    """
     # No options: a runtime reads the file unchanged or refuses it.
     runtimes = [
         Check(

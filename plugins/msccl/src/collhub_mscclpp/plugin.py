@@ -51,7 +51,7 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Offer the readers of execution plans and of programs that generate plans."""
+    """Return the offers of the readers of execution plans and of programs that generate plans."""
     plans = FormatReader(
         _PLAN,
         "collhub_mscclpp.reading.read:read",
@@ -69,7 +69,7 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Offer the writers of execution plans and of folders of plans."""
+    """Return the offers of the writers of execution plans and of folders of plans."""
     folder = SelectionWriter(
         _FOLDER,
         "collhub_mscclpp.selecting.write_plans:write",
@@ -84,7 +84,9 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer the check of plans, and the check that compiles its kernels in advance."""
+    """Return the offers of the check of plans, and of the check that compiles its kernels in
+    advance.
+    """
     plans = Check(
         "mscclpp",
         Subject.RUNTIME,

@@ -150,7 +150,9 @@ class _MscclLanguage:
         self._recorder = _ProgramRecorder("")
 
     def prepare(self, file: str) -> None:
-        """Start recording for a program in `file`, and make `msccl` importable."""
+        """Prepare for a program in `file`: record its programs, and make `msccl` importable in this
+        process.
+        """
         self._recorder = _ProgramRecorder(file)
         CURRENT_HOST.set(self._recorder)
         install_modules()

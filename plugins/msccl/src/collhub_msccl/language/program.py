@@ -161,7 +161,7 @@ class MSCCLProgram:
             if index == source.index:
                 return target
             raise ValueError(f"{source} is copied onto {target}, which overlaps it")
-        # The objects themselves, because `contracts` depends on their identity.
+        # The objects themselves, because `build_contract` depends on their identity.
         slots[index : index + source.size] = values
         self._record(COPY, source, target, lanes)
         return target
@@ -245,14 +245,19 @@ class MSCCLProgram:
         return [str(item) for item in report.diagnostics if item.severity is Severity.ERROR]
 
     def lower(self) -> Algorithm:
-        """The program as an algorithm of the hub."""
+        """Convert the program to an algorithm of the hub.
+
+        Raises `InputError` for invalid thread blocks, `ValueError` for a refused custom result.
+        """
         # Imported lazily: lowering needs numpy and the core, tracing does not.
         from collhub_msccl.language.lowering import lower
 
         return lower(self.trace(), self._file)
 
     def generate_xml(self) -> str:
-        """The program as MSCCL-IR XML text."""
+        """Convert the program to the text of an MSCCL-IR XML file for the writer's default
+        runtime.
+        """
         # Imported lazily: only needed if a program is used as a library.
         from collhub_msccl.language.lowering import xml_text
 

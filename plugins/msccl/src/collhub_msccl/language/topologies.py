@@ -80,7 +80,10 @@ class Topology:
 
 
 def _build_links(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
-    """Table of links from a function of source and destination; 0 from a node to itself."""
+    """Build the table of links `[dst][src]` from a function of source and destination.
+
+    0 from a node to itself.
+    """
     nodes = range(num_nodes)
     return [[bandwidth(src, dst) if src != dst else 0 for src in nodes] for dst in nodes]
 
@@ -159,7 +162,9 @@ def distributed_fully_connected(
     size = local.num_nodes()
 
     def get_bandwidth(src: int, dst: int) -> int:
-        """Bandwidth between two nodes of all copies."""
+        """Return the bandwidth between two nodes of all copies: the local link, or the remote
+        bandwidth.
+        """
         if src // size == dst // size:
             return local.link(src % size, dst % size)
         return remote_bandwidth
@@ -201,14 +206,17 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
 
 
 def amd4() -> Topology:
-    """Four GPUs in a ring."""
+    """Build the topology of four GPUs in a ring, with links of bandwidth 1."""
     # Rows of destinations, one digit per source.
     rows = ("0110", "1001", "1001", "0110")
     return Topology("AMD4", [[int(cell) for cell in row] for row in rows])
 
 
 def amd8() -> Topology:
-    """Eight GPUs, all linked: bandwidth 6 between the two GPUs of a module, 5 between modules."""
+    """Build the topology of eight GPUs, all linked.
+
+    Bandwidth 6 between the two GPUs of a module (0-1, 2-3, ...), 5 between modules.
+    """
     gpus = range(8)
     return Topology("AMD8", [[_get_amd8_bandwidth(src, dst) for src in gpus] for dst in gpus])
 
@@ -233,7 +241,7 @@ def dgx1() -> Topology:
 
 
 def dgx_a100() -> Topology:
-    """DGX A100: twelve NVLinks from every GPU, through switches to all other GPUs."""
+    """Build the topology of a DGX A100: a link of 12 NVLinks between any two of eight GPUs."""
     gpus = range(8)
     return Topology("DGX_A100", [[12 if src != dst else 0 for src in gpus] for dst in gpus])
 
@@ -259,7 +267,10 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
 
 
 def _run_nvidia_smi() -> str:
-    """Run `nvidia-smi topo -m` on this host and return its output."""
+    """Run `nvidia-smi topo -m` on this host and return its output.
+
+    Raises `OSError` or `subprocess.CalledProcessError` if it fails.
+    """
     command = ["nvidia-smi", "topo", "-m"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

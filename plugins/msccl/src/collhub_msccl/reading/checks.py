@@ -194,7 +194,7 @@ def _describe_missing_peer(
     program: ThreadBlockProgram,
     step: int,
 ) -> str:
-    """Message for a message step whose thread block has no peer."""
+    """Build the message for a message step whose thread block has no peer in this direction."""
     peer = direction.peer[program.block[step]]
     return (
         f"{program.name(step)}: a {direction.name} step,"
@@ -207,7 +207,7 @@ def _describe_shared_connection(
     program: ThreadBlockProgram,
     block: int,
 ) -> str:
-    """Message for a thread block whose connection belongs to an earlier thread block."""
+    """Build the message for a thread block whose connection belongs to an earlier thread block."""
     usage = f"{direction.name} {direction.preposition} rank {direction.peer[block]}"
     return (
         f"thread block {program.block_id[block]} is the second one that is {usage}"

@@ -32,7 +32,8 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Pairs (parent step, waiting step), as two int64 columns without nops.
+    """Resolve the waits of a program to pairs (step that ends the wait, waiting step), int64, no
+    nops.
 
     A wait finishes after the first step of thread block `depid` that has `hasdep` and whose flag
     value is at least `deps`. The wait of a nop is transferred to the next step that is neither a
@@ -94,7 +95,7 @@ def _report_endless_waits(
     """
 
     def message(row: int) -> str:
-        """Message for row `row` of `waiting`."""
+        """Build the message for an entry of `waiting`."""
         reason = "which can never end: neither that step nor a later one there has hasdep"
         return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
 

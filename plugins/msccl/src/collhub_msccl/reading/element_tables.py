@@ -93,7 +93,7 @@ class ScannedXml:
     """A scanned file: attributes of `<algo>` verbatim, and the tables of its elements.
 
     `copies`: `<gpu>` row, attributes and line of every `<copy>`, which no runtime reads.
-    `is_short`: steps are written as `<op>`, see `short_form`.
+    `is_short`: steps are written as `<op>`, see `to_step`.
     """
 
     algo: Mapping[str, str]
@@ -106,7 +106,7 @@ class ScannedXml:
     is_short: bool = False
 
     def table(self, tag: str) -> ElementTable:
-        """The table of a tag: `gpu`, `tb` or `step`."""
+        """Return the table of a tag: `gpu`, `tb` or `step`."""
         tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
         return tables[tag]
 

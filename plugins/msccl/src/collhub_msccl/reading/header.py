@@ -232,7 +232,7 @@ def find_possible_roots(
     num_ranks: int,
     is_aliased: bool,
 ) -> list[int]:
-    """Ranks that can be the root of a broadcast, scatter, reduce or gather, ascending.
+    """List the ranks that can be the root of a broadcast, scatter, reduce or gather, ascending.
 
     Messages must connect the root to all ranks (broadcast, scatter), or all ranks to it (reduce,
     gather). If connected ranks with further evidence exist, only they are returned: ranks that read

@@ -109,9 +109,10 @@ def _build_collective(
     stated_root: int | None,
     findings: FileFindings,
 ) -> Collective:
-    """The collective of the header; a custom one has the declared buffers and no required result.
+    """Build the collective of the header.
 
-    `stated_root`: root given by the user, or None. Raises `UsageError` if it does not fit, and
+    A custom one has the declared buffers, defined inputs and no required result. `stated_root`:
+    root given by the user, or None. Raises `UsageError` for a root that does not fit, and
     `InputError` at the header's line for an impossible collective.
     """
     is_rooted = header.kind in ROOTED

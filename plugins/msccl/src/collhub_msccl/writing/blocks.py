@@ -277,7 +277,9 @@ class _ChannelUse:
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group uses a channel."""
+        """Record that a group uses a channel: for its pairs of ranks, and in the numbers of
+        peers.
+        """
         for pair in group.pairs:
             self.channels[pair].add(channel)
         for side, number in group.peer_counts.items():

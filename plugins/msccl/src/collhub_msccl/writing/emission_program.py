@@ -34,10 +34,12 @@ def build_program(
     knowledge: Knowledge,
     sizes: tuple[Int64Array, Int64Array, Int64Array],
 ) -> ThreadBlockProgram:
-    """Build the program of all ranks.
+    """Build the program of all ranks: number its steps, and convert waits to `depid`, `deps`,
+    `hasdep`.
 
     `steps`: with a column `wait`, the head that a step waits for, or -1; `sizes`: `i_chunks`,
-    `o_chunks` and `s_chunks` of every rank.
+    `o_chunks` and `s_chunks` of every rank. `hasdep` is also set to prevent fusions that the
+    runtimes would add.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
@@ -96,7 +98,7 @@ def _find_unwanted_fusions(
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]
-    # The condition of the parsers, see `reading.fusion`.
+    # The condition of the parsers, see `reading.dependencies`.
     joins = (second == first + 1) & (block[first] == block[second])
     joins &= (depid[second] < 0) & ~has_dependents[first]
     for name in ("dst_buffer", "dst_offset", "src_buffer"):

@@ -1,6 +1,6 @@
 """Find chains of local reductions into one destination, which the runtimes execute in one pass.
 
-The rule is that of the runtimes' parsers, see `reading.fusion`: adjacent reductions with one
+The rule is that of the runtimes' parsers, see `reading.dependencies`: adjacent reductions with one
 destination and one source buffer, no wait and no flag between them, up to 16 operands. So that no
 step comes between them, the writer treats a chain as one step whose waits all precede the first
 reduction. A chain may therefore delay its first reduction, and the steps that wait for an earlier

@@ -26,7 +26,8 @@ _NO_ROWS = np.zeros(0, np.int64)
 def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangement | None:
     """Arrange the rows with these pairs fused if possible; None if no order exists.
 
-    `is_free`: channels are open, so every message is a separate connection.
+    `joined`: (row, row fused into it). `is_free`: channels are open, so every message is a separate
+    connection without an order relative to others.
     """
     if is_free:
         separate_channel = np.minimum(np.arange(len(draft)), draft.partner)

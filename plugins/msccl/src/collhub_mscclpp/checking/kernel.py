@@ -36,7 +36,7 @@ from collhub_mscclpp.checking.program import (
 )
 from hub_core.columns import Int64Array
 
-# Codes of `Role` in `plans.operations`, as constants of the compiled code.
+# Codes of `Role` in `plans.records`, as constants of the compiled code.
 SIGNAL, WAIT, ACQUIRE, RELEASE, BARRIER, DATA = 1, 2, 3, 4, 5, 7
 
 # Reasons for the end of a run.
@@ -45,10 +45,11 @@ STUCK, POOL_OF_CLOCKS, POOL_OF_READS = 0, 1, 2
 
 @kernel
 def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
-    """Run until all thread blocks wait or are finished, or a pool is exhausted.
+    """Execute operations, and record races, until all thread blocks wait or are finished.
 
-    `launch`: from 0; `done`: number of operations in `state.order`. Returns one of the codes above
-    and the new number of executed operations.
+    Also stops if a pool is exhausted, before the operation that needs it. `launch`: from 0; `done`:
+    number of operations in `state.order`. Returns STUCK (all wait or are finished), POOL_OF_CLOCKS
+    or POOL_OF_READS, and the new number of executed operations.
     """
     blocks = len(program.block_first) - 1
     moved = True
@@ -76,7 +77,11 @@ def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
 def host_access(
     state: Any, cells: Int64Array, host: int, time: int, launch: int, is_write: bool
 ) -> None:
-    """Record that the host of a rank writes or reads cells, ordered by the host's clock."""
+    """Record that the host of a rank writes or reads each of these cells, and the races that
+    follow.
+
+    `host`: its actor number; `time`: of the access, by the host's clock.
+    """
     for cell in cells:
         if is_write:
             _write(state, cell, host, time, launch, -1)
@@ -86,7 +91,9 @@ def host_access(
 
 @kernel
 def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
-    """Record races with proxies that may still read these cells after the end of the kernel."""
+    """Record races of the host with proxies that may read these cells after the end of the
+    kernel.
+    """
     for cell in cells:
         node = state.reads[cell]
         while node >= 0:
@@ -98,14 +105,19 @@ def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
 
 @part
 def _clocks_of(program: Any, operation: int) -> int:
-    """Return how many clocks an operation may store: one per item and one for packets."""
+    """Return the maximum number of clocks that an operation stores: one per item, one for
+    packets.
+    """
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
 @part
 def _reads_of(program: Any, operation: int) -> int:
-    """Return how many entries of the pool of reads an operation may need."""
+    """Return the maximum number of entries of the pool of reads that an operation needs.
+
+    One per cell of each range that it reads, for the thread block and for the proxy of each target.
+    """
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         ranges = program.read_first[move + 1] - program.read_first[move]
@@ -117,7 +129,11 @@ def _reads_of(program: Any, operation: int) -> int:
 
 @part
 def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
-    """Execute the next operation of a thread block; return False if it has to wait."""
+    """Execute the next operation of a thread block, if it need not wait; return whether it was
+    executed.
+
+    It waits for a count, for the other blocks of a barrier, or for packets.
+    """
     role = program.role[operation]
     first = program.block_first[block]
     time = launch * (program.block_first[block + 1] - first) + operation - first + 1
@@ -142,7 +158,9 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
 
 @part
 def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None:
-    """Order the next operation after all requests to the proxies of the flushed channels."""
+    """Order the operations after this one after all requests to the proxies of the flushed
+    channels.
+    """
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         if program.item_proxy[place] >= 0:
             proxy = state.scalars[FIRST_PROXY] + program.item_proxy[place]
@@ -151,7 +169,10 @@ def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None
 
 @part
 def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
-    """Take one count of every item; return False to wait, with the counts taken so far kept."""
+    """Take one count of every item in order; return False to wait for the next one.
+
+    The counts taken so far are kept. The block's clock becomes at least that of each signal.
+    """
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
         counter = program.item[first + state.item_at[block]]
@@ -176,7 +197,11 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 def _note_take(
     state: Any, launch: int, operation: int, counter: int, block: int, time: int
 ) -> None:
-    """Record a race if two thread blocks take counts of one counter without an order."""
+    """Record a race if the previous count of this counter was taken by an operation without an
+    order.
+
+    The block's taking of the count becomes the previous one.
+    """
     uses = state.uses[counter]
     if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
         _note_race(state, launch, operation, -1 - counter, uses[2], uses[3], block, 0)
@@ -185,7 +210,11 @@ def _note_take(
 
 @part
 def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) -> None:
-    """Mark a counter if thread blocks increment it without an order."""
+    """Mark a counter with 2 if its previous increment was made by an operation without an order.
+
+    If the counter is already known to be unordered (1), the raiser's clock is added to
+    `state.late`.
+    """
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
         state.is_late[counter] = 2
@@ -196,7 +225,11 @@ def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) ->
 
 @part
 def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
-    """Increment the counter of every item; the clock is stored with the count."""
+    """Increment the counter of every item; the raiser's clock is stored with the count.
+
+    Counters below 0 have no partner and are skipped. The raiser is the block, or the proxy of a
+    lagging port channel.
+    """
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
         if counter < 0:
@@ -215,7 +248,10 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 
 @part
 def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
-    """Arrive at a barrier, or leave it when all have arrived; return False to wait."""
+    """Arrive at a barrier, or leave it when all have arrived; return whether the block has left it.
+
+    A block that leaves takes over the clocks of all blocks that arrived.
+    """
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
         state.clocks[block, block] = time
@@ -235,7 +271,9 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 
 @part
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
-    """Whether all packets that the operation reads were written in this launch."""
+    """Whether all packets that the operation reads were written in this launch; True without
+    packets.
+    """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         for source in range(program.read_first[move], program.read_first[move + 1]):
@@ -250,7 +288,10 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 @part
 def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
-    """Execute all moves of a data operation, those of proxies as separate requests."""
+    """Execute all moves of a data operation, those of proxies as separate requests.
+
+    First, the block is ordered after the writers of the packets that it reads.
+    """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         _await_packets(program, state, odd, block, move)
@@ -272,7 +313,10 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 @part
 def _request(state: Any, channel: int, block: int, time: int) -> int:
-    """Request one move from the proxy of a lagging channel; return the proxy's actor number."""
+    """Add a request to the proxy of a lagging channel, made by a thread block at a time.
+
+    The proxy's clock is advanced. Returns the proxy's actor number.
+    """
     proxy: int = state.scalars[FIRST_PROXY] + channel
     _join(state.clocks[proxy], state.clocks[block])
     request = state.request_first[channel] + state.clocks[proxy, proxy]
@@ -294,10 +338,11 @@ def _move(
     time: int,
     row: int,
 ) -> int:
-    """Read the sources of one move, add them, and write the sum to `targets`.
+    """Read the sources of one move, add them, and write the sum to `targets`, a range of its
+    targets.
 
-    A thread block omits targets that proxies write. Returns the row of the stored clock for
-    packets, or -1.
+    A thread block omits targets that proxies write. `row`: of the clock stored for packets so far,
+    or -1. Returns it, or the row of a clock stored now.
     """
     odd = launch % 2
     is_block = actor < state.scalars[FIRST_PROXY]
@@ -336,7 +381,7 @@ def _move(
 
 @part
 def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
-    """Order the reader of packets after their writers."""
+    """Order a thread block after the writers of the packets that a move reads."""
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
         if not program.read_is_packet[source]:
@@ -352,7 +397,10 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 
 @part
 def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a read and its race with an unordered write; drop earlier reads that precede it."""
+    """Record a read of a cell, and a race if the last write is not ordered before it.
+
+    Earlier reads that precede this one are dropped.
+    """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
     if writer >= 0 and clock[writer] < state.write_time[cell]:
@@ -380,7 +428,9 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 @part
 def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a write and its races with unordered earlier accesses; drop all reads."""
+    """Record a write of a cell, and races with an unordered earlier write or read; drop all
+    reads.
+    """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
     if writer >= 0 and clock[writer] < state.write_time[cell]:
@@ -405,7 +455,9 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _is_late(state: Any, clock: Clocks, reader: int, when: int) -> int:
-    """Whether a reader is a proxy whose request, but not its read, precedes the clock: 0 or 1."""
+    """Whether a reader is a proxy whose request precedes the clock, although its read does not: 0
+    or 1.
+    """
     channel = reader - state.scalars[FIRST_PROXY]
     if channel < 0:
         return 0
@@ -424,7 +476,11 @@ def _note_race(
     actor: int,
     is_late: int,
 ) -> None:
-    """Record a race, unless the last recorded one is of the same two operations."""
+    """Record a race, unless the last recorded one is of the same two operations or the table is
+    full.
+
+    `actor` with `operation` (-1: host) accesses `cell` after `other` did so at time `when`.
+    """
     count = state.scalars[RACES]
     if count:
         last = state.races[count - 1]
@@ -440,14 +496,16 @@ def _note_race(
 
 @part
 def _join(clock: Clocks, other: Clocks) -> None:
-    """Set a clock to the element-wise maximum of it and another clock."""
+    """Set a clock, in place, to the element-wise maximum of it and another clock."""
     for actor in range(len(clock)):
         clock[actor] = max(clock[actor], other[actor])
 
 
 @part
 def _take_clock(state: Any) -> int:
-    """Take a free row of `kept`; `run` has checked that one is available."""
+    """Remove a free row of `kept` from the pool and return it; `run` has checked that there is
+    one.
+    """
     left = state.scalars[FREE_CLOCKS]
     state.scalars[FREE_CLOCKS] = left - 1
     row: int = state.free_clocks[left - 1]
@@ -456,6 +514,6 @@ def _take_clock(state: Any) -> int:
 
 @part
 def _free_clock(state: Any, row: int) -> None:
-    """Return a row of `kept` to the free rows."""
+    """Add a row of `kept` to the free rows."""
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1

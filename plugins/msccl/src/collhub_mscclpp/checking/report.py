@@ -226,7 +226,7 @@ class Story:
         self._findings.on_rank("race", rank, message, cure)
 
     def _party(self, race: Race, row: int) -> str:
-        """Describe an operation or the host that takes part in a race."""
+        """Describe an operation, or (row -1) the host of a rank, that takes part in a race."""
         if row >= 0:
             return self._plan.describe(row)
         return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"

@@ -140,7 +140,7 @@ def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
-    """Fuse acquires or releases of several semaphores."""
+    """Fuse acquires or releases of several semaphores into one operation of all of them."""
     semaphores = [*first.semaphores, *second.semaphores]
     return replace(first, semaphores=semaphores, sync=first.sync | second.sync)
 

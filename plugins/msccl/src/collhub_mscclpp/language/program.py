@@ -63,7 +63,7 @@ class AllReduce(Collective):
     name = "allreduce"
 
     def counts(self) -> tuple[int, int]:
-        """Chunks of input and output."""
+        """Return the numbers of chunks of input and output: `chunk_factor` per rank in each."""
         count = self.num_ranks * self.chunk_factor
         return count, count
 

@@ -391,7 +391,10 @@ def scope_of(
     is_dst: bool,
     position: int,
 ) -> Scope:
-    """Return the location of operand `position` of one side, including an exception of recspkt."""
+    """Return the location of operand `position` of one side of an operation.
+
+    As `Operation.scope`, except that the second destination of recspkt is local.
+    """
     # The second result is the local copy of the packets, the further ones are remote.
     if operation.name == "recspkt" and is_dst and position == 1:
         return Scope.LOCAL

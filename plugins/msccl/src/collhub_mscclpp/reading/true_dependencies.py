@@ -23,8 +23,9 @@ def dependencies(
     parents: Int64Array,
     children: Int64Array,
 ) -> int:
-    """Find pairs (parent, child) of steps, and return their number.
+    """Store pairs (parent, child) of steps that access the same cell, and return their number.
 
+    For each cell: a step depends on the last write, a writing step also on the reads since then.
     `read_base`, `write_base`, `cells`: int64[steps], the first cell that each step reads, the first
     one that it writes (-1: none), and the number of cells. `total`: cells of the memory. Pairs
     beyond the length of `parents` and `children` are only counted; a pair may occur repeatedly.

@@ -245,7 +245,7 @@ class Draft:
         return self.tables[int(self.work.steps.rank[row])].channels[number]
 
     def channel_type(self, row: int) -> str:
-        """Return the channel type of a message."""
+        """Return the channel type of a message, given by either of its rows."""
         connection = int(self.work.connection[row])
         return self.types[connection]
 
@@ -254,7 +254,7 @@ class Draft:
         return [number * self.parts + part for number in of_row.get(row, ())]
 
     def source(self, row: int) -> Range:
-        """Return the range that a step reads."""
+        """Return the range that a step reads, in chunks, on its rank."""
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.src_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.src_buffer[row]), index, size)
@@ -286,7 +286,7 @@ class Draft:
         return not any(has_port_offset(self.work, *source) for source in sources)
 
     def target(self, row: int) -> Range:
-        """Return the range that a step writes."""
+        """Return the range that a step writes, in chunks, on its rank."""
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.dst_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.dst_buffer[row]), index, size)

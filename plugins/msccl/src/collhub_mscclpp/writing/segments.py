@@ -128,7 +128,7 @@ def has_equal_scratch(layout: MemoryLayout) -> bool:
 
 
 def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
-    """Whether the two buffers of a rank, columns of `base` and `size`, overlap: bool[ranks].
+    """Return whether the two buffers of a rank, columns of `base` and `size`, overlap: bool[ranks].
 
     Separate allocations follow one another in a layout, so they do not overlap.
     """
@@ -231,7 +231,7 @@ class Segment:
         return known.setdefault(buffer, len(known))
 
     def copy(self) -> Segment:
-        """Return an independent copy."""
+        """Return an independent copy of the segment."""
         channels = {kind: dict(ids) for kind, ids in self.channels.items()}
         buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
@@ -271,6 +271,6 @@ def format_synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> 
 
 
 def format_semaphore(name: str, ids: Sequence[int]) -> str:
-    """Format an acquire or a release of semaphores."""
+    """Format operation `name`, an acquire or a release of semaphores, as JSON."""
     listed = list(ids)
     return f'{{"name":"{name}","semaphore_ids":{listed}}}'

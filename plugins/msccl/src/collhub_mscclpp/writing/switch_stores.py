@@ -183,7 +183,12 @@ class _Mode:
         return all(work.position[row] > work.position[receive] for row in readers)
 
     def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
-        """Whether a store on the sender itself preserves its data or writes an unused range."""
+        """Whether a multicast may be stored at the destination of a receive on the sender itself
+        too.
+
+        If that range is its source, or if no step reads it and only a copy of the same data writes
+        it, or nothing does.
+        """
         work, layout, regions = self._work, self._layout, self._regions
         rank, buffer = int(work.steps.rank[rows[0]]), int(work.steps.dst_buffer[receive])
         index, count = _find_first_chunk(work, receive), int(regions.count[receive])

@@ -27,7 +27,7 @@ from hub_core.plugin_api import Artifact, WriteResult
 
 
 def list_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the losses of writing a draft, in a fixed order."""
+    """Yield the properties of the algorithm that its plan does not contain, in a fixed order."""
     algorithm = draft.work.algorithm
     collective = algorithm.collective
     serves_both = collective.in_place and collective.out_of_place
