@@ -5,9 +5,9 @@ dependencies are those that every execution must respect: RAW, WAR and WAW on th
 
 Conflicts between thread blocks of a rank are found if program order and dependencies order them.
 Each access is compared with every other thread block that accesses its unit. Whether two accesses
-are ordered is a look-up in the vector clocks of `accesses`; the relevant write of the other block is
-found by binary search, because the accesses of a block to a unit are sorted by row. Cost: queries
-times their logarithm.
+are ordered is a look-up in the vector clocks of `accesses`; the relevant write of the other block
+is found by binary search, because the accesses of a block to a unit are sorted by row. Cost:
+queries times their logarithm.
 """
 
 from __future__ import annotations
