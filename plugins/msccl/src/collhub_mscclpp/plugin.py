@@ -59,9 +59,9 @@ def collhub_producers() -> Sequence[FormatReader]:
     )
     programs = FormatReader(
         _PROGRAM,
-        "collhub_mscclpp.language.read_program:read",
+        "collhub_mscclpp.reading.read:read_program",
         SourceProgramOptions,
-        samples="collhub_mscclpp.language.read_program:samples",
+        samples="collhub_mscclpp.reading.read:list_program_samples",
         executes_source=True,
     )
     return [plans, programs]

@@ -19,7 +19,6 @@ from collhub_mscclpp.checking.habits import (
     check_relaxed_signals,
     check_scratch,
 )
-from collhub_mscclpp.checking.limits import MOST_SLICES, check_limits
 from collhub_mscclpp.checking.lowering import (
     Counters,
     Proxies,
@@ -47,10 +46,12 @@ from collhub_mscclpp.checking.report import (
     Story,
 )
 from collhub_mscclpp.checking.rules import (
+    MOST_SLICES,
     check_barriers,
     check_counters,
     check_halves,
     check_header,
+    check_limits,
     check_offsets,
     check_operations,
 )

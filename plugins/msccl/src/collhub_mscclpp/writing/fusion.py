@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collhub_mscclpp.checking.limits import MOST_CHANNELS_OF_OPERATION
+from collhub_mscclpp.checking.rules import MOST_CHANNELS_OF_OPERATION
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.segments import MEMORY
 from hub_core.model import StepKind

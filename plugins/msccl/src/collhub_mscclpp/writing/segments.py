@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_mscclpp.checking.limits import (
+from collhub_mscclpp.checking.rules import (
     MOST_CHANNELS,
     MOST_CHANNELS_OF_OPERATION,
     MOST_OPERATIONS,

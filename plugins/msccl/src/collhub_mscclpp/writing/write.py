@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from collhub_mscclpp.checking.limits import MOST_SLICES
+from collhub_mscclpp.checking.rules import MOST_SLICES
 from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.records import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import group_steps
 from collhub_mscclpp.writing.networks import find_network
-from collhub_mscclpp.writing.packets import write_packets
+from collhub_mscclpp.writing.protocols import write_packets, write_simple
 from collhub_mscclpp.writing.segments import SWITCH, RankTables, Segment
-from collhub_mscclpp.writing.simple import write_simple
 from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES, order_work
 from hub_core import read_topology

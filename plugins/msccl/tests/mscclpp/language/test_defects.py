@@ -17,7 +17,7 @@ from collhub_mscclpp.language import (
     TestCollective,
 )
 from collhub_mscclpp.language.child import find_defects
-from collhub_mscclpp.language.read_program import read
+from collhub_mscclpp.reading.read import read_program
 
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Source, SourcePart
@@ -158,7 +158,7 @@ with CollectiveProgram("p", TestCollective(2, 2, 2), 2):
 """
     found: list[Diagnostic] = []
     part = SourcePart("program.py", text.encode)
-    read(Source("program.py", (part,), found.append), SourceProgramOptions())
+    read_program(Source("program.py", (part,), found.append), SourceProgramOptions())
     (told,) = [one for one in found if one.code == "package-defect"]
     assert told.location is not None
     assert told.location.line == 2

@@ -30,8 +30,8 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
-from collhub_mscclpp.language.read_program import read, samples
 from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.reading.read import list_program_samples, read_program
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, InputError, UsageError
 from hub_core.plugin_api import Source, SourcePart
@@ -44,7 +44,9 @@ START = "from mscclpp.language.program import *\nfrom mscclpp.language.channel i
 def read_text(text: str, **given: str) -> tuple[Algorithm, list[str]]:
     found: list[Diagnostic] = []
     part = SourcePart("program.py", text.encode)
-    algorithm = read(Source("program.py", (part,), found.append), SourceProgramOptions(**given))
+    algorithm = read_program(
+        Source("program.py", (part,), found.append), SourceProgramOptions(**given)
+    )
     return algorithm, list(map(str, found))
 
 
@@ -189,7 +191,7 @@ def test_chunk_outside_its_buffer_is_refused() -> None:
 
 
 def test_program_is_read_as_an_algorithm_that_verifies() -> None:
-    (source,) = samples()
+    (source,) = list_program_samples()
     algorithm, found = read_text(source.content().decode())
     assert found == []
     assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
@@ -198,7 +200,7 @@ def test_program_is_read_as_an_algorithm_that_verifies() -> None:
 
 
 def test_program_that_does_not_wait_is_refused() -> None:
-    text = samples()[0].content().decode()
+    text = list_program_samples()[0].content().decode()
     waits, signals = (f"channels[target, source].{name}(tb=0)" for name in ("wait", "signal"))
     racing = text.replace(waits, "pass").replace(signals, "pass")
     with pytest.raises(InputError, match=r"touch chunk . of buffer 'o' of rank 0"):
@@ -216,7 +218,7 @@ def test_file_of_another_language_is_not_executed() -> None:
 
 
 def test_one_of_several_programs_is_chosen() -> None:
-    text = samples()[0].content().decode()
+    text = list_program_samples()[0].content().decode()
     text += text.replace('"all_pairs"', '"other"')
     with pytest.raises(UsageError, match="defines 2 programs: 1 'all_pairs', 2 'other'"):
         read_text(text)
