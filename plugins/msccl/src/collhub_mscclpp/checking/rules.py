@@ -1,4 +1,4 @@
-"""Check static rules of a plan: names, sizes, ranges, peers, counts, sizes of the executor's tables.
+"""Check static rules of a plan: names, sizes, ranges, peers, counts, limits of tables.
 
 The executor mostly overruns its tables unchecked.
 """
