@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Ref, Value
-from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
+from collhub_msccl.language.collectives import Collective, Place, Slots
 from collhub_msccl.language.topologies import Topology
 from collhub_msccl.language.trace import (
     COPY,
@@ -272,6 +272,9 @@ class MSCCLProgram:
         collective = self.collective
         kind = find_kind(collective)
         is_custom = kind == "custom"
+        outputs = [(buffers[Buffer.input], buffers.get(Buffer.output)) for buffers in self.buffers]
+        # Separate lists, even if their contents are equal.
+        has_two_buffers = any(output is not None and output is not data for data, output in outputs)
         return Trace(
             name=self.name,
             protocol=self.protocol,
@@ -280,7 +283,7 @@ class MSCCLProgram:
             chunk_factor=collective.chunk_factor,
             root=collective.root,
             is_in_place=bool(collective.inplace),
-            has_two_buffers=is_custom and any(map(_has_two_buffers, self.buffers)),
+            has_two_buffers=is_custom and has_two_buffers,
             instances=self.instances,
             is_interleaved=bool(self.interleaved_replication),
             is_manual=self.threadblock_policy is ThreadblockPolicy.manual,
@@ -392,12 +395,6 @@ class MSCCLProgram:
             )
         if not 0 <= rank < self.num_ranks:
             raise IndexError(f"rank {rank} is not one of ranks 0..{self.num_ranks - 1}")
-
-
-def _has_two_buffers(buffers: RankBuffers) -> bool:
-    """Whether a rank has an output that is not the same list as its input."""
-    output = buffers.get(Buffer.output)
-    return output is not None and output is not buffers[Buffer.input]
 
 
 def _format_buffer(buffer: Hashable) -> str:

@@ -217,18 +217,9 @@ def amd8() -> Topology:
 
     Bandwidth 6 between the two GPUs of a module (0-1, 2-3, ...), 5 between modules.
     """
-    gpus = range(8)
-    return Topology("AMD8", [[_get_amd8_bandwidth(src, dst) for src in gpus] for dst in gpus])
-
-
-def _get_amd8_bandwidth(src: int, dst: int) -> int:
-    """Bandwidth between two GPUs: 6 in the same module (pairs 0-1, 2-3, ...), else 5; 0 to
-    itself.
-    """
-    if src == dst:
-        return 0
     # The GPUs of a module have numbers that differ in the last bit.
-    return 6 if src ^ 1 == dst else 5
+    links = _build_links(8, lambda src, dst: 6 if src ^ 1 == dst else 5)
+    return Topology("AMD8", links)
 
 
 # Rows of destinations, one digit per source: NVLinks of the hybrid cube mesh.
@@ -252,7 +243,10 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     None runs this command on this host. The bandwidth is the number of NVLinks; other connections
     are no links. Raises `ValueError` for a text without the table.
     """
-    text = _run_nvidia_smi() if nvidia_smi_topo is None else nvidia_smi_topo
+    text = nvidia_smi_topo
+    if text is None:
+        command = ["nvidia-smi", "topo", "-m"]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = [line for line in text.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
     rows = [line.split() for line in lines]
     # The line with the column names has a GPU name instead of a cell value.
@@ -264,15 +258,6 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     return Topology(
         "NVLinkOnly", [[_parse_link_count(cell) for cell in cells[:size]] for cells in table]
     )
-
-
-def _run_nvidia_smi() -> str:
-    """Run `nvidia-smi topo -m` on this host and return its output.
-
-    Raises `OSError` or `subprocess.CalledProcessError` if it fails.
-    """
-    command = ["nvidia-smi", "topo", "-m"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _parse_link_count(cell: str) -> int:

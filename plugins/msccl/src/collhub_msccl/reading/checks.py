@@ -162,12 +162,15 @@ def _check_connections(
     peer = direction.peer
     is_message = program.is_type(*direction.types)
     is_lonely = is_message & (peer[program.block] < 0)
+
+    def describe_missing_peer(step: int) -> str:
+        attribute = f"{direction.attribute} {peer[program.block[step]]}"
+        return (
+            f"{program.name(step)}: a {direction.name} step, but its thread block has {attribute}"
+        )
+
     findings.add_errors_at(
-        "no-peer",
-        is_lonely,
-        program.line,
-        partial(_describe_missing_peer, direction, program),
-        rank=program.rank,
+        "no-peer", is_lonely, program.line, describe_missing_peer, rank=program.rank
     )
     # A thread block that declares a peer but never uses it is harmless.
     uses = np.bincount(program.block[is_message], minlength=len(peer))
@@ -179,39 +182,21 @@ def _check_connections(
     is_second = ~run_mask(rank[users], peer[users], channel[users])
     shared = np.zeros(len(rank), np.bool_)
     shared[users[is_second]] = True
+
+    def describe_shared_connection(block: int) -> str:
+        usage = f"{direction.name} {direction.preposition} rank {peer[block]}"
+        return (
+            f"thread block {program.block_id[block]} is the second one that is {usage}"
+            f" on channel {channel[block]}"
+        )
+
     findings.add_errors_at(
         "shared-connection",
         shared,
         program.block_line,
-        partial(_describe_shared_connection, direction, program),
+        describe_shared_connection,
         rank=program.block_rank,
         cure="use another channel on both ends",
-    )
-
-
-def _describe_missing_peer(
-    direction: _Direction,
-    program: ThreadBlockProgram,
-    step: int,
-) -> str:
-    """Build the message for a message step whose thread block has no peer in this direction."""
-    peer = direction.peer[program.block[step]]
-    return (
-        f"{program.name(step)}: a {direction.name} step,"
-        f" but its thread block has {direction.attribute} {peer}"
-    )
-
-
-def _describe_shared_connection(
-    direction: _Direction,
-    program: ThreadBlockProgram,
-    block: int,
-) -> str:
-    """Build the message for a thread block whose connection belongs to an earlier thread block."""
-    usage = f"{direction.name} {direction.preposition} rank {direction.peer[block]}"
-    return (
-        f"thread block {program.block_id[block]} is the second one that is {usage}"
-        f" on channel {program.channel[block]}"
     )
 
 

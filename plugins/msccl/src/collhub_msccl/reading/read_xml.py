@@ -25,7 +25,6 @@ from hub_core.model import (
     CustomContract,
     InputError,
     JsonValue,
-    Provenance,
     UsageError,
 )
 from hub_core.plugin_api import Source
@@ -49,11 +48,22 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
     steps = lowered.build_table(collective, file)
     if options.copies == "run":
         steps = insert_copies(steps, read_copies(document, program, findings), collective, program)
+    changed_options: dict[str, str] = {}
+    # Defaults are omitted, so that traces do not change when options are added.
+    if options.reading != ReadOptions().reading:
+        changed_options["reading"] = options.reading
+    if options.copies != ReadOptions().copies:
+        changed_options["copies"] = options.copies
+    if options.collective is not None:
+        changed_options["collective"] = options.collective
+    if options.root is not None:
+        changed_options["root"] = str(options.root)
+    # Without the folder: a file gives the same trace in every folder.
     return Algorithm(
         collective,
         steps,
         lowered.scratch_units,
-        _build_provenance(file, content, options),
+        build_provenance(PurePath(file).name, content, changed_options),
         extensions={
             "msccl": {
                 "algo": dict(header.written),
@@ -169,30 +179,6 @@ def _choose_root(
         f"the file does not name the root of its {header.kind}, and {reason} it",
         cure="specify it: -O root=RANK",
     )
-
-
-def _build_provenance(
-    name: str,
-    content: bytes,
-    options: ReadOptions,
-) -> Provenance:
-    """Build provenance with this plugin, the file name, and the options that differ from their
-    defaults.
-
-    The file name has no folder, so that a file gives the same trace in every folder.
-    """
-    changed_options: dict[str, str] = {}
-    # Defaults are omitted, so that traces do not change when options are added.
-    if options.reading != ReadOptions().reading:
-        changed_options["reading"] = options.reading
-    if options.copies != ReadOptions().copies:
-        changed_options["copies"] = options.copies
-    if options.collective is not None:
-        changed_options["collective"] = options.collective
-    if options.root is not None:
-        changed_options["root"] = str(options.root)
-    # Without the folder: a file gives the same trace in every folder.
-    return build_provenance(PurePath(name).name, content, changed_options)
 
 
 def _to_compact_json(sizes: Int64Array) -> JsonValue:

@@ -181,7 +181,18 @@ class _Scanner:
         """Build the tables of the scanned file, after its end was parsed; warn of ignored
         elements.
         """
-        self._report_ignored(findings)
+        if self._ignored:
+            most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)
+            names = ", ".join(f"{number} <{name}>" for name, number in most_common)
+            message = f"ignored, as the runtimes do: {names}"
+            findings.warn("ignored-elements", message, self._ignored_line)
+        for tag, rows in (("gpu", self._gpus), ("tb", self._thread_blocks), ("step", self._steps)):
+            if not rows.unknown:
+                continue
+            most_common = rows.unknown.most_common(_MAX_SHOWN_NAMES)
+            names = ", ".join(f"{number} {_shorten(name)}" for name, number in most_common)
+            message = f"ignored, as the runtimes do, on <{tag}>: {names}"
+            findings.warn("ignored-attributes", message, self._algo_line)
         steps = self._steps.build_table(0)
         thread_blocks = self._thread_blocks.build_table(len(steps))
         gpus = self._gpus.build_table(len(thread_blocks))
@@ -261,23 +272,6 @@ class _Scanner:
         cure: str = "",
     ) -> NoReturn:
         raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
-
-    def _report_ignored(self, findings: FileFindings) -> None:
-        """Warn of elements and attributes that no runtime reads, with the 5 most frequent names
-        each.
-        """
-        if self._ignored:
-            most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)
-            names = ", ".join(f"{number} <{name}>" for name, number in most_common)
-            message = f"ignored, as the runtimes do: {names}"
-            findings.warn("ignored-elements", message, self._ignored_line)
-        for tag, rows in (("gpu", self._gpus), ("tb", self._thread_blocks), ("step", self._steps)):
-            if not rows.unknown:
-                continue
-            most_common = rows.unknown.most_common(_MAX_SHOWN_NAMES)
-            names = ", ".join(f"{number} {_shorten(name)}" for name, number in most_common)
-            message = f"ignored, as the runtimes do, on <{tag}>: {names}"
-            findings.warn("ignored-attributes", message, self._algo_line)
 
 
 def _shorten(name: str) -> str:

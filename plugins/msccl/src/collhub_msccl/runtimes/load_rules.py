@@ -256,7 +256,12 @@ def check_step(
     _check_type(step, name, refusals)
     # The parsers check neither for a nop.
     if attributes["type"] != "nop":
-        _check_numbers(step, name, refusals)
+        if not 0 <= read_number(attributes["cnt"]) <= MAX_COUNT:
+            message = f"{name}: cnt {attributes['cnt']} is not in 0..{MAX_COUNT}"
+            refusals.refuse("count-limit", message, step.line)
+        if read_number(attributes["hasdep"]) not in (0, 1):
+            message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
+            refusals.refuse("attribute-range", message, step.line)
         kind = attributes["type"]
         for side, types, words in (
             ("send", _SENDING, "sends"),
@@ -273,21 +278,6 @@ def check_step(
         refusals.warn("dependency-limit", message, step.line)
     for side in ("src", "dst"):
         _check_operand(step, side, gpu, name, refusals)
-
-
-def _check_numbers(
-    step: RawElement,
-    name: str,
-    refusals: Refusals,
-) -> None:
-    """Refuse a `cnt` outside 0..71, and a `hasdep` other than 0 and 1."""
-    attributes = step.attributes
-    if not 0 <= read_number(attributes["cnt"]) <= MAX_COUNT:
-        message = f"{name}: cnt {attributes['cnt']} is not in 0..{MAX_COUNT}"
-        refusals.refuse("count-limit", message, step.line)
-    if read_number(attributes["hasdep"]) not in (0, 1):
-        message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
-        refusals.refuse("attribute-range", message, step.line)
 
 
 def _check_type(
@@ -361,7 +351,11 @@ def check_chains(
         if kind == "nop":
             is_pending |= is_waiting
             continue
-        current = _get_chain_key(step) if kind == "re" else None
+        current: _ChainKey | None = None
+        if kind == "re":
+            attributes = step.attributes
+            offset = read_number(attributes.get("dstoff", ""))
+            current = attributes.get("dstbuf"), offset, attributes.get("srcbuf")
         joins = current is not None and current == run and not is_waiting
         reductions += kind == "re"
         if is_pending and not is_waiting and not joins:
@@ -373,10 +367,3 @@ def check_chains(
         # A raised flag finishes a chain, and so does the 16th reduction of a thread block.
         is_end = read_number(step.attributes.get("hasdep", "")) != 0 or reductions == MAX_OPERANDS
         run = None if is_end else current
-
-
-def _get_chain_key(step: RawElement) -> _ChainKey:
-    """Return dstbuf, dstoff and srcbuf, which are equal for all reductions of a fused chain."""
-    attributes = step.attributes
-    offset = read_number(attributes.get("dstoff", ""))
-    return attributes.get("dstbuf"), offset, attributes.get("srcbuf")

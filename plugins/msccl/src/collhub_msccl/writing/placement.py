@@ -183,7 +183,14 @@ class _Placer:
             self._ledger.undo()
             if trial is not None and (best is None or trial.cost < best.cost):
                 best = trial
-            if best is not None and self._is_perfect(best):
+            if best is None:
+                continue
+            # No other channel can be better.
+            if self._limits.is_sparing:
+                is_perfect = best.parted == best.new_blocks == 0 and best.finish == self._deadline
+            else:
+                is_perfect = best.parted == best.waits == 0
+            if is_perfect:
                 break
         if best is None:
             return False
@@ -198,15 +205,6 @@ class _Placer:
             self.channel[node] = trial.channel
             self._end[node] = end
         return True
-
-    def _is_perfect(self, trial: _Trial) -> bool:
-        """Whether no other channel can be better: no separated steps and no delay.
-
-        If `is_sparing`: no separated steps, no new blocks, and in time for the makespan.
-        """
-        if self._limits.is_sparing:
-            return trial.parted == trial.new_blocks == 0 and trial.finish == self._deadline
-        return trial.parted == trial.waits == 0
 
     def _list_channels(self, first: int) -> list[int]:
         """List the channels to try for a chain that begins with node `first`.

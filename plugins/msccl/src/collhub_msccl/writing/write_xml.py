@@ -73,7 +73,13 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     layouts = [collective.memory_layout(mode, scratch) for mode in list_claimed_modes(collective)]
     bases = tuple(layout.base for layout in layouts)
     memory = Memory(*target.declared_chunks, _read_declared_scratch(coarse), bases, False)
-    channels = _choose_channels(coarse, options, limits.max_channels)
+    # Without the option, the producer's channels are kept if it declares any.
+    extension = coarse.extensions.get("msccl")
+    channels: int | None = None
+    if options.channels is not None:
+        channels = min(options.channels, limits.max_channels)
+    elif isinstance(extension, dict) and extension.get("channels") == "unstated":
+        channels = limits.max_channels
     task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
     chosen = choose_program(task)
     largest = compute_largest_size(coarse, target, chosen.safety)
@@ -118,18 +124,6 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
         steps=replace(steps, **columns),
         scratch_units=algorithm.scratch_units // unit,
     )
-
-
-def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: int) -> int | None:
-    """Return the number of channels to distribute steps over; None if the producer's are kept.
-
-    The option, or all channels if the program that was read declares none.
-    """
-    if options.channels is not None:
-        return min(options.channels, max_channels)
-    extension = algorithm.extensions.get("msccl")
-    is_open = isinstance(extension, dict) and extension.get("channels") == "unstated"
-    return max_channels if is_open else None
 
 
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:

@@ -208,7 +208,10 @@ class Story:
         race: Race,
     ) -> None:
         """Add a race as an error of the rank of its later operation, or of the host."""
-        first, second = (self._party(race, row) for row in (race.other, race.operation))
+        host = f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
+        first, second = (
+            self._plan.describe(row) if row >= 0 else host for row in (race.other, race.operation)
+        )
         between = f"in launch {race.launch + 1}"
         if race.launch != race.other_launch:
             between = f"in launches {race.other_launch + 1} and {race.launch + 1}"
@@ -224,12 +227,6 @@ class Story:
             )
             cure = _FLUSH_CURE
         self._findings.on_rank("race", rank, message, cure)
-
-    def _party(self, race: Race, row: int) -> str:
-        """Describe an operation, or (row -1) the host of a rank, that takes part in a race."""
-        if row >= 0:
-            return self._plan.describe(row)
-        return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
 
     def _place(
         self,

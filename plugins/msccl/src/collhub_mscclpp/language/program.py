@@ -258,21 +258,16 @@ class CollectiveProgram:
                 types = known.setdefault((chunk.rank, chunk.buffer), [])
                 if operation.channel_type not in types:
                     types.append(operation.channel_type)
-        self._open_part(operation.rank, tb).append(operation)
-
-    def _open_part(self, rank: int, tb: int) -> list[Recorded]:
-        """Return the list for the next operation of a thread block.
-
-        Within a pipeline, the first operation of a block creates the block's pipeline.
-        """
-        block = self.blocks[rank].setdefault(tb, [])
+        block = self.blocks[operation.rank].setdefault(tb, [])
         if self._loop is None:
-            return block
-        key = (rank, tb)
+            block.append(operation)
+            return
+        # The first operation of a block in a pipeline creates the block's pipeline.
+        key = (operation.rank, tb)
         if key not in self._bodies:
-            self._bodies[key] = Recorded("pipeline", rank, loop=self._loop)
+            self._bodies[key] = Recorded("pipeline", operation.rank, loop=self._loop)
             block.append(self._bodies[key])
-        return self._bodies[key].body
+        self._bodies[key].body.append(operation)
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
         """Record operations into a pipeline from now on. Raises `RuntimeError` within another
