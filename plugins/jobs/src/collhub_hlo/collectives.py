@@ -46,13 +46,19 @@ class Call:
 
 
 def collective_of(opcode: str) -> str | None:
-    """Return the collective that an instruction issues; None for others, and for `-done`."""
+    """Return the collective that an opcode issues: `all-reduce` for it and for `all-reduce-start`.
+
+    None for all other opcodes, `all-reduce-done` included: a collective is counted where it starts.
+    """
     base = opcode.removesuffix(_SUFFIX)
     return base if base in COLLECTIVES else None
 
 
 def has_pairs(instruction: Instruction) -> bool:
-    """Whether a send or receive is between devices, with recorded pairs."""
+    """Whether a send or receive is between devices and its pairs of devices are recorded.
+
+    Transfers to and from the host, and messages without source_target_pairs, are left out.
+    """
     attributes = instruction.attributes
     is_host = attributes.get("is_host_transfer") == "true"
     return not is_host and _PAIRS in attributes.get("frontend_attributes", "")
@@ -121,12 +127,16 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
 
 
 def _received(shape: Shape) -> Shape:
-    """Return the received arrays: a receive returns (data, context, token)."""
+    """Return the received array: the first of (data, context, token), or the shape itself."""
     return Shape(shape.leaves[:1]) if shape.is_tuple else shape
 
 
 def _check_result(call: Call, instruction: Instruction, file: str) -> None:
-    """Raise `InputError` if the result of a collective does not fit its operand and group."""
+    """Raise `InputError` if the bytes of operand, result and group size contradict each other.
+
+    An all-gather multiplies its bytes by the size of its groups, a reduce-scatter divides them, an
+    all-reduce keeps them. Other collectives, and groups of several sizes, are not checked.
+    """
     sizes = {len(group) for group in call.groups}
     if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):
         return

@@ -55,9 +55,12 @@ class Devices:
 
 
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
-    """Return the groups of ranks of a collective.
+    """Return the groups of ranks of a collective, each in the order of its ids.
 
-    Raises `ValueError` with the reason for groups that the verifier of XLA refuses.
+    `channel_id` and `use_global_device_ids` decide if ids are ranks, partitions or replicas; groups
+    of partitions are repeated for each replica, and groups of replicas for each partition. No
+    groups are one group of all ids. Raises `ValueError` with the reason for groups that the
+    verifier of XLA refuses.
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")
@@ -82,7 +85,11 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 
 
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
-    """Return the (source, target) ranks of a permutation. Raises `ValueError` with the reason."""
+    """Return the (source, target) ranks of a permutation.
+
+    Ids are partitions if the instruction has a channel, otherwise replicas. A rank sends at most
+    once and receives at most once. Raises `ValueError` with the reason for other text or ids.
+    """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):
         raise ValueError(f"source_target_pairs {text[:60]!r} is no list of pairs")
@@ -132,7 +139,10 @@ def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple
 
 
 def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
-    """Whether a group of replicas includes all their partitions."""
+    """Whether a group of replicas includes all their partitions: with a channel.
+
+    Never for collectives of partitions, such as all-to-all.
+    """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     return has_channel and opcode not in _PARTITION_OPERATIONS
 
@@ -151,7 +161,11 @@ def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool
 
 
 def _iota(dimensions: str, order: str | None, count: int) -> Int64Array:
-    """Return 0, 1, ... in the given dimensions, transposed and flattened."""
+    """Return the ids 0 to count - 1, arranged in dimensions, transposed by `order` and flattened.
+
+    Without `order` they keep their sequence. Raises `ValueError` if the dimensions do not have
+    `count` elements, or if `order` is no permutation of them.
+    """
     sizes = parse_integers(dimensions)
     if _product(sizes) != count:
         raise ValueError(f"an iota of {_product(sizes)} ids, but there are {count}")
@@ -165,7 +179,11 @@ def _iota(dimensions: str, order: str | None, count: int) -> Int64Array:
 
 
 def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
-    """Build groups along the named axes of a mesh, which become the last ones in that order."""
+    """Build groups along the named axes of a mesh.
+
+    The named axes are moved last, in the order in which they are named; consecutive ids are then
+    one group. Raises `ValueError` for unknown axes and a mesh of another number of devices.
+    """
     axes = {}
     for part in filter(str.strip, match[1].split(",")):
         if not (axis := _AXIS_SIZE.match(part)) or axis[1] in axes:

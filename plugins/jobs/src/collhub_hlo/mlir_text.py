@@ -96,7 +96,10 @@ class Operation:
 
 
 class MlirReader:
-    """Iterator over the statements of a file."""
+    """Iterator over the statements of a file, which is read line by line.
+
+    `file`: name in errors.
+    """
 
     def __init__(self, stream: BinaryIO, file: str) -> None:
         self.file = file
@@ -155,7 +158,10 @@ class MlirReader:
             return text, self._line
 
     def _skip_values(self, raw: bytes) -> bytes:
-        """Read the rest of a long line of a constant; return its beginning and its end."""
+        """Skip the values of a constant to the end of its line; return its name and its type.
+
+        `raw`: beginning of the line. Memory: one chunk of `MAX_STATEMENT_CHARACTERS`.
+        """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):
             more = self._stream.readline(MAX_STATEMENT_CHARACTERS)
@@ -197,7 +203,12 @@ class MlirReader:
         return " ".join(parts) if len(parts) > 1 else text
 
     def _is_continued(self, parts: list[str], depth: int, following: str) -> bool:
-        """Whether the statement of these lines continues with the following line."""
+        """Whether the statement of these lines continues with the following line.
+
+        It does while brackets are open (`depth`), after a comma or another sign that needs more,
+        before a sign that begins no operation, and if an open `{` begins a dictionary instead of a
+        region.
+        """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:
             match = _ATTRIBUTE_LINE.match(following)
@@ -237,7 +248,11 @@ def operation_name(text: str) -> str:
 
 
 def parse_operation(text: str, line: int) -> Operation:
-    """Parse an operation; regions and their text are not part of it. Raises `ValueError`."""
+    """Parse an operation without its regions, in the pretty or the generic form.
+
+    Operands of the generic form are those in its first brackets; of the pretty form, all values
+    before the types. Raises `ValueError` for text without the name of an operation.
+    """
     match = _HEAD.match(text)
     if not match:
         raise ValueError(f"{text[:60]!r} is no operation")
@@ -262,7 +277,11 @@ def parse_operation(text: str, line: int) -> Operation:
 
 
 def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:
-    """Parse `(%a: type, %b: type {...})` from the bracket at `start`: names and type texts."""
+    """Parse `(%a: type, %b: type {...})` from the bracket at `start`.
+
+    Returns names with `%`, and the texts of their types, which may end with attributes. Raises
+    `ValueError` for an entry without a type.
+    """
     arguments = []
     for piece in split(text[start + 1 : find_close(text, start) - 1]):
         match = _ARGUMENT.match(piece)
@@ -365,7 +384,10 @@ def _parse_tensor(inside: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _parse_element(text: str) -> str:
-    """Return the HLO name of an element type."""
+    """Return the HLO name of an element type: `pred` for `i1`, `c64` for `complex<f32>`.
+
+    A quantized type counts as its storage type. Raises `ValueError` for types without a size.
+    """
     if text.startswith("complex"):
         return {"f32": "c64", "f64": "c128"}.get(_inside(text), "c64")
     if match := _QUANTIZED.match(text):
@@ -385,7 +407,10 @@ def _inside(text: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Split text at commas outside of brackets and strings; empty pieces are dropped."""
+    """Split text at commas outside of brackets and strings.
+
+    `->` closes no bracket. Empty pieces are dropped; other pieces keep their spaces.
+    """
     if "," not in text:
         return [text] if text.strip() else []
     pieces, depth, first = [], 0, 0
@@ -403,7 +428,10 @@ def split(text: str) -> list[str]:
 
 
 def find_close(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one at `start`."""
+    """Return the position after the bracket that closes the one at `start`.
+
+    Brackets in strings and in `->` do not count. Raises `ValueError` if it is not closed.
+    """
     depth = 0
     for token in _TOKEN.finditer(text, max(start, 0)):
         if token[0] in ("(", "[", "{", "<"):
@@ -416,7 +444,7 @@ def find_close(text: str, start: int) -> int:
 
 
 def _remove_location(text: str) -> str:
-    """Remove ` loc(...)` at the end of an operation."""
+    """Remove the location ` loc(...)` at the end of an operation; other text is unchanged."""
     if not text.endswith(")"):
         return text
     start = text.rfind(" loc(")
@@ -428,7 +456,11 @@ def _remove_location(text: str) -> str:
 
 
 def _split_types(text: str, start: int) -> tuple[str, str]:
-    """Split an operation before its types: at the last colon outside of brackets."""
+    """Split an operation into the text before its types and the types.
+
+    The types follow the last colon outside of brackets; they are "" without such a colon. A
+    dictionary after the keyword `attributes` is dropped.
+    """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:
         last = text.rfind(" : ")

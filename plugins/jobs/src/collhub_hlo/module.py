@@ -111,7 +111,10 @@ def read_module(statements: StatementReader, trip_count: int | None) -> Module:
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
-    """Return the name, the devices, and whether the module is scheduled."""
+    """Return the name, the devices, and whether the module is scheduled.
+
+    Missing counts of replicas and partitions are 1. Raises `InputError` for damaged attributes.
+    """
     text = statement.text
     name = re.match(r"HloModule\s+([^\s,]+)", text)
     try:
@@ -172,7 +175,7 @@ class ModuleBuilder:
         return self.module
 
     def open(self, name: str, is_entry: bool, line: int) -> None:
-        """Begin a computation. Raises `InputError` for a second one of the name."""
+        """Begin a computation. Raises `InputError` for a used name and for a second entry."""
         assert self.module
         if name in self.module.computations:
             message = f"computation {name!r} is defined twice"
@@ -182,7 +185,11 @@ class ModuleBuilder:
         self._current, self._is_entry = Computation(name, line), is_entry
 
     def add(self, instruction: Instruction) -> None:
-        """Append an instruction, and add its work to the totals of its computation."""
+        """Append an instruction, and add its work to the totals of its computation.
+
+        Raises `InputError` if its name is used, if operands or called computations are not defined
+        before it, and if its work cannot be computed.
+        """
         assert self.module
         assert self._current
         computation = self._current
@@ -209,7 +216,7 @@ class ModuleBuilder:
                 _drop_instructions(body)
 
     def close(self) -> None:
-        """End the computation."""
+        """End the computation. Raises `InputError` if it is empty."""
         assert self.module
         assert self._current
         if not self._current.instructions:
@@ -268,7 +275,10 @@ class ModuleBuilder:
                 total.visits = min(_MAX_TOTAL, total.visits + visits)
 
     def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
-        """Return the iterations of a loop: as recorded, by its counter, or from the option."""
+        """Return the iterations of a loop: as recorded, else by its counter, else from the option.
+
+        None if all three are missing.
+        """
         assert self.module
         assert self._current
         text = loop.attributes.get("backend_config", "").replace("\\", "")
@@ -282,14 +292,21 @@ class ModuleBuilder:
 
 
 def choose_branch(branches: Sequence[Computation]) -> Computation:
-    """Return the branch that is assumed to be taken: the one with the most communication."""
+    """Return the branch that is assumed to be taken.
+
+    It is the one with the most collectives; of several, the one with the most operations.
+    """
     return max(branches, key=lambda one: (one.communications, one.operations))
 
 
 def count_work(
     instruction: Instruction, instructions: dict[str, Instruction], body: Computation | None
 ) -> tuple[int, int]:
-    """Return operations and accessed bytes. `body`: the fused computation of a fusion."""
+    """Return the operations of an instruction, and the bytes that it reads and writes.
+
+    `body`: the fused computation of a fusion, None for other instructions. A fusion has the
+    operations inside it, and accesses its operands and its result, of slices only the slice.
+    """
     if body is None or body.accessed is None:
         return count_operations(instruction, instructions), count_bytes(instruction, instructions)
     read, written = body.accessed
@@ -381,7 +398,10 @@ def _state_index(instruction: Instruction) -> str | None:
 
 
 def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
-    """Return the element of a tuple, through copies."""
+    """Return the instruction of an element of a tuple, before copies; None without such an element.
+
+    `state`: the instruction that creates the tuple; `index`: decimal text.
+    """
     if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
         return None
     element = computation.instructions[state.operands[int(index[:9])]]

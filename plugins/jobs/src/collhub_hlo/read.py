@@ -85,7 +85,10 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
 
 
 def lines(workload: Workload) -> Sequence[str]:
-    """Describe the module of a workload for `inspect`."""
+    """Describe the module of a workload for `inspect`: devices, matrix products, each collective.
+
+    Empty for workloads that these readers did not create.
+    """
     facts = workload.extensions.get(EXTENSION)
     if not isinstance(facts, dict):
         return []

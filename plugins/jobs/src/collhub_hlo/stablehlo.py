@@ -175,7 +175,11 @@ class _Lowering:
             self._declare(text)
 
     def finish(self, line: int) -> Module:
-        """Build the module from the function `main`, or from the only function, and its callees."""
+        """Build the module from the function `main`, or from the only function, and its callees.
+
+        `line`: last line of the file. Raises `InputError` without such a function, for callees
+        without a body, and for recursion.
+        """
         if not self._functions:
             message = "the file has no function"
             raise invalid(message, self._file, line, "copy or write the file again", "cut")
@@ -360,7 +364,11 @@ class _Lowering:
         self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
 
     def _opcode(self, operation: Operation) -> tuple[str, str]:
-        """Return the HLO opcode of an operation, and its target if it only places a value."""
+        """Return the HLO opcode of an operation, and its name if it only states where a value is.
+
+        Such operations are `bitcast`, which takes no time. Collectives of Shardy, and operations of
+        other dialects, are counted as losses. Raises `ValueError` for control flow.
+        """
         name = operation.name
         if name in _CALLS:
             return "call", ""
@@ -455,7 +463,10 @@ class _Lowering:
         regions: list[_Region],
         attributes: dict[str, str],
     ) -> None:
-        """Record the operation that the region of a reduction returns; the region is dropped."""
+        """Record in `attributes` the operation whose result the region of a collective returns.
+
+        The region is dropped. Raises `ValueError` if it contains a collective.
+        """
         inner = [one for region in regions for one in region.instructions.values()]
         if any(one.opcode in COLLECTIVES for one in inner):
             raise ValueError(f"a region of {operation.name} contains a collective")
@@ -544,7 +555,7 @@ class _Lowering:
         return element.name
 
     def _shape(self, region: _Region, name: str) -> Shape:
-        """Return the shape of an instruction, an argument or a captured value of a region."""
+        """Return the shape of an instruction, an argument or a captured value by its name."""
         if name in region.instructions:
             return region.instructions[name].shape
         if name in region.arguments:
@@ -561,7 +572,11 @@ class _Lowering:
         is_tuple: bool,
         first_captured: int = 0,
     ) -> None:
-        """Make a computation of a region: its arguments and captured values become parameters."""
+        """Store a region as a computation whose parameters are its arguments and captured values.
+
+        `captured`: values that all regions of the operation capture, numbered from `first_captured`
+        on; those that this region does not use get no parameter. `is_tuple`: the result is a tuple.
+        """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):
             parameters[name] = _parameter(name, shape, number, region.line)
@@ -605,7 +620,10 @@ class _Lowering:
         *,
         is_tuple: bool,
     ) -> None:
-        """Store a computation, whose root is the returned value or the tuple of all of them."""
+        """Store a computation with the returned value as root; `is_tuple`: a tuple of the values.
+
+        Raises `ValueError` for a name that is used, and without a returned value.
+        """
         if region.name in self._computations:
             raise ValueError(f"function @{region.name} is defined twice")
         instructions = parameters | region.instructions

@@ -209,7 +209,11 @@ def _pairs(text: str) -> str:
 
 
 def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
-    """Return mesh axes in the spelling of HLO. The mesh is a symbol or given in place."""
+    """Return groups along mesh axes in the spelling of HLO text.
+
+    The mesh is a symbol (`@mesh`) or given in place. Raises `ValueError` for an undefined mesh, and
+    for axes in another notation.
+    """
     if symbol := _MESH_OF_GROUPS.search(text):
         name = symbol[1] or symbol[2]
         if name not in meshes:
@@ -232,7 +236,10 @@ def _format_mesh(axes: Iterable[tuple[str, str]], devices: list[str]) -> str:
 
 
 def _decode(text: str, bits: int) -> list[int]:
-    """Decode hexadecimal little-endian integers."""
+    """Decode hexadecimal text (`0x...`) of little-endian signed integers of 8 to 64 bits.
+
+    Raises `ValueError` for other text and for an incomplete last integer.
+    """
     if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text) or bits not in (8, 16, 32, 64):
         raise ValueError("the hexadecimal elements are damaged")
     content = bytes.fromhex(text[2:])

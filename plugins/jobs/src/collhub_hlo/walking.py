@@ -119,7 +119,10 @@ class _Evaluation:
         self._open_row = NONE
 
     def run(self) -> None:
-        """Evaluate until the entry ends."""
+        """Evaluate the entry and all computations that it calls.
+
+        Raises `InputError` if more instructions are visited than the limit of nodes allows.
+        """
         while self._stack:
             frame = self._stack[-1]
             if frame.position == len(frame.instructions):
@@ -199,7 +202,11 @@ class _Evaluation:
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
-        """Append a collective, or the send and receive rows of a permutation."""
+        """Append a collective, or the rows of a message: send, receive, or both for a permutation.
+
+        A collective with `-start` runs next to what follows it, unless its configuration has
+        `is_sync`; others delay the following rows of a schedule.
+        """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
         if number is None:
@@ -242,7 +249,11 @@ class _Evaluation:
         return len(self.program.calls) - 1
 
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
-        """Push the frame of a called computation; without work, it takes no time."""
+        """Begin to evaluate the computation that an instruction executes.
+
+        Computations without work, and loops of 0 iterations, are skipped. Of a conditional, the
+        branch with the most communication is evaluated, which is counted as a loss.
+        """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
         if instruction.opcode == "conditional" and called:

@@ -72,7 +72,10 @@ def count_operations(instruction: Instruction, instructions: Instructions) -> in
 
 
 def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
-    """Estimate the bytes that an instruction other than a fusion reads and writes."""
+    """Estimate the bytes that an instruction other than a fusion reads and writes.
+
+    Its operands and its result; of slices, the slice twice (read and written).
+    """
     opcode, result = instruction.opcode, instruction.shape.bytes
     operands = [instructions[name].shape.bytes for name in instruction.operands]
     if opcode in _SLICES:
@@ -156,7 +159,10 @@ def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
 
 
 def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the elements of the kernel that one output element needs."""
+    """Return the elements of the kernel of a convolution that one output element needs.
+
+    The product of the dimensions of the kernel, without the one of output features (label `o`).
+    """
     kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
     labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))
     total = 1

@@ -47,7 +47,8 @@ _SCALED = frozenset(("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"))
 # The logger gives the size of the whole input; records have the segment of one rank.
 _LOGGED_WHOLE = frozenset(("ReduceScatter", "AlltoAll"))
 _ROUNDING_GBPS = 0.005
-_MAX_RANKS = 1 << 20
+_MAX_RANKS = 1 << 14
+# Of all ranks together: readers of jobs repeat the calls for each rank.
 _MAX_CALLS = 1 << 22
 
 
@@ -78,11 +79,11 @@ def read_deepspeed_lines(
     yield from skipped
     if not entries:
         return
-    count = sum(entry.count for entry in entries)
-    if count > _MAX_CALLS:
-        message = f"{count} calls; at most {_MAX_CALLS} are read"
-        raise InputError(message, location=Location(file), cure="log fewer steps", code="too-large")
     rank_count, note = _find_rank_count(entries, file)
+    count = rank_count * sum(entry.count for entry in entries)
+    if count > _MAX_CALLS:
+        message = f"{count} calls of {rank_count} ranks together; at most {_MAX_CALLS} are read"
+        raise InputError(message, location=Location(file), cure="log fewer steps", code="too-large")
     if note:
         yield SkippedLine(entries[0].line, note, is_assumption=True)
     if not calls:
@@ -165,6 +166,11 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
             lowest = max(lowest, 1 / (1 - smallest))
         if largest < 1:
             highest = min(highest, 1 / (1 - largest))
+        if lowest > _MAX_RANKS:
+            message = f"the bandwidths belong to more than {_MAX_RANKS} ranks"
+            cure = "correct the line, or give the log of a smaller job"
+            location = Location(file, entry.line)
+            raise InputError(message, location=location, cure=cure, code="rank-range")
         if math.ceil(lowest) > math.floor(highest) + 1e-9:
             message = "the bandwidths of these lines belong to different numbers of ranks"
             cure = "give the log of one job"

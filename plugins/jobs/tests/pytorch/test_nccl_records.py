@@ -393,6 +393,11 @@ def test_of_several_numbers_of_ranks_that_fit_the_most_even_one_is_assumed() -> 
             "different numbers of ranks",
         ),
         (logged("barrier", "1.00", "0B", 0.0, 0.0), "there is no valid record: 'barrier'"),
+        (logged("all_reduce", "1.00", "1.0 MB", 1e6, 999980.0), "more than 16384 ranks"),
+        (
+            deepspeed_logs()[1].content().decode().replace(" 2  ", " 999999  "),
+            "ranks together; at most 4194304 are read",
+        ),
         ("comm op: x | time (ms): \n", "there is no record"),
     ],
 )
