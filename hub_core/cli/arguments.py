@@ -327,7 +327,11 @@ def _store_source_arguments(
     more = arguments[: len(arguments) - session.separated_arguments]
     files = (context.params["source"], *more)
     if more and not are_ranks_of_one(files, session.registry()):
-        if not _are_rank_files(files, session.registry()):
+        from hub_core.pipeline.sources import are_rank_files
+
+        formats = [provided.offer.format for provided in session.registry().all(FormatReader)]
+        # The contents of the files, not their names, may show that they are rank files.
+        if not are_rank_files(files, formats):
             raise click.UsageError(
                 f"Got unexpected extra argument ({more[0]}); several files are all ranks of one"
                 " job, and arguments for a program follow after --",
@@ -335,14 +339,6 @@ def _store_source_arguments(
             )
         session.rank_files = files
     session.source_arguments = arguments[len(more) :]
-
-
-def _are_rank_files(files: Sequence[str], registry: Registry) -> bool:
-    """Whether the contents of the files, not their names, show that they are rank files."""
-    from hub_core.pipeline.sources import are_rank_files
-
-    formats = [provided.offer.format for provided in registry.all(FormatReader)]
-    return are_rank_files(files, formats)
 
 
 def _store_verify_policy(context: click.Context, parameter: click.Parameter, policy: str) -> None:

@@ -191,7 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if is_program:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         _prepare_streams()
-        _enable_crash_reports()
+        # If native code crashes, the Python traceback is printed. Fails if standard error is closed
+        # or is not a file.
+        with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
+            faulthandler.enable()
         # numpy's warnings on overflow refer to lines of the program, which are of no use to users.
         warnings.filterwarnings("ignore", category=RuntimeWarning)
     saved_colours = {name: os.environ.get(name) for name in COLOUR_VARIABLES}
@@ -212,13 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if is_program:
         _ensure_exit(code)
     return code
-
-
-def _enable_crash_reports() -> None:
-    """Print the Python traceback if native code crashes, for example during an import."""
-    # Fails if standard error is closed or is not a file.
-    with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
-        faulthandler.enable()
 
 
 def _ensure_exit(code: int) -> None:

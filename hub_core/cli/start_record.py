@@ -69,7 +69,10 @@ class StartRecord:
             self.report(Diagnostic("skipped-plugin", message, Severity.WARNING, cure=cure))
             return f"skipped, since {reason}; {cure}"
         self.imported.append(plugin.name)
-        self._write_mark(key)
+        if self.mark is not None:
+            with contextlib.suppress(OSError):
+                # Padded, so that no rest of a longer key remains.
+                os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)
         return None
 
     def enable(self, plugin: Plugin) -> bool:
@@ -102,13 +105,6 @@ class StartRecord:
             if not _write_skipped(self.folder, self.skipped):
                 return
         _remove(self.suspects.pop(key))
-
-    def _write_mark(self, key: str) -> None:
-        """Write the key of the plugin into the mark, where the next start reads it."""
-        # Padded, so that no rest of a longer key remains.
-        if self.mark is not None:
-            with contextlib.suppress(OSError):
-                os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)
 
 
 def key_of(plugin: Plugin) -> str:

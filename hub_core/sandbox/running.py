@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Protocol, TextIO
 
 from hub_core.model import HubError
 from hub_core.sandbox.landlock import restrict_this_process
+from hub_core.sandbox.supervise import close_streams
 
 _MAX_PRINTED = 8000
 Report = dict[str, Any]
@@ -94,7 +95,8 @@ def run_job(language: Language) -> None:
     report = os.fdopen(os.dup(1), "wb")
     job = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read()
-    _close_streams()
+    # From here on, the parent gets only the report.
+    close_streams()
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
     if job["sandbox"]:
         folder = str(Path(job["name"]).resolve().parent)
@@ -135,13 +137,6 @@ def calling_line(file: str) -> int:
     while frame.f_back is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     return frame.f_lineno if frame.f_code.co_filename == file else -1
-
-
-def _close_streams() -> None:
-    """Redirect the standard streams to the null device, so that the parent gets only the report."""
-    null_device = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null_device, stream)
 
 
 def _list_package_folders() -> list[str]:
@@ -283,16 +278,11 @@ class _Run:
         explanation = self._language.message(error)
         if explanation:
             return explanation
-        if self._is_of_language(error):
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and frames[-1].filename.startswith(self._language.folder) and str(error):
             return message
         kind = type(error).__name__
         return f"{kind}: {message}" if message else kind
-
-    def _is_of_language(self, error: BaseException) -> bool:
-        """Whether an exception has a message and was raised in the folder of the language."""
-        frames = traceback.extract_tb(error.__traceback__)
-        is_in_language = bool(frames) and frames[-1].filename.startswith(self._language.folder)
-        return is_in_language and str(error) != ""
 
 
 def _to_text_stream(stream: _PrintedText) -> TextIO:

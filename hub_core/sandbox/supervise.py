@@ -56,7 +56,8 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
         module, _, function = child.partition(":")
         # Imported only in the child, because this process does not need the language.
         getattr(importlib.import_module(module), function)()
-    _close_streams()
+    # The pipes then end with the program.
+    close_streams()
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         """Forward the signal to the program, if it still runs."""
@@ -75,6 +76,13 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
     status = _wait_within_limits(worker, int(memory_limit_bytes), int(time_limit_s))
     _stop_descendants()
     _exit_like(status)
+
+
+def close_streams() -> None:
+    """Redirect the standard streams of this process to the null device."""
+    null_device = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null_device, stream)
 
 
 def _wait_within_limits(worker: int, memory_limit_bytes: int, time_limit_s: int) -> int:
@@ -134,13 +142,6 @@ def _set_process_attribute(option: int, value: int) -> None:
     """Set an attribute of this process by prctl; no effect on other systems than Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _close_streams() -> None:
-    """Redirect the standard streams to the null device, so that the pipes end with the program."""
-    null_device = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null_device, stream)
 
 
 def _stop_descendants() -> None:

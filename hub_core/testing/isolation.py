@@ -70,7 +70,7 @@ class _Watch(threading.local):
         Not recorded: events inside the process, reads of allowed files, databases in memory, and
         accesses by imports and by readers of package metadata.
         """
-        if self.accesses is None or not _is_access(event):
+        if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return
         if event == "open" and self._is_allowed_read(*arguments[:2]):
             return
@@ -108,11 +108,6 @@ def _install_watch() -> _Watch:
     watch = _Watch()
     sys.addaudithook(watch.note)
     return watch
-
-
-def _is_access(event: str) -> bool:
-    """Whether an audit event opens a file or begins with one of the prefixes in `_AUDITED`."""
-    return event == "open" or event.startswith(_AUDITED)
 
 
 def _iterate_calling_modules() -> Iterator[str]:

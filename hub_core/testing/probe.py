@@ -125,14 +125,9 @@ def _run_command(
     except subprocess.TimeoutExpired:
         return None
     finally:
-        _kill_group(process)
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of the group of `process`, if any are left, and wait for it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _read_last_line(file: IO[bytes]) -> str:

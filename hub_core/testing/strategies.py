@@ -125,18 +125,13 @@ def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int
         kind = draw(st.sampled_from(StepKind))
         rows = earlier.setdefault(rank, [])
         values = draw(_step_values(kind, num_ranks, unit_count))
-        parents = _sublists(rows)
+        parents: st.SearchStrategy[list[int]] = st.just([])
+        # Hypothesis refuses to sample from an empty list.
+        if rows:
+            parents = st.lists(st.sampled_from(rows), unique=True, max_size=4)
         row = builder.add(rank, kind, data=draw(parents), control=draw(parents), **values)
         rows.append(row)
     return builder.build()
-
-
-def _sublists(rows: list[int]) -> st.SearchStrategy[list[int]]:
-    """Draw up to four distinct elements of `rows`, in any order; [] if there are none."""
-    # Hypothesis refuses to sample from an empty list.
-    if not rows:
-        return st.just([])
-    return st.lists(st.sampled_from(rows), unique=True, max_size=4)
 
 
 @st.composite

@@ -128,16 +128,13 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
 def _collect_rows(registry: Registry) -> Iterable[_OfferRow]:
     for kind in _ROLES:
         for provided in registry.all(kind):
+            offer = provided.offer
             # A kind may be a subclass of another kind.
-            if type(provided.offer) is not kind:
+            if type(offer) is not kind:
                 continue
-            if not _runs_by_subject(provided.offer):
+            # A check is not called by name if all checks of its subject run.
+            if not (isinstance(offer, Check) and offer.subject in _BY_SUBJECT):
                 yield _create_row(provided)
-
-
-def _runs_by_subject(offer: Offer) -> bool:
-    """Whether this is a check that is not called by name, because all checks of its subject run."""
-    return isinstance(offer, Check) and offer.subject in _BY_SUBJECT
 
 
 def _create_row(provided: Provided[Offer]) -> _OfferRow:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.simulation import TimingSource
-    from hub_core.plugin_api import LinkLoad
 
 
 LISTED_LINKS = 10
@@ -351,9 +350,11 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
         print_line(f"busiest of {len(timing.result.link_loads)} used links:")
         rows = [
             (
-                _format_link(topology, load),
+                f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}",
                 format_bytes(load.bytes),
-                _format_busy_time(load.busy_ns, timing),
+                f"{100 * load.busy_ns / timing.time_ns:.0f} %"
+                if timing.time_ns
+                else format_time(load.busy_ns),
             )
             for load in busiest
         ]
@@ -372,11 +373,3 @@ def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
     else:
         by = f" by {timing.bound.method}"
     return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")
-
-
-def _format_link(topology: Topology, load: LinkLoad) -> str:
-    return f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}"
-
-
-def _format_busy_time(busy_ns: int, timing: Timing) -> str:
-    return format_time(busy_ns) if not timing.time_ns else f"{100 * busy_ns / timing.time_ns:.0f} %"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, Collective
     from hub_core.network import Topology
     from hub_core.pipeline.simulation import TimingSource
-    from hub_core.plugin_api import Option, SearchBudget, SimulationResult, SynthesisResult
+    from hub_core.plugin_api import SearchBudget, SimulationResult, SynthesisResult
 
 # Name of the command for several groups, which a plugin may offer.
 _GROUPS = "groups"
@@ -165,7 +165,10 @@ def synthesize(
     )
     _check_options(request, out, output)
     target = None if out is None else session.output_target(out, output)
-    assigned = assign(output.assignments, _collect_options(session, name, target))
+    sides = {"synthesizer": session.options_of(Synthesizer, name)}
+    if target is not None:
+        sides["writer"] = target.options
+    assigned = assign(output.assignments, sides)
     synthesis = _run_synthesizer(session, name, request, assigned["synthesizer"], budget)
     algorithm = synthesis.result.algorithm
     # Partial algorithms cannot be verified.
@@ -223,14 +226,6 @@ def _check_options(request: SynthesisWish, out: str | None, output: OutputReques
         )
     if output.target_format is not None and out is None:
         raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
-
-
-def _collect_options(
-    session: Session, name: str, target: ChosenOutput | None
-) -> dict[str, tuple[Option, ...]]:
-    """Return the options of the components that `-O` may set, by component."""
-    sides = {"synthesizer": session.options_of(Synthesizer, name)}
-    return sides if target is None else {**sides, "writer": target.options}
 
 
 def _add_ranks(

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hub_core.columns import Int64Array, counted_positions, labels, run_lengths, run_starts
 from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
@@ -151,7 +150,8 @@ def _find_last_members(
     order = np.lexsort((start[rows], nodes.rank[rows], group))
     rows, group = rows[order], group[order]
     # The k-th collective of a group is the same call on all its ranks.
-    call = _count_equal_rows(group, nodes.rank[rows])
+    calls_of_rank = run_lengths(run_starts(group, nodes.rank[rows]), len(rows))
+    call = counted_positions(calls_of_rank)
     order = np.lexsort((start[rows], call, group))
     rows, group, call = rows[order], group[order], call[order]
     starts = run_starts(group, call)
@@ -176,8 +176,3 @@ def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, 
     keys = connection_keys(source, destination, labels(nodes.tag[both], nodes.bytes[both]))
     matches = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
     return matches.receive, matches.send
-
-
-def _count_equal_rows(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """Count the equal rows before each row of sorted columns: int64."""
-    return counted_positions(run_lengths(run_starts(*columns), len(columns[0])))

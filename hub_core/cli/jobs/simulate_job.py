@@ -85,7 +85,12 @@ def simulate_workload(
 
         write_step_times(workload.nodes, times, outputs.steps_out)
     if outputs.timeline_out is not None:
-        _write_timeline(session, workload, times, outputs.timeline_out)
+        from hub_core.plugin_api import JobTimeline
+
+        out = outputs.timeline_out
+        # The writer refuses runs without times of nodes.
+        timeline = JobTimeline(out, workload, times.step_start_ns, times.step_end_ns)
+        session.draw_report(timeline, out)
     if outputs.as_json:
         session.print_report(_create_report(name, backend, request, times, unlimited, report))
     else:
@@ -116,13 +121,6 @@ def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
         more = f" (the same on rank {more_ranks})" if more_ranks else ""
         folded.append(replace(finding, message=finding.message + more))
     return folded
-
-
-def _write_timeline(session: Session, workload: Workload, times: WorkloadTimes, out: str) -> None:
-    """Write the timeline of the nodes; the writer refuses runs without times of nodes."""
-    from hub_core.plugin_api import JobTimeline
-
-    session.draw_report(JobTimeline(out, workload, times.step_start_ns, times.step_end_ns), out)
 
 
 def _simulate(
