@@ -20,13 +20,16 @@ from collhub_pytorch.analysis import (
 )
 from collhub_pytorch.findings import Findings, collective_name, count_bus_bytes
 from collhub_pytorch.formats import JobMachineOptions
+from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
 from collhub_pytorch.replay import measured, replay_job
 from hub_core.model import (
+    Diagnostic,
     JobCollective,
     JsonValue,
     NodeKind,
+    Severity,
     UsageError,
     format_bandwidth,
     format_bytes,
@@ -349,17 +352,26 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
     """Simulate a job; its collectives take the times of the machine, without contention.
 
-    Computations take their durations. Measured times of collectives are replaced. Raises
-    `UsageError` without a machine or registry, `InputError` for computations without a duration
-    and for calls that the profile does not predict.
+    Computations take their durations. Measured times of collectives are replaced. Ranks are placed
+    by the option, otherwise as the files record it, otherwise one on each GPU. Raises `UsageError`
+    without a machine or registry, `InputError` for computations without a duration and for calls
+    that the profile does not predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")
     require_sizes(request.workload)
-    predictor = MachinePredictor(options.machine, options.ranks_per_node, request.hub)
+    placed = options.ranks_per_node or recorded_ranks_per_node(request.workload)
+    predictor = MachinePredictor(options.machine, placed, request.hub)
     workload = predict_job(request.workload, predictor)
     times = measured_timeline(workload)
     nodes = workload.nodes
+    assumptions = []
+    if placed is None and predictor.ranks_per_node is not None:
+        per_node = predictor.ranks_per_node
+        assumptions.append(f"{per_node} consecutive ranks on each node (-O ranks_per_node=N)")
+    has_messages = nodes.is_kind(NodeKind.SEND) & (request.workload.nodes.duration_ns < 0)
+    if has_messages.any():
+        assumptions.append("messages take the time of a broadcast from one rank to another")
     finish = np.zeros(workload.num_ranks, np.int64)
     np.maximum.at(finish, nodes.rank, times.end)
     computation = [rank.computation_ns for rank in measure_rank_times(workload, times)]
@@ -375,6 +387,9 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
         times.start,
         times.end,
         rank_exposed_ns=tuple(exposed.tolist()),
+        diagnostics=tuple(
+            Diagnostic("assumption", f"assumed: {text}", Severity.NOTE) for text in assumptions
+        ),
         slots="one computation of a rank, one collective of a group",
         details={
             "ranks_per_node": predictor.ranks_per_node,

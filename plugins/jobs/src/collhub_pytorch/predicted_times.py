@@ -153,15 +153,18 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
 
 
 def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
-    """Yield nodes and key of the communications whose time is predicted."""
+    """Yield nodes and key of the communications whose time is predicted, in order of their number.
+
+    They are collectives with data among several ranks, and messages with data without a time.
+    """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first, size = int(rows[0]), int(nodes.bytes[rows].max())
         if nodes.kind[first] != NodeKind.COLLECTIVE:
-            if nodes.duration_ns[first] < 0:
+            if nodes.duration_ns[first] < 0 < size:
                 ends = int(nodes.rank[first]), int(nodes.peer[first])
-                yield rows, (JobCollective.BROADCAST, max(size, 0), tuple(sorted(ends)))
+                yield rows, (JobCollective.BROADCAST, size, tuple(sorted(ends)))
             continue
         kind = JobCollective(int(nodes.collective[first]))
         ranks = workload.members(int(nodes.group[first]))

@@ -322,3 +322,17 @@ def test_a_launch_that_comes_too_late_costs_overlap() -> None:
 
 
 NO_CALLS = LinearPredictor(largest=0)
+
+
+def test_messages_take_the_time_of_a_broadcast_of_two_ranks() -> None:
+    columns = {
+        "rank": [0, 0, 1, 1],
+        "kind": [int(NodeKind.COMPUTE), int(NodeKind.SEND), int(NodeKind.RECV), int(NodeKind.COMPUTE)],
+        "duration_ns": [5000, -1, -1, 3000],
+        "bytes": [-1, 1000, 1000, -1],
+        "peer": [-1, 1, 0, -1],
+    }  # fmt: skip
+    nodes = NodeColumns.from_columns(2, columns, ([0, 2], [1, 3]))
+    assert job_ns(predict_job(Workload(nodes), LinearPredictor())) == 5000 + 11_000 + 3000
+    empty = NodeColumns.from_columns(2, {**columns, "bytes": [-1, 0, 0, -1]}, ([0, 2], [1, 3]))
+    assert job_ns(predict_job(Workload(empty), LinearPredictor())) == 5000 + 3000

@@ -306,6 +306,7 @@ def test_jobs_without_times_of_collectives_have_those_of_the_machine(
         "simulate", tmp_path / "job.txt", "--machine", machine, "-O", "ranks_per_node=2", "--json"
     ).report()
     assert simulated["time_ns"] == report["job_ns"]
+    assert simulated["diagnostics"] == []
     on_network = collhub(
         "profile",
         tmp_path / "job.txt",
