@@ -119,7 +119,7 @@ class Shape:
     warmups: tuple[int, ...] = ()
 
     def times_in(self, schedule: Schedule) -> PassTimes:
-        """Return the times of the passes of one chunk of a schedule."""
+        """Return the times of the passes of one chunk: those of a stage divided by its chunks."""
         return self.times.shared(self._chunks_of(schedule))
 
     def timed(self, schedule: Schedule) -> Timing:
@@ -127,12 +127,16 @@ class Shape:
         return timed(schedule, self.times_in(schedule))
 
     def fits(self, schedule: Schedule) -> bool:
-        """Return whether a schedule fits in the memory."""
+        """Return whether the activations of a schedule fit in the memory.
+
+        `memory` counts micro-batches of a whole device: with c chunks per device, c chunks are one.
+        True without a limit.
+        """
         peak = max(schedule.peaks())
         return self.memory is None or peak <= self.memory * self._chunks_of(schedule)
 
     def _chunks_of(self, schedule: Schedule) -> int:
-        """Return the number of model chunks per device."""
+        """Return the model chunks per device: stages of one direction divided by the devices."""
         return len(schedule.device_of[0]) // self.devices
 
 
@@ -188,6 +192,7 @@ def bound(shape: Shape, name: str) -> Time:
 
 
 def _named(name: str, shape: Shape) -> Schedule:
+    """Build the schedule of a name. Raises `UsageError` for chunks, except for `interleaved`."""
     devices, micros = shape.devices, shape.micros
     if name == "interleaved":
         return interleaved(devices, micros, shape.chunks)

@@ -32,7 +32,7 @@ def one_forward_one_backward_warmups(stages: int, micros: int) -> list[int]:
 
 
 def eager_warmups(stages: int, micros: int) -> list[int]:
-    """Return twice the warm-ups of 1F1B minus one."""
+    """Return per stage twice the warm-ups of 1F1B minus one; at most all micro-batches."""
     return [min(micros, 2 * (stages - stage) - 1) for stage in range(stages)]
 
 
@@ -49,6 +49,11 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
 
 
 def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
+    """Order the passes of a stage: `warmup` forward passes, then backward and forward in turns.
+
+    `delayed`: a backward pass is an input-gradient pass and a weight-gradient pass.
+    """
+
     def step(kind: Pass, micro: int) -> Operation:
         """A pass of the one chunk of this stage."""
         return Operation(kind, 0, stage, micro)
@@ -80,6 +85,12 @@ def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
 
 
 def _order_chunks(device: int, devices: int, micros: int, chunks: int) -> tuple[Operation, ...]:
+    """Order the passes of a device with several chunks, as interleaved 1F1B does.
+
+    A unit is a micro-batch in a chunk. Warm-up forward passes come first, then forward and backward
+    in turns, then the remaining backward passes. As many micro-batches as devices leave no steady
+    phase.
+    """
     units = micros * chunks
     ahead = min(units, 2 * (devices - device - 1) + (chunks - 1) * devices)
     # With as many micro-batches as devices, there is no steady phase.
@@ -94,11 +105,13 @@ def _order_chunks(device: int, devices: int, micros: int, chunks: int) -> tuple[
 
 
 def _forward(unit: int, device: int, devices: int, chunks: int) -> Operation:
+    """Return the forward pass of a unit: chunks ascend, `devices` micro-batches at a time."""
     chunk = unit // devices % chunks
     return Operation(Pass.FORWARD, 0, chunk * devices + device, _micro(unit, devices, chunks))
 
 
 def _backward(unit: int, device: int, devices: int, chunks: int) -> Operation:
+    """Return the backward pass of a unit: chunks descend, `devices` micro-batches at a time."""
     chunk = chunks - 1 - unit // devices % chunks
     return Operation(Pass.BACKWARD, 0, chunk * devices + device, _micro(unit, devices, chunks))
 
@@ -153,6 +166,11 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
 
 
 def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
+    """Order the passes of a stage: weight gradients follow their input gradients by `delay` passes.
+
+    The remaining weight gradients come at the end.
+    """
+
     def step(kind: Pass, micro: int) -> Operation:
         """A pass of the one chunk of this stage."""
         return Operation(kind, 0, stage, micro)

@@ -31,7 +31,7 @@ class Pass(Enum):
 
     @property
     def is_backward(self) -> bool:
-        """Whether its result is sent to the previous stage."""
+        """Whether the result is sent to the previous stage: full and input-gradient passes."""
         return self in (Pass.BACKWARD, Pass.INPUT_GRADIENT)
 
 
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def num_devices(self) -> int:
-        """Number of devices."""
+        """Return the number of devices: one order of passes each."""
         return len(self.orders)
 
     def peaks(self) -> list[int]:
@@ -70,6 +70,10 @@ class Schedule:
 
 
 def _peak(order: Sequence[Operation]) -> int:
+    """Return the maximum number of stored activations in an order of passes.
+
+    A forward pass stores one; a full backward or weight-gradient pass frees one.
+    """
     level = peak = 0
     for operation in order:
         if operation.kind is Pass.FORWARD:
@@ -81,7 +85,7 @@ def _peak(order: Sequence[Operation]) -> int:
 
 
 def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
-    """Create a schedule in one direction with stage i on device i."""
+    """Create a schedule in one direction with stage i on device i; `orders`: passes by device."""
     device_of = (tuple(range(len(orders))),)
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))
 
@@ -111,7 +115,7 @@ class PassTimes:
         return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
 
     def of(self, kind: Pass) -> Time:
-        """Return the duration of a pass."""
+        """Return the duration of a pass; a full backward pass takes both of its gradients."""
         if kind is Pass.BACKWARD:
             return self.input_gradient + self.weight_gradient
         return {
@@ -131,7 +135,7 @@ class Timing:
 
     @property
     def makespan(self) -> Time:
-        """Time from 0 to the end of the last pass."""
+        """Return the time from 0 to the end of the last pass of any device; 0 without passes."""
         # A device without passes has no end.
         return max((pass_ends[-1] for pass_ends in self.ends if pass_ends), default=0)
 
