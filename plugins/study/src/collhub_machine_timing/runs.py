@@ -109,7 +109,11 @@ class CaseRun:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The fastest run of a search, the number of simulated variants and of those not tried."""
+    """Result of a search among variants.
+
+    `best`: the fastest run. `simulated`: number of simulated variants. `not_tried`: number of
+    variants that the limit of work excluded.
+    """
 
     best: CaseRun
     simulated: int = 1
