@@ -9,7 +9,7 @@ import pytest
 from collhub_nccl.options import NcclxTunerOptions, RcclTunerOptions, TunerOptions
 from collhub_nccl.tuner import ncclx, read, write
 from collhub_nccl.tuner.ncclx import parse_interval
-from collhub_nccl.tuner.rules import EVERY, LARGEST, TunerRule, check_rules
+from collhub_nccl.tuner.rules import EVERY, LARGEST, MAX_RULES, TunerRule, check_rules
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind, Diagnostic, Severity
@@ -320,6 +320,13 @@ def test_rules_are_checked_in_bounded_time() -> None:
         for number in range(1, 1500)
     ]  # fmt: skip
     assert any(one.code == "overlap" for one in check_rules(rules, read.NCCL, "file"))
+
+
+def test_rules_beyond_the_limit_are_an_error() -> None:
+    lines = "".join(f"allreduce,{n},{n},ring,ll,8,1,8\n" for n in range(MAX_RULES + 1))
+    served, found = _read(lines)
+    assert len(served) == MAX_RULES
+    assert [one.location.line for one in found if one.code == "too-many"] == [MAX_RULES + 1]
 
 
 @pytest.mark.parametrize("reader", [read.read, read.read_rccl, ncclx.read])

@@ -6,6 +6,7 @@ the communicator does not have and take the next match.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ Range = tuple[int, int]
 
 LARGEST = (1 << 64) - 1
 EVERY: Range = (0, LARGEST)
-MAX_RULES = 5000
+MAX_RULES = 2000
 """Largest number of rules of a file; the check compares every pair."""
 
 COLLECTIVES: Mapping[str, CollectiveKind] = {
@@ -149,7 +150,7 @@ def find_served_calls(
     for rule in rules:
         if rule.is_conditional or not rule.fits(nodes, ranks):
             continue
-        for first, last in _intersect(free[rule.kind], rule.sizes):
+        for first, last in _take(free[rule.kind], rule.sizes):
             yield ServedCalls(
                 rule.kind,
                 in_place=True,
@@ -158,7 +159,6 @@ def find_served_calls(
                 max_bytes=None if last == LARGEST else (last + 1) * bytes_per_unit - 1,
                 by=rule.by,
             )
-        free[rule.kind] = subtract(free[rule.kind], rule.sizes)
 
 
 def find_stated_communicators(
@@ -182,10 +182,7 @@ def find_uncovered(rules: Iterable[TunerRule], sizes: Sequence[Range]) -> list[R
 
     All of them without rules; other filters of the rules are not considered.
     """
-    free = list(sizes)
-    for rule in rules:
-        free = subtract(free, rule.sizes)
-    return free
+    return _find_free((rule.sizes for rule in rules), sizes)
 
 
 def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
@@ -234,27 +231,37 @@ def _find_unreached_rules(
     rules: Sequence[TunerRule], dialect: Dialect, file: str
 ) -> Iterator[Diagnostic]:
     """Yield a warning for each rule whose calls earlier rules decide."""
-    for number, rule in enumerate(rules):
+    earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
+    for rule in rules:
+        first, last = rule.sizes
+        earlier_rules = earlier_of.setdefault(rule.kind, [])
+        # Most rules of a long file have other sizes, so these are compared first.
+        deciding = [
+            earlier
+            for earlier in earlier_rules
+            if earlier.sizes[1] >= first
+            and earlier.sizes[0] <= last
+            and _contains_filters(earlier, rule)
+            and _decides_before(earlier, rule, dialect)
+        ]
+        earlier_rules.append(rule)
+        if not deciding or find_uncovered(deciding, [rule.sizes]):
+            continue
         remaining, lines = [rule.sizes], []
-        for earlier in rules[:number]:
-            is_before = earlier.kind is rule.kind and _contains_filters(earlier, rule)
-            if not is_before or not _decides_before(earlier, rule, dialect):
-                continue
+        for earlier in deciding:
             rest = subtract(remaining, earlier.sizes)
             if rest != remaining:
                 lines.append(str(earlier.line))
                 remaining = rest
             if not remaining:
                 break
-        if not remaining:
-            named = ", ".join(lines[:_MAX_LISTED])
-            noun = "line" if len(lines) == 1 else "lines"
-            verb = "decides" if len(lines) == 1 else "decide"
-            message = f"the line is never reached: {noun} {named} before it {verb} all its calls"
-            cure = f"remove it, or move it before {noun} {named}"
-            yield Diagnostic(
-                "never-reached", message, Severity.WARNING, Location(file, rule.line), cure
-            )
+        named = ", ".join(lines[:_MAX_LISTED])
+        noun, verb = ("line", "decides") if len(lines) == 1 else ("lines", "decide")
+        message = f"the line is never reached: {noun} {named} before it {verb} all its calls"
+        cure = f"remove it, or move it before {noun} {named}"
+        yield Diagnostic(
+            "never-reached", message, Severity.WARNING, Location(file, rule.line), cure
+        )
 
 
 def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
@@ -263,12 +270,14 @@ def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> I
     for rule in rules:
         earlier_rules = earlier_of.setdefault((rule.kind, rule.filters), [])
         for earlier in earlier_rules:
+            if earlier.sizes[1] < rule.sizes[0] or earlier.sizes[0] > rule.sizes[1]:
+                continue
             first, last = (
                 max(rule.sizes[0], earlier.sizes[0]),
                 min(rule.sizes[1], earlier.sizes[1]),
             )
             contains = (first, last) in (rule.sizes, earlier.sizes)
-            if first > last or contains or not _decides_before(earlier, rule, dialect):
+            if contains or not _decides_before(earlier, rule, dialect):
                 continue
             sizes = f"{first}" if first == last else f"{first} to {last}"
             message = f"overlap: line {earlier.line} matches sizes {sizes} too, and decides them"
@@ -286,6 +295,8 @@ def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Itera
     for rule in rules:
         groups.setdefault((rule.kind, rule.filters), []).append(rule)
     for (kind, _), group in groups.items():
+        if len(group) == 1:
+            continue
         covering = [
             rule for rule in rules if rule.kind is kind and _contains_filters(rule, group[0])
         ]
@@ -331,9 +342,7 @@ def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Dia
             free = find_uncovered(matching, [EVERY])
             lost += [f"{kind} {_format_sizes(sizes)}" for sizes in free]
             certain = [rule for rule in matching if rule.is_always_allowed]
-            rest = find_uncovered(certain, [EVERY])
-            for sizes in free:
-                rest = subtract(rest, sizes)
+            rest = _find_free((*(rule.sizes for rule in certain), *free), [EVERY])
             uncertain += [f"{kind} {_format_sizes(sizes)}" for sizes in rest]
         is_stated = (nodes, ranks) != every
         where = ", in communicators of other numbers of nodes and ranks" if stated else ""
@@ -353,14 +362,51 @@ def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Dia
 
 def _contains_filters(outer: TunerRule, inner: TunerRule) -> bool:
     """Whether every communicator and call of `inner` fulfils the conditions of `outer`."""
-    pairs = zip(outer.filters, inner.filters, strict=True)
-    return all(first[0] <= second[0] and second[1] <= first[1] for first, second in pairs)
+    # Written out, because long files need millions of comparisons.
+    return (
+        outer.nodes[0] <= inner.nodes[0]
+        and inner.nodes[1] <= outer.nodes[1]
+        and outer.ranks[0] <= inner.ranks[0]
+        and inner.ranks[1] <= outer.ranks[1]
+        and _contains_range(outer.pipeline_operations, inner.pipeline_operations)
+        and _contains_range(outer.registration, inner.registration)
+    )
+
+
+def _contains_range(outer: Range, inner: Range) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
     """Whether a matching earlier rule decides a call in every communicator that reaches `later`."""
     is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
     return not dialect.skips_refused or earlier.is_always_allowed or is_same
+
+
+def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
+    """Return the parts of ascending ranges of sizes outside of all `covered` ranges."""
+    free: list[Range] = []
+    ascending = sorted(covered)
+    for first, last in sizes:
+        start = first
+        for low, high in ascending:
+            if low > last:
+                break
+            if low > start:
+                free.append((start, low - 1))
+            start = max(start, high + 1)
+        if start <= last:
+            free.append((start, last))
+    return free
+
+
+def _take(free: list[Range], sizes: Range) -> list[Range]:
+    """Remove `sizes` from ascending, disjoint ranges, and return the removed parts."""
+    begin = bisect_left(free, sizes[0], key=lambda row: row[1])
+    end = bisect_right(free, sizes[1], key=lambda row: row[0])
+    affected = free[begin:end]
+    free[begin:end] = subtract(affected, sizes)
+    return _intersect(affected, sizes)
 
 
 def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
