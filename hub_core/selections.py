@@ -49,7 +49,8 @@ def fill_gaps(
 ) -> Iterator[tuple[int, int | None, SelectedWindow | None]]:
     """Yield (first byte, last byte, window) of ascending windows and of the gaps between them.
 
-    Last byte None: no limit. All sizes from 0 on are covered once; the window of a gap is None.
+    Windows must not overlap. Last byte None: no limit. All sizes from 0 on are covered once; the
+    window of a gap is None. Without windows, one gap covers all sizes.
     """
     start: int | None = 0
     for window in windows:

@@ -69,7 +69,8 @@ def topology_to_json(topology: Topology) -> bytes:
     """Format the canonical document of a topology: ASCII, byte-stable.
 
     Members are sorted, with one line per link; the unit is bytes/s and s. Members without content
-    (switches, dimensions, groups, multicast, reduce) are omitted; nodes without names are counts.
+    (switches, dimensions, groups, multicast, reduce, measured_switches) are omitted; nodes without
+    names are counts.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}

@@ -111,7 +111,9 @@ class GroupNetwork:
 def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
     """Return the network restricted to the group; the full network if that is not connected.
 
-    Connected means routes from and to the first member. Cost: building a subset of the topology.
+    Connected means routes from and to the first member. `identity`: () for all NPUs, the members if
+    the full network is returned for a part of them, else the content of the links. Cost: building a
+    subset of the topology.
     """
     if members == tuple(range(topology.num_npus)):
         return GroupNetwork(topology, members, ())
@@ -277,7 +279,7 @@ def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
-    """Return the links of a part on `plane`, with its switch numbers increased."""
+    """Return the links of a part on `plane`; its switch numbers increase by `switches_before`."""
     number = np.arange(part.num_nodes, dtype=np.int64)
     number[part.num_npus :] += switches_before
     return Links(

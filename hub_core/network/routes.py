@@ -114,8 +114,9 @@ class _RouteSearch:
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
         """Find the path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
 
-        Among useful links, an NPU takes the first; a switch takes the one that the next digit of
-        the destination's number selects. Raises `InputError` with the first pair that has no path.
+        Among the links that bring the path nearer to its goal, an NPU takes the first; a switch
+        takes the one that the next digit of the destination's number selects. Raises `InputError`
+        with the first pair that has no path.
         """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)

@@ -238,7 +238,7 @@ def _describe_first_difference(
 ) -> str:
     """Describe the first difference of written artifacts: names, a line, or the length.
 
-    Each artifact is compared line by line, in the order of `expected`.
+    Each artifact is compared line by line, in the order of `expected`; at least one must differ.
     """
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"

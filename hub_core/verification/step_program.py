@@ -201,7 +201,9 @@ def _generate_operations(
 def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
     """Expand the entries `borders[0]:borders[-1]` of a program to operations on single cells.
 
-    `borders`: entries at which batches begin; `stops`: number of cells before each entry.
+    `borders`: entries at which batches begin; `stops`: number of cells before each entry. An entry
+    of `count` cells becomes operations on consecutive cells; a second operand below 0 (none)
+    becomes -1.
     """
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
