@@ -162,8 +162,10 @@ class WaitGraph:
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
         """Whether the ring buffer of a rank may have lost incomplete operations before `row`.
 
-        The status gives the last completed collective of every group. Without it, lost operations
-        may be incomplete if the oldest recorded ones of the rank or of the group have not started.
+        The status gives the last completed collective of every group, and nothing of messages.
+        Lost messages, and without a status all lost operations, may be incomplete if the oldest
+        recorded operation of the rank is not complete; without a status also if the oldest one of
+        the group has not started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:
@@ -184,7 +186,8 @@ class WaitGraph:
             oldest = int(sequences[0]) if len(sequences) else status.enqueued + 1
             if max(status.completed, 0) + 1 < oldest:
                 return True
-        return bool(columns["is_p2p"][0] and columns["state"][0] != State.COMPLETED)
+        has_messages = bool(self.records.columns["is_p2p"].any())
+        return has_messages and bool(columns["state"][0] != State.COMPLETED)
 
     def states(self, row: int) -> dict[int, State]:
         """Return the state of an operation by rank, for the ranks that recorded it."""

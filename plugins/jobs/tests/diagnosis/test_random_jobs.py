@@ -13,7 +13,24 @@ from random_jobs import FAULTS, Truth, random_job
 from simulated_job import SimulatedJob
 
 # Jobs in which messages complete early, batches are cut, or completed entries are left out.
-HARD_SEEDS = (106, 117, 130, 537, 587, 722, 816, 924, 1157, 1275, 1283, 1989, 2077, 2121, 2187)
+HARD_SEEDS = (
+    106,
+    117,
+    130,
+    537,
+    587,
+    722,
+    816,
+    924,
+    1157,
+    1275,
+    1283,
+    1989,
+    2077,
+    2121,
+    2187,
+    2240,
+)
 SEEDS = range(8 * len(FAULTS))
 VARIANT_SEEDS = range(4 * len(FAULTS))
 BACKENDS = ("hccl", "ncclx", "rccl", "xccl", "mccl")
