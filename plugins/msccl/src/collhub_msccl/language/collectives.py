@@ -256,7 +256,9 @@ class AllToAll(_TabulatedCollective):
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
-        """Parameters as for `Collective`."""
+        """Create the collective; parameters as for `Collective`, with the name of the runtimes,
+        `alltoall`.
+        """
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"
 

@@ -136,7 +136,9 @@ def star(num_nodes: int, non_blocking: bool = True) -> Topology:
 
 
 def reverse_topology(topology: Topology) -> Topology:
-    """Return the topology with the direction of all links and switches reversed."""
+    """Return the topology with the direction of all links and switches reversed, named
+    `Reverse...`.
+    """
     nodes = topology.nodes()
     links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
     switches = [
@@ -147,7 +149,9 @@ def reverse_topology(topology: Topology) -> Topology:
 
 
 def binarize_topology(topology: Topology) -> Topology:
-    """Return the topology with bandwidth 1 on every link and without switches."""
+    """Return the topology with bandwidth 1 on every link and without switches, named
+    `Binarized...`.
+    """
     links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
     return Topology(f"Binarized{topology.name}", links)
 

@@ -285,9 +285,9 @@ def _check_type(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse a type that the runtime does not execute, once per type; warn of `ra`.
+    """Refuse a type that the runtime does not execute, once per type and file.
 
-    The interpreter leaves the thread block at `ra`.
+    Warns of `ra`, at which the interpreter leaves the thread block, once per step.
     """
     runtime, kind = refusals.runtime, step.attributes["type"]
     if kind in runtime.step_types:

@@ -57,7 +57,7 @@ class _Ledger:
         self._changes: list[tuple[dict[Hashable, int], Hashable, int | None]] = []
 
     def set(self, table: dict[Hashable, int], key: Hashable, value: int) -> None:
-        """Set an entry of a table, and record its previous value."""
+        """Set an entry of a table, and record its previous value (or its absence) for `undo`."""
         self._changes.append((table, key, table.get(key)))
         table[key] = value
 

@@ -236,7 +236,7 @@ def _assign_local_lanes(
 
 
 def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
-    """Return the values of each key, in order."""
+    """Group pairs (key, value) by key; the values of a key keep their order."""
     groups: dict[int, list[int]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         groups.setdefault(key, []).append(value)

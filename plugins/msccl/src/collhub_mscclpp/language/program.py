@@ -174,7 +174,10 @@ class CollectiveProgram:
 
     @classmethod
     def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
-        """Create the program of a specification."""
+        """Create the program of a specification.
+
+        `nranks_per_node`, `in_place` and `tags` of the specification are ignored.
+        """
         arguments: dict[str, Any] = vars(spec)
         shared = {name: value for name, value in arguments.items() if name not in _SPEC_ONLY}
         return cls(spec.name, spec.collective, spec.world_size, **shared)
