@@ -210,6 +210,14 @@ class TimingSource:
         known = "not measured" if error is None else f"{100 * error:.1f} %"
         return f"machine {machine.name}, {machine.library}, held-out error {known}"
 
+    def bounded_network(self, topology: Topology) -> Topology:
+        """Return the network whose lower bounds hold for these times.
+
+        On a measured machine, its measured switches multicast and reduce, so that the bounds of the
+        nominal network without them could be beaten. Without a machine, the network itself.
+        """
+        return topology if self.machine is None else topology.with_measured_switches()
+
     def machine_record(self) -> TimedMachine | None:
         """Return the machine as part of a report; None for nominal links."""
         # Imported here, because only reports need it.

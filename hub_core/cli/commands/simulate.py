@@ -142,7 +142,9 @@ def simulate(
     machine = machine or assigned["simulator"].get("machine")
     source_of_times = choose_timing(machine, backend, topology, session.registry())
     options = {**assigned["simulator"], **source_of_times.options}
-    timings = _simulate_sizes(session, algorithm, topology, sizes, backend, options)
+    timings = _simulate_sizes(
+        session, algorithm, topology, sizes, backend, options, source_of_times
+    )
     if steps_out is not None:
         from hub_core.cli.reports.timing import write_step_times
 
@@ -210,6 +212,7 @@ def _simulate_sizes(
     sizes: Sequence[int],
     backend: str,
     options: Assignments,
+    source_of_times: TimingSource,
 ) -> list[Timing]:
     from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate as run_simulator
@@ -223,7 +226,13 @@ def _simulate_sizes(
             )
     with progress("computing lower bounds"):
         return judge(
-            algorithm, topology, results, backend=backend, options=options, registry=registry
+            algorithm,
+            topology,
+            results,
+            backend=backend,
+            options=options,
+            registry=registry,
+            bounded=source_of_times.bounded_network(topology),
         )
 
 

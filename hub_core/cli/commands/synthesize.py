@@ -48,7 +48,12 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, Collective
     from hub_core.network import Topology
     from hub_core.pipeline.simulation import TimingSource
-    from hub_core.plugin_api import SearchBudget, SimulationResult, SynthesisResult
+    from hub_core.plugin_api import (
+        SearchBudget,
+        SimulationResult,
+        SynthesisRequest,
+        SynthesisResult,
+    )
 
 # Name of the command for several groups, which a plugin may offer.
 _GROUPS = "groups"
@@ -294,9 +299,28 @@ def _run_synthesizer(
         result = run_synthesizer(synthesis, name, options)
     if simulate is not None and not result.is_partial:
         result = _build_timed_variant(result, simulate(result.algorithm), session)
-    return SynthesizedAlgorithm(
-        result, network, time.perf_counter() - wall, time.process_time() - cpu, timing
+    spent = (time.perf_counter() - wall, time.process_time() - cpu)
+    bounded = timing.bounded_network(network)
+    if bounded is not network:
+        result = _replace_bounds(result, synthesis, bounded)
+    return SynthesizedAlgorithm(result, network, *spent, timing)
+
+
+def _replace_bounds(
+    result: SynthesisResult, request: SynthesisRequest, network: Topology
+) -> SynthesisResult:
+    """Replace the bounds of nominal links by the best one that holds on the machine's network."""
+    from hub_core.pipeline.bounds import best_bounds
+
+    (bound,) = best_bounds(
+        request.collective,
+        network,
+        (request.collective_bytes,),
+        registry=request.hub,
+        npus=request.npus,
+        best_times_ps=(1000 * result.time_ns,),
     )
+    return replace(result, bounds_ns={} if bound is None else {bound.method: bound.time_ns})
 
 
 def _create_simulation(

@@ -91,9 +91,11 @@ def judge(
     backend: str,
     options: OptionText | None = None,
     registry: Registry,
+    bounded: Topology | None = None,
 ) -> list[Timing]:
     """Compare the results of `backend`, by size in bytes, with the bounds of the collective.
 
+    `bounded`: the network whose bounds hold for the times, None for `topology`.
     There are no bounds if messages do not share links, and for custom collectives.
     """
     collective = algorithm.collective
@@ -104,7 +106,7 @@ def judge(
         times = [result.time_ns for result in results.values()]
         bounds = best_bounds(
             collective,
-            topology,
+            bounded or topology,
             sizes,
             registry=registry,
             npus=placement_of(algorithm),

@@ -68,7 +68,7 @@ class ComparisonOutcome:
         rankings = [self.ranking(size) for size in sizes]
         bounds = best_bounds(
             self.question.collective,
-            self.topology,
+            self.timing.bounded_network(self.topology),
             sizes,
             registry=self.registry,
             best_times_ps=[ranking[0].time_ps if ranking else None for ranking in rankings],

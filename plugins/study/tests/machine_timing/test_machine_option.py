@@ -55,6 +55,21 @@ def test_a_file_is_a_profile(collhub, ring: Path, tmp_path: Path) -> None:
     assert reports[0] == reports[1]
 
 
+def test_bounds_on_a_machine_allow_its_switches_to_multicast_and_reduce(
+    collhub, ring: Path
+) -> None:
+    # A GPU sends its 1 GiB once over links of 450 GB/s if the switches multicast and add up, and
+    # 14/8 GiB otherwise: no bound between both holds on the machine.
+    once_ns = 2**30 / 450
+    size = ("--topology", "dgx-h100", "--size", "1GiB", "--json")
+    request = ("synthesize", "ring", "--collective", "all-reduce", *size)
+    for command in (("simulate", ring, *size), request):
+        on_machine = collhub(*command, "--machine", "h100").report()
+        nominal = collhub(*command, "--machine", "none").report()
+        assert once_ns < on_machine["bound_ns"] < 1.01 * once_ns
+        assert nominal["bound_ns"] > 1.74 * once_ns
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
