@@ -95,10 +95,12 @@ class Piece:
 def _append_numbers(
     head: bytes, values: Sequence[int], lengths: Sequence[tuple[int, int]]
 ) -> bytes:
-    """Return the bytes of a piece whose numbers are equal in all records: `head`, then varints.
+    """Return `head` followed by the numbers as varints, with the length bytes in the head set.
 
-    `lengths`: (position in the head, constant) of bytes that get the number of varint bytes plus
-    the constant.
+    Used for a piece whose numbers are equal in all records, which is then encoded only once.
+    `values`: numbers of at least 0. `lengths`: (position, constant) of every length byte; the byte
+    at this position is overwritten by the number of bytes of all varints plus the constant. The sum
+    must be below 128, because a length takes one byte here; this is not checked.
     """
     numbers = b"".join(varint(value) for value in values)
     text = bytearray(head + numbers)

@@ -93,7 +93,11 @@ class StartRecord:
     def _try_suspect(self, plugin: Plugin, key: str) -> None:
         """Import a suspect plugin in a separate process, after the plugins imported so far.
 
-        If the process dies, the plugin is recorded as skipped.
+        If the process crashes, exits or needs more than 10 s, the plugin is recorded as skipped for
+        the reason, also on disk. After that, or after a successful import, it is no longer suspect,
+        and the marks of the ended starts are removed. It remains suspect if the reason cannot be
+        written. `key`: `key_of(plugin)`, which must be in `self.suspects`. Prints a note that the
+        plugin is tried.
         """
         from hub_core.testing.probe import trial
 

@@ -223,7 +223,8 @@ def _make_folders(folder: Path, undo: _Undo) -> None:
 def _create_scratch_folder(parent: Path) -> Iterator[Path]:
     """Yield a new hidden folder in `parent`, which is removed with its contents afterwards.
 
-    It is on the file system of the targets, so that moves are atomic.
+    It is on the file system of the targets, so that moves are atomic. It is removed after an
+    exception too; files that cannot be removed remain. Raises `UsageError` if it cannot be created.
     """
     scratch = parent / f".collhub-{os.urandom(6).hex()}"
     # As text, because its removal then allocates least memory.

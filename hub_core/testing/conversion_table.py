@@ -204,11 +204,15 @@ def validate_all(
     """Assert that N texts are read as this model, and that M expected texts are written for it.
 
     `read`: texts by format. `write`: expected output by format: bytes for a single file, contents
-    by artifact name for several, None for any output. The models read from the texts are written
-    too, so one call checks N times M conversions.
+    by artifact name for several, None for any output. The model and all models read from the texts
+    are written, so one call checks (N + 1) times M conversions. Default options are used, and
+    differences of provenance are ignored.
 
     Raises:
-        AssertionError: All problems, one per line.
+        AssertionError: All differences, one per line; at once if a text is read as another kind of
+            model. Exceptions of readers and writers are not caught.
+        KeyError: The registry has no reader or writer of a format, or only a reader that executes
+            its source.
     """
     family = next(family for family in _FAMILIES if isinstance(model, family[0]))
     readers = _find_readers(registry, family)

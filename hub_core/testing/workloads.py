@@ -118,7 +118,8 @@ class _WorkloadBuilder:
     def add(self, rank: int, kind: NodeKind, parents: list[int], **values: int) -> int:
         """Append a node that depends on the rows `parents`, and return its row.
 
-        `values`: columns by name; others get their default.
+        `values`: columns by name; others get their default. Unknown names are ignored. Rows are
+        counted from 0 in the order of the calls; whether the parents exist is not checked.
         """
         row = len(self._columns["rank"])
         columns = {"rank": rank, "kind": int(kind)} | values

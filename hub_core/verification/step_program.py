@@ -63,7 +63,7 @@ class StepProgram:
         return int(self.count.sum())
 
     def last_writer(self, cell: int) -> int | None:
-        """Return the row of the last step that writes `cell`, or None if no step does."""
+        """Return the row (of the step table) of the last step that writes `cell`, else None."""
         writers = np.flatnonzero((self.target <= cell) & (cell < self.target + self.count))
         return int(self.row[writers[-1]]) if len(writers) else None
 

@@ -160,10 +160,12 @@ def _find_last_members(
 
 
 def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of receives, rows of their SENDs).
+    """Return (rows of RECVs, rows of their SENDs), paired entry by entry.
 
-    Equal messages between two ranks are matched in the order in which they began; nodes that never
-    began are omitted.
+    A RECV and a SEND are equal if their sender, receiver, tag and bytes are equal. Of equal ones,
+    the k-th RECV to begin is paired with the k-th SEND to begin; of nodes that began at the same
+    time, the lower row is first. Omitted are nodes that never began (`start` < 0), and those
+    without a partner. `start`: int64 by row in ns. The pairs are in no particular order.
     """
     begun = np.argsort(start, kind="stable")
     begun = begun[start[begun] >= 0]

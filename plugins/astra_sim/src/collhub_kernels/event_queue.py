@@ -140,7 +140,12 @@ def _take_bucket_record(world: EventQueue) -> Integer:
 
 @compiled
 def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
-    """Insert an item into a heap: sift it up from the end, moving parents down into the hole."""
+    """Insert an item into a heap by `time`, behind all entries of an equal time.
+
+    The entry gets the next sequence number of `world.counter`, which orders equal times. It is
+    sifted up from the end: later parents move down into the hole. `heap`: number of the heap, whose
+    range of `world.entry` must have room for one more entry; this is not checked.
+    """
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
     entries, heaps = world.entry, world.heap

@@ -42,11 +42,17 @@ def load(
     states: Sequence[Any],
     compiles: bool,
 ) -> Callable[..., int] | None:
-    """Return the machine code of a kernel for states of these types.
+    """Return the machine code of a kernel for states of these types, from disk or compiled now.
 
-    `parts`: the functions that the kernel calls, with numba's options. `digest`: digest of their
-    sources. `compiles`: whether to compile a kernel that is not stored, which takes up to 50 s;
-    otherwise the result is None in that case.
+    The result is a function of such states that returns the integer of the kernel, and raises
+    `ArithmeticError` if the machine code reports an error. Only the types of `states` are used
+    here. A stored file is found by `digest`, these types, and the versions of Python, numba and the
+    processor; a damaged file counts as missing. If there is none, the kernel is compiled, which
+    takes up to 50 s, and stored in the first writable folder; with `compiles` False nothing is
+    compiled, and the result is None.
+
+    `parts`: the functions that the kernel calls, with numba's options. `digest`: of the sources of
+    the kernel and its parts.
     """
     key = _compute_key(digest, states)
     stored = _read_code(function, key)

@@ -394,7 +394,9 @@ class _DumpParser:
     ) -> int:
         """Return an integer field of one entry, `default` where it is absent or null.
 
-        Raises `InputError` for a value that is not an integer from -1 to 2^63.
+        `position`: number of the entry, for the error message. Raises `InputError` for a value that
+        is not an integer of at least -1 and below 2^63; a bool is not an integer here. An absent
+        field is checked in the same way, so `default` must be in this range.
         """
         value = entry.get(key, default)
         if value is None:

@@ -424,9 +424,12 @@ class _Walker:
         return value
 
     def enclose(self, target: object, values: list[object]) -> None:
-        """Check that `target` may contain values, and record its depth.
+        """Check that the container `target` may get `values`, and record its depth.
 
-        Containers that contain plain values only have the depth 0 and are not recorded.
+        The depth is one more than that of the deepest container in `values`, and never decreases. A
+        container of plain values only has depth 0 and is not recorded. Raises `InputError` if
+        `target` was fetched from the memo before and is no tuple, because it could become part of
+        itself, and if the depth would exceed `MAX_DEPTH`.
         """
         if id(target) in self.fetched and type(target) is not tuple:
             self.refuse("a container contains itself, or is changed after a reference to it")

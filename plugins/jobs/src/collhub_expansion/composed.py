@@ -82,7 +82,12 @@ class _Steps:
     def copy(
         self, source: tuple[Buffer, int], target: tuple[Buffer, int], order: Int64Array
     ) -> None:
-        """Copy unit `order[i]` of the source to unit i of the target on every rank."""
+        """Add steps that copy unit `order[i]` of the source to unit i of the target, on every rank.
+
+        `source`, `target`: (buffer, first unit). The copies of one unit each start after all
+        previous steps of the rank, and have no order among themselves, so the two regions must not
+        overlap. Without units only the barrier at the end, a step of every rank, is added.
+        """
         size = len(order)
         unit = np.tile(np.arange(size), self.num_ranks)
         columns = {

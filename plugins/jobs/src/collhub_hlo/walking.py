@@ -367,7 +367,12 @@ class _Evaluation:
         return row
 
     def _join(self, frame: _Frame, names: tuple[str, ...]) -> Rows:
-        """Return the rows that several values wait for."""
+        """Return the rows that must end before all named values of the frame exist, each row once.
+
+        This is the union of the rows of the values, ascending; empty without names. More than 8
+        rows are replaced by one new MARKER row that waits for them. In a sequence, the rows of a
+        single value are returned unchanged, however many there are.
+        """
         if self._is_sequence and len(names) == 1:
             return self._flat(frame.values[names[0]])
         rows = {row for name in names for row in self._flat(frame.values[name])}

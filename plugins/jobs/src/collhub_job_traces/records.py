@@ -193,7 +193,12 @@ def node_field(token: str, value: int | list[int] | bytes) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED)
 def attribute_field(name: str, kind: int, value: int | bytes) -> bytes:
-    """Encode an attribute, cached because most nodes of a job share attributes."""
+    """Encode an attribute as the complete protobuf field `attr` of a node, tag and length included.
+
+    `name`: ASCII only. `kind`: number of the field of `AttributeProto` that holds the value. An
+    integer is a varint of its value modulo 2^64, so that negative ones have 10 bytes; bytes follow
+    their length. Results are cached, because most nodes of a job share attributes.
+    """
     content = varint(1 << 3 | BYTES) + varint(len(name)) + name.encode()
     if isinstance(value, bytes):
         content += varint(kind << 3 | BYTES) + varint(len(value)) + value

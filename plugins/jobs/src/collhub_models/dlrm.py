@@ -45,7 +45,11 @@ class DlrmSizes:
 
     @property
     def exchanged_bytes(self) -> int:
-        """Of the embeddings of all samples from the tables of one rank."""
+        """Number of bytes of one rank's part of the all-to-all of embeddings.
+
+        These are the embeddings of all samples of the batch, over all ranks, from the tables of one
+        rank, including those for the rank's own samples.
+        """
         options = self.options
         # Each rank has its tables whole, and looks up for all samples.
         embeddings = options.batch * options.tables // options.ranks

@@ -327,7 +327,13 @@ def _choose_times(
 def _print_counts(
     context: CommandContext, workload: Workload, notes: Sequence[str], as_json: bool
 ) -> None:
-    """Print the number of calls of each collective, without times."""
+    """Print the number of communications per kind, size and group as a table, without times.
+
+    All ranks of one collective, and both ends of one message, count as one communication. The notes
+    are printed before the table, on standard error. `as_json`: print the JSON report instead, which
+    contains the notes and has null or empty entries for times. Raises `InputError` if the ranks of
+    a collective do not match.
+    """
     from collhub_pytorch import report
     from collhub_pytorch.analysis import match_communications
     from collhub_pytorch.findings import group_calls

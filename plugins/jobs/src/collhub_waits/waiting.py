@@ -190,7 +190,11 @@ class WaitGraph:
         return has_messages and bool(columns["state"][0] != State.COMPLETED)
 
     def states(self, row: int) -> dict[int, State]:
-        """Return the state of an operation by rank, for the ranks that recorded it."""
+        """Return the state of an operation by rank, for the ranks that recorded it.
+
+        `row`: entry of one rank, which is therefore always in the result. For sends and receives
+        the other ranks are only the other ends of the messages.
+        """
         state = self.records.columns["state"]
         states = {self.records.rank(row): State(int(state[row]))}
         for partner in self.matching.participants(row):

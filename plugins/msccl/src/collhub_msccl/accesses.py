@@ -304,10 +304,12 @@ def _find_vector_starts(
     waiting: Int64Array,
     starts: Int64Array,
 ) -> Int64Array:
-    """Return per row the start of its vector: that of the last waiting row of its block up to it.
+    """Return for every row the index in `Clocks.known` at which its vector begins: int64[rows].
 
-    `block`: int64 per row; `waiting`, `starts`: rows with a vector of their own and its start. 0 is
-    the empty vector, of rows before any wait of their block.
+    The vector (clock) of a row is that of the last waiting row of its thread block at or before it.
+    Without one it is the empty vector, which begins at 0. `block`: thread block of every row, in
+    any order. `waiting`, `starts`: the rows with a vector of their own, and the start of each,
+    above 0.
     """
     order = np.argsort(block, kind="stable")
     start_of_row = np.zeros(len(block), np.int64)

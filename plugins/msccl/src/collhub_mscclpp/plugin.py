@@ -84,8 +84,9 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Return the offers of the check of plans, and of the check that compiles its kernels in
-    advance.
+    """Return two offers: the check whether MSCCL++ runs a plan rightly, and `mscclpp-kernels`.
+
+    `mscclpp-kernels` compiles the kernels of this plugin in advance, for `doctor --warm`.
     """
     plans = Check(
         "mscclpp",

@@ -112,7 +112,15 @@ _MAX_RATE = Decimal(10**18)
 
 
 def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
-    """Parse an entry of a list of links. `attributes`: annotations by name of the link."""
+    """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
+
+    `owner`: the device in whose list it is, empty for the document's list. `attributes`:
+    annotations by name of the link; bandwidth and latency of an annotation replace those of the
+    entry, which are rounded, and only an annotation states a plane. Values that nothing states are
+    None; a bandwidth in transfers per second is None too, with the reason in `flaw`. Raises
+    `InputError` for invalid values, and for a bandwidth or latency that is directly in the link, as
+    before InfraGraph 2.0.
+    """
     name = value["name"].text()
     physical = value.get("physical")
     # Before InfraGraph 2.0 the values were given here; they would be silently ignored.

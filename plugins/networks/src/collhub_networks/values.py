@@ -133,7 +133,7 @@ class Value:
         return number
 
     def _require_object(self) -> dict[str, object]:
-        """Return the object; fail for other types."""
+        """Return the value as an object, possibly empty; raise `InputError` for another type."""
         if not isinstance(self.raw, dict):
             self._fail_type("an object")
         return self.raw

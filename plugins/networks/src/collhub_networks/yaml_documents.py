@@ -82,10 +82,13 @@ def _parse_yaml_nodes(text: str) -> Node | None:
 
 
 def _check_nodes(name: str, root: Node, code: str) -> None:
-    """Refuse aliases, repeated keys, and deep nesting.
+    """Refuse aliases, repeated keys, keys that are no text, and deep nesting.
 
-    An alias is the same node object again: composing the tree takes memory only once per node of
-    the file, and aliases are expanded only after this check.
+    Raises `InputError` with the line. An alias is the same node object again: composing the tree
+    takes memory only once per node of the file, and aliases are expanded only after this check. The
+    root has depth 0, and nodes of a depth above 64 are refused. Keys are compared as written, so
+    `1` and `"1"` are equal; only sequences and mappings are no text. `name`: of the file; `code`:
+    of the error.
     """
     seen: set[int] = set()
     stack = [(root, 0)]

@@ -91,7 +91,12 @@ class ReshardPlan:
 
     @property
     def outcome(self) -> Outcome:
-        """Predicted time, bound and proof."""
+        """Times of the plan in seconds, with the lower bound, its proof and the gap to it.
+
+        Computed from the streams if there are any, else from the schedule. The times are those
+        without latency and store-and-forward; `predicted_s` includes them. `status` says whether
+        the plan is proven optimal.
+        """
         if self.streams is not None:
             return summarize_streams(self.streams)
         return summarize_schedule(self.tasks, self.schedule)

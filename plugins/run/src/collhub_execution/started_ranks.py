@@ -121,9 +121,10 @@ class StartedRun:
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
 
     def task(self, rank: int, rank_input: Array) -> RankTask:
-        """Return the task of one rank with its input, without step times.
+        """Return the task of one rank: its plan, its input, the operator and the numbers of runs.
 
-        An average runs as a sum.
+        `rank_input` is not copied. The times of single steps are not measured. The operator of an
+        average is a sum; rank 0 divides it when it makes the report.
         """
         setup = self.setup
         collective = setup.algorithm.collective

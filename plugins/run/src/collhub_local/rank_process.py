@@ -158,8 +158,12 @@ class SharedMemoryTransport:
         _wait_for(self._board.go[self._rank], self._board.starter)
 
     def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Return the receive of a message: it reads the sender's memory and writes
-        `post.memory`.
+        """Create the receive of a message, without waiting or copying.
+
+        Its `wait` waits until the sender has posted the message, copies the sender's memory into
+        `post.memory`, or reduces `post.memory` with it if `post.end.reduces`, and acknowledges. The
+        message is read at the sender's address (`plans.sent_from`) in the shared memory of all
+        ranks. With step times, the moment at which the message is posted is recorded as the start.
         """
         end = post.end
         start = int(self._sent_from[end.record])

@@ -219,7 +219,11 @@ def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
 
 
 def _describe(algorithm: Algorithm) -> str:
-    """Describe an algorithm: `all-reduce of 8 ranks, in place and out of place`."""
+    """Describe an algorithm: `all-reduce of 8 ranks, in place and out of place`.
+
+    A collective with a root gets `with root 0` after its name. Only the ways that the algorithm
+    supports are named: `in place`, `out of place` or both.
+    """
     collective = algorithm.collective
     claims = []
     if collective.in_place:

@@ -278,7 +278,13 @@ def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) 
 
 
 def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
-    """Concatenate the contract rows of all copies, with moved units."""
+    """Return the contract of all copies together: their rows one after the other, with moved units.
+
+    Ranks stay the same; output units and source units are moved by each of `copies`, of which there
+    must be at least one. Buffer sizes are multiplied by the number of copies. A contract without
+    expected contents (None) stays without. Raises `InputError` for a row with a unit outside its
+    buffer.
+    """
     count = len(copies)
     rows = contract.expected
     if rows is not None:

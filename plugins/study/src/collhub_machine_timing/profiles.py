@@ -181,7 +181,12 @@ def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | N
 
 
 def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -> str:
-    """State that a collective, or its number of ranks and nodes, was not measured."""
+    """Return the reason why a profile has no time of a call, as a clause for users.
+
+    If no table of the profile is for the collective: that it has no times of the collective. Else:
+    that it has none for these ranks and nodes, followed by those that were measured, ascending by
+    nodes and ranks, at most six and then `others`.
+    """
     configurations = sorted(
         {(one.nodes, one.ranks) for one in profile.tables if one.collective == call.collective}
     )

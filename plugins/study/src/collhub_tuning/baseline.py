@@ -40,11 +40,13 @@ Baselines = Mapping[int, Baseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
-    """Predict NCCL's choice and time by size, for sizes at which they are known.
+    """Predict NCCL's algorithm, protocol and time in us for each size of the question.
 
-    `ComparisonOutcome.baselines` keeps the result. The machine is that of the times, else the one
-    that the topology names. Empty for topologies of no known machine, and for collectives that NCCL
-    lacks.
+    The machine is the profile that the simulator's option `machine` names (`outcome.timing`), else
+    the one that the topology names. Sizes without a predicted time are missing. So the result is
+    empty if the machine is unknown, if NCCL lacks the collective, and if neither the profile nor
+    NCCL's cost model covers these ranks. `ComparisonOutcome.baselines` calls this once and keeps
+    the result.
     """
     question = outcome.question
     profile = find_timed_profile(outcome.timing.options)

@@ -94,7 +94,11 @@ def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
 
 
 def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
-    """Scale all bandwidths so that the fastest link has this bandwidth."""
+    """Scale all bandwidths by one factor so that the fastest link has this bandwidth.
+
+    The bandwidths of the topology's dimensions are scaled by the same factor. Returns a new
+    topology. At least one link must have a bandwidth above 0.
+    """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 
     def scale(dimension: Dimension) -> Dimension:
@@ -109,7 +113,11 @@ def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
 
 
 def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
-    """Scale all latencies so that the maximum is this latency; if all are 0, set all to it."""
+    """Scale all latencies so that the maximum is this latency; if all are 0, set all to it.
+
+    The latencies of the topology's dimensions are treated in the same way. `latency_s`: in seconds.
+    Returns a new topology.
+    """
     slowest = float(topology.latency_s.max(initial=0.0))
     latencies: Float64Array = np.full(topology.num_links, latency_s)
     if slowest:

@@ -170,11 +170,12 @@ def check_traffic(
 
 
 def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[NodePair, Fraction]:
-    """Compute the fraction of the data sent between ranks on the channels of a plane, by (source,
-    peer).
+    """Return the data that ranks send to each other on a plane, by (sending rank, its peer).
 
-    A message on channel c belongs to plane c modulo `num_planes`. Pairs without a message are
-    missing.
+    A value is the sum of the units of all SEND steps of the pair, divided by the units of the
+    entire collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs
+    without a SEND on the plane are missing. Peers are not checked: an invalid one remains a pair of
+    its own.
     """
     steps = algorithm.steps
     # A message on channel c takes links of plane c modulo the number of planes.

@@ -41,11 +41,19 @@ Latencies = Mapping[tuple[int, int], Fraction]
 
 
 def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute the bound of the flow certificate that an algorithm carries.
+    """Check that the prices of an algorithm's flow certificate prove the bound that it claims.
 
     Non-negative prices of links bound the time of any algorithm: for every byte from s to t, the
     sum of price divided by bandwidth over its links is at least the distance of s and t, and no
-    link transfers more than its bandwidth (weak duality of the multicommodity flow).
+    link transfers more than its bandwidth (weak duality of the multicommodity flow). So the proved
+    time is the bytes of a pair, times the sum of the distances of all pairs, divided by the sum of
+    prices.
+
+    The check passes if the claimed `lower_bound_ns` is at most the proved time, and reports the
+    claimed one; the name of the network is not proved. It fails with a finding for an unreadable
+    certificate, prices that are negative, all zero or of unknown links, another network, collective
+    or size, a rank that is not reached, and a claimed bound above the proved one. It is not
+    applicable without a flow certificate.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)

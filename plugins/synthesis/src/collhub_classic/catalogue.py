@@ -201,9 +201,12 @@ def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
 
 
 def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan PAT's all-gather; option `aggregation` 0 means the largest possible one.
+    """Plan PAT's all-gather for any number of ranks.
 
-    Raises `UsageError` for an aggregation that is no power of two or too large.
+    Returns the plan with its cost and the aggregation that is used. Option `aggregation`: number of
+    blocks that are sent at once; 0 means the largest, which is half of the smallest power of two of
+    at least the number of ranks, and at least 1. Raises `UsageError` for an aggregation that is no
+    power of two or above the largest.
     """
     largest = logarithmic.find_largest_aggregation(task.num_ranks)
     requested = cast("PatOptions", task.options).aggregation

@@ -231,8 +231,10 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Return (member of every node, records of members, ranks of all groups one after the other).
 
-    Nodes without a group and nodes outside `rows` have member 0. Raises `InputError` if a
-    collective's group does not contain its rank.
+    A member is a pair of a group and a rank that has a node of the group in `rows`; equal pairs
+    share one record of dtype `MEMBER`, in ascending order by group and rank. Nodes without a group,
+    and nodes outside `rows`, have member -1. There is at least one record: zeros if there are no
+    members. Raises `InputError` if the group of a node in `rows` does not contain the node's rank.
     """
     nodes = workload.nodes
     groups = workload.groups

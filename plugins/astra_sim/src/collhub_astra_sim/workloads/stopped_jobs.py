@@ -120,7 +120,10 @@ class _StoppedJob:
         return f"node {int(nodes.identity[row])} ({kind} of {self._format_group(row)})"
 
     def _format_group(self, row: int) -> str:
-        """Return the name of the node's group, or `all ranks`."""
+        """Return `process group 'NAME'` for the group of a node, or `all ranks` if it has none.
+
+        `row`: of the workload's nodes; the node has no group if its group is negative.
+        """
         group = int(self._workload.nodes.group[row])
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 

@@ -260,7 +260,12 @@ def add_to_queue(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
-    """Start the waiting streams of a queue in FIFO order, up to its limit of active streams."""
+    """Start waiting streams of queue `number`, the oldest first, while it has active places.
+
+    It ends when no stream waits or `machine.most_active` streams of the queue are active. Each
+    started stream is removed from the waiting ones and counts as active. It begins its phase, or
+    its custom algorithm if it has no phase, at the time `now`.
+    """
     queue = machine.queue[number]
     while queue["active"] < machine.most_active and queue["first"] >= 0:
         index = queue["first"]

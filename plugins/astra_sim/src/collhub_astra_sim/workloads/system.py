@@ -183,14 +183,21 @@ class _Keys:
         return str(value)
 
     def optional_text(self, key: str) -> str | None:
-        """Return a text, None if it is missing or empty."""
+        """Return the text of a key; None if the key is missing, null or the empty text.
+
+        Raises `InputError` for a value of another type.
+        """
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             self.fail(f"{key}: a file name was expected, not {value!r}")
         return value or None
 
     def _get_names(self, key: str) -> tuple[str, ...]:
-        """Return the list of names of an existing key; it must not be empty."""
+        """Return the list of names of a key as a tuple; the caller has checked that the key exists.
+
+        Raises `InputError` for a value that is no list, an empty list, and entries that are no
+        texts.
+        """
         value = self.values[key]
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             self.fail(f"{key}: a list of names was expected, not {value!r}")

@@ -113,9 +113,13 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
 
 def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
-    """Yield (path, weight): paths of the flow to every rank, the shortest first.
+    """Yield (path, weight): the flow decomposed into paths from the root to every other rank.
 
-    There is at most one path per arc and rank.
+    Ranks follow in ascending order, and their weights add up to `flow.need` each. Every path is one
+    with the fewest arcs in the flow that is left, and takes as much as its narrowest arc and the
+    rest of the rank's need allow. So the paths of one rank do not get shorter, and there are in
+    total at most as many paths as arcs and ranks together. A path: nodes of the graph, both ends
+    included.
     """
     remaining = flow.amount.copy()
     for rank in range(graph.num_compute):

@@ -170,7 +170,11 @@ def _find_fastest_on_plane(
         return None
 
     def evaluate_time_ns(packing: PlacedPacking, schedule: PackingSchedule) -> int:
-        """Evaluate the time of a schedule on this plane only, in ns."""
+        """Return the time of `part` of the data on `plane` with this schedule, in ns.
+
+        No other plane is in use. The time is that of the enclosing `time_ns`, and includes the
+        start-up time of the plane.
+        """
         share = Share(plane, part, TimedSchedule(packing, schedule, 0))
         return _evaluate_share(share, time_ns).time_ns
 

@@ -116,10 +116,16 @@ def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingS
 def maximum_chunks(
     task: PackingTask, packing: PlacedPacking, *, is_fast_to_simulate: bool = False
 ) -> int:
-    """Compute the maximum number of chunks on the widest tree, at least 1.
+    """Compute the maximum number of chunks on the tree of the largest weight: 1 to 2^14.
 
-    Limits: the number of messages (2^20, or 2^18 if `is_fast_to_simulate`), and chunks large enough
-    for a link to be busy with few messages in flight.
+    The other trees have chunks by `compute_chunk_counts`. A number is allowed if
+
+    - all trees together have at most 2^20 messages, or 2^18 with `is_fast_to_simulate`, and
+    - 11 of the smallest chunks have at least the bytes in flight on a link: the maximum of
+      bandwidth times latency, or 0 for links that are occupied until the arrival
+      (`Occupancy.ALPHA_BETA`).
+
+    Returns 1 even if 1 is not allowed. The maximum is found by bisection.
     """
     max_messages = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
     return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, max_messages)

@@ -367,9 +367,12 @@ def _find_terms(
 def _compute_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a matrix product.
+    """Compute elements of a matrix product on a rank, in the order of `elements`.
 
-    All rows and columns that contain an element are multiplied; then the elements are selected.
+    `elements`: indices into the flattened result. If the first operand is sliced along the
+    contracted dimension, only the terms of the rank's block are added, so that the result is the
+    rank's part of the sum. All rows and columns that contain an element are multiplied; then the
+    elements are selected.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)

@@ -130,10 +130,14 @@ class _WorkloadBuilder:
         return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
 
     def _add_computation(self, operations: list[Operation]) -> None:
-        """Add one COMPUTE node per rank of the group for operations without communication between
-        them.
+        """Add one COMPUTE node per rank of the group for operations with no communication between.
 
-        Slices are views: they are stated, but a list of slices adds no node.
+        All operations are of one group. A node has their total number of arithmetic operations and
+        the bytes of memory that they access on a rank, and waits for the nodes of its rank that
+        produce their operands; it becomes the producer of their results. Slices are views: they
+        cost nothing, have the producer of their operand, and are added to the statement (column
+        `extra`) of the next node. If all operations are slices, or there are none, no node is
+        added.
         """
         working = [operation for operation in operations if operation.kind is not Kind.SLICE]
         for operation in operations:

@@ -46,7 +46,11 @@ def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) ->
 
 
 def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set[str]:
-    """Return the names of all values on which `sinks` depend, with the sinks and with arguments."""
+    """Return the names of all values on which `sinks` depend, with the sinks and with arguments.
+
+    Dependence is direct or through other operations; only arguments that are read on these paths
+    are included. `operations` must be in program order, so that operands precede their readers.
+    """
     names = set(sinks)
     for operation in reversed(operations):
         if operation.name in names:

@@ -331,7 +331,11 @@ def order_calls(
 
 
 def _sort_by_sequence(queue: list[CallKey]) -> None:
-    """Sort the calls of every communicator by sequence number, within their positions."""
+    """Sort the calls of every communicator by sequence number, in place, among their own positions.
+
+    If sequence numbers are counted per operation, the calls of every operation are sorted
+    separately. Messages, which have no communicator, keep their positions.
+    """
     positions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (communicator, word, _) in enumerate(queue):
         if communicator:

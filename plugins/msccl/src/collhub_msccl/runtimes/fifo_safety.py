@@ -58,9 +58,12 @@ def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
 
 
 def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
-    """Yield, descending, the minimum units per transfer of each distinct partition of the counts.
+    """Yield, descending, the smallest units per transfer of each distinct split of the counts.
 
-    A generator, because a count near 2^62 has 2^32 partitions.
+    With u units per transfer, a count c is split into ceil(c / u) transfers. For every distinct
+    list of these numbers, over all counts, the smallest u that gives it is yielded once: first the
+    largest count, last 1. `counts`: distinct, at least 1; yields nothing without counts. A
+    generator, because a count near 2^62 has about 2^32 such numbers.
     """
     latest = 0
     partitions = [_iterate_splits(count) for count in counts]

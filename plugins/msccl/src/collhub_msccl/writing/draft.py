@@ -286,9 +286,11 @@ def arrange(
 
 
 def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
-    """Return the pairs of consecutive rows with the same key, ordered by `order`.
+    """Return the pairs (row, next row) of rows with the same key, as two arrays.
 
-    Rows with a negative key are left out.
+    `key`, `order`: one value per row. The rows of one key are sorted by ascending `order`, ties by
+    row, and each is paired with the one after it, also if rows of other keys lie between them. Rows
+    with a negative key are left out. The pairs are sorted by key, then by `order`.
     """
     rows = np.flatnonzero(key >= 0)
     # Sorted by key, so that rows with equal keys are adjacent.
@@ -350,7 +352,9 @@ def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray
 def _find_scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return row, unit and read flag of every access to SCRATCH, reads first, one entry per unit.
 
-    Units are numbered across all ranks.
+    Rows ascend within the reads and within the writes; a row that reads and writes SCRATCH has
+    entries in both. The accessed units of all ranks together are numbered 0, 1, ... without gaps,
+    ascending by rank and position, so equal numbers mean the same unit of the same rank.
     """
     highest = np.maximum(draft.src_offset, draft.dst_offset) + draft.count
     width = int(highest.max(initial=0)) + 1

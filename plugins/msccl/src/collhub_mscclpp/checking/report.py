@@ -207,7 +207,12 @@ class Story:
         self,
         race: Race,
     ) -> None:
-        """Add a race as an error of the rank of its later operation, or of the host."""
+        """Add a race as an error, with both accesses, the place and their launches.
+
+        The error is of the rank of the operation with the higher row number, also if the other
+        access is the host's; if both are the host's, of `host_rank`. If a put of a proxy may come
+        too late (`is_late`), the message says so, and the remedy is a flush instead of an order.
+        """
         host = f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
         first, second = (
             self._plan.describe(row) if row >= 0 else host for row in (race.other, race.operation)

@@ -128,9 +128,11 @@ def reads_sum(first: Recorded, second: Recorded) -> bool:
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse signals, waits or flushes of several channels of one type.
+    """Fuse two signals, two waits or two flushes into one operation on the channels of both.
 
-    None if a channel would be signalled or awaited twice.
+    Both have the same name. Returns None if the types of their channels differ, and if a signal or
+    a wait would occur twice on a channel; a channel that both flush is listed once. Barriers before
+    or after either operation are kept.
     """
     shared = set(first.channels) & set(second.channels)
     if first.channel_type != second.channel_type or (shared and first.name != "flush"):

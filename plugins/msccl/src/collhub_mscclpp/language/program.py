@@ -176,7 +176,9 @@ class CollectiveProgram:
     def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
         """Create the program of a specification.
 
-        `nranks_per_node`, `in_place` and `tags` of the specification are ignored.
+        `nranks_per_node`, `in_place` and `tags` of the specification are ignored; whether the
+        program is in place is decided by its collective. Raises `ValueError` for a protocol other
+        than Simple and LL, and for several instances with `ReplicationPolicy.none`.
         """
         arguments: dict[str, Any] = vars(spec)
         shared = {name: value for name, value in arguments.items() if name not in _SPEC_ONLY}

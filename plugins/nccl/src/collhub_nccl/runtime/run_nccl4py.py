@@ -226,7 +226,13 @@ class _DeviceRun:
         self.calls = self._calls(nccl)
 
     def _calls(self, nccl: Any) -> Calls:
-        """NCCL's calls on the current stream, on which PyTorch copies and reduces too."""
+        """Return the calls that execute this rank's records on the GPU.
+
+        Sends and receives are NCCL's, on the stream that is PyTorch's current one now. Copies, and
+        reductions by the operator of the run, are PyTorch's, and run on its current stream, so they
+        are ordered with the messages. An average is summed here; `once` divides it. `group` is
+        NCCL's context of grouped calls.
+        """
         communicator = self.communicator
         stream = self.torch.cuda.current_stream().cuda_stream
         return Calls(

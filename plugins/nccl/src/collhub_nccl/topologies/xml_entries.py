@@ -312,9 +312,13 @@ class LinkRates:
     findings: NetworkFindings
 
     def of_pci(self, element: Element) -> float:
-        """Rate of the link from a PCI device to its parent.
+        """Return the rate in GB/s per direction of the link from a PCI device to its parent.
 
-        Raises `InputError` for an invalid width.
+        It is the number of lanes (`link_width`) times the rate of a lane (`link_speed`), as in
+        NCCL: a missing width or 0 counts as 16 lanes, an unknown speed as 8 GT/s. Without
+        `link_speed` the rate of the GPU's profile is assumed, or 12 GB/s without a profile, and a
+        warning is reported. Raises `InputError` for a width that is no integer from 0 to 64; the
+        width is not checked for its range if the speed is missing.
         """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:

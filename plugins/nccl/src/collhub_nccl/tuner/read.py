@@ -195,7 +195,12 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
 
 
 def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
-    """Return the fault of a word that a tuner does not know; `effect`: what it does then."""
+    """Return the fault `unknown-word` of a word in `column` that is not one of `known`.
+
+    `effect`: what the tuner does then, for the message, which also lists `known`. The cure is the
+    word in lower case if that is known; else, for the column `collective`, to remove the line; else
+    to write one of the known words.
+    """
     message = f"{word!r:.40} is not one of {', '.join(known)}: {effect}"
     if word.lower() in known:
         return "unknown-word", message, f"write {word.lower()}"

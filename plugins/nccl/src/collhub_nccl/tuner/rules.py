@@ -119,16 +119,32 @@ class TunerRule:
 
 
 def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield faults of the order, the borders and the coverage of rules.
+    """Yield faults of the order, borders and coverage of rules; the first matching rule decides.
 
     - `never-reached` (warning): earlier rules decide every call of a rule.
-    - `overlap` (warning): two rules for the same communicators match common sizes, and each also
-      matches sizes of its own. A wide rule after a narrow one is a default, not a fault.
-    - `short-gap` (warning): fewer than 16 bytes between two windows.
-    - `gap` (note): a longer gap, in which the library chooses itself.
-    - `one-channel`: sizes without a rule, if the tuner then leaves a single channel.
+    - `overlap` (warning): the windows of two rules of one collective with equal conditions have
+      common sizes, and neither window contains the other. A wide rule after a narrow one is a
+      default.
 
-    No rules have no faults, except `one-channel`.
+    If calls without a rule keep the library's own number of channels (not
+    `dialect.loses_channels`):
+
+    - `short-gap` (warning): fewer than 16 bytes between two windows of one collective with equal
+      conditions, which no rule for at least these communicators covers either.
+    - `gap` (note): a longer gap, in which the library chooses itself. Sizes below the first window
+      or above the last one are no gap.
+
+    Otherwise:
+
+    - `one-channel`: sizes without a rule. An error for communicators that rules state, and for all
+      if no rule states one; a warning for the others. Also a warning for sizes whose only rules
+      name an algorithm or protocol that some machines lack.
+    - `not-searched` (note): rules state more than 8 communicators, of which the first 8 are
+      searched.
+
+    A dialect that skips refused rules counts an earlier rule as deciding only if every communicator
+    has its choice, or if the later rule names the same one. `file` is the place of the findings.
+    Without rules there is at most `one-channel`.
     """
     yield from _find_unreached_rules(rules, dialect, file)
     yield from _find_overlaps(rules, dialect, file)

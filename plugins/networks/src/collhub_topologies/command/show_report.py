@@ -212,7 +212,11 @@ def _format_class(link_class: LinkClass) -> tuple[str, str, str, str]:
 
 
 def _print_groups(context: CommandContext, network: Topology) -> None:
-    """Print the table of groups."""
+    """Print a table of the network's groups of NPUs: name, and the NPUs as ranges.
+
+    The first 10 groups are listed in the order of the topology, and the number of further ones is
+    printed below. Prints nothing if there are no groups.
+    """
     names = list(network.groups)
     rows = []
     for name in names[:_MAX_LISTED]:

@@ -214,9 +214,12 @@ def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices
 
 
 def _simulate(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
-    """Simulate an algorithm, which must have a size; return its time in ns and ps.
+    """Simulate an algorithm with the backend and the link model of `choices`, and return its time.
 
-    If no exact time is known, the picoseconds are those of the ns.
+    The algorithm must have a size (`collective_bytes`). The result has the simulator's nanoseconds,
+    and the picoseconds of `exact_time` with their maximum rounding error. If that knows no time
+    above 0, the picoseconds are 1000 times the nanoseconds. Raises `InputError` if the backend
+    states no time.
     """
     assert algorithm.collective_bytes is not None
     time_ns = _simulate_ns(algorithm, topology, choices)

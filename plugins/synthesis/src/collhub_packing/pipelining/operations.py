@@ -257,9 +257,11 @@ def _find_needed(
     members: Int64Array,
     depth: Int64Array,
 ) -> tuple[BoolArray, Int64Array]:
-    """Mark the nodes on paths to members, and compute how far below each the deepest member is.
+    """Mark the nodes on paths from the root to members; measure the deepest member below each.
 
-    Returns bool[nodes] and int64[nodes]; `depth`: of the tree's nodes.
+    Returns bool[nodes], true also for members and, with any member, for the root; and int64[nodes],
+    the number of tree edges from a node down to the deepest member below it, 0 for members without
+    one and for unmarked nodes. `depth`: of every node in the tree; the tree must reach all members.
     """
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True

@@ -308,9 +308,12 @@ def build_one_shot_candidates(
 
 
 def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
-    """Return a lower bound in picoseconds: the busy time of the busiest link plus one latency.
+    """Return a lower bound in picoseconds of the time if the vector is sent in `pieces` pieces.
 
-    0 if no message is sent.
+    It is the maximum over the links of the busy time of all its messages, plus the time from the
+    end of the last one's busy time to its arrival: the link's own latency, or 0 if links are busy
+    until the arrival (`Occupancy.ALPHA_BETA`). Every message of `sums` is sent once per piece, over
+    all links of its arc. Returns 0 if no message is sent.
     """
     times = setting.link_times(pieces)
     paths, hops = get_links_of_arcs(setting.network, times)

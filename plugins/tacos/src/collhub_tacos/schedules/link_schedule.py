@@ -323,7 +323,8 @@ class ArrivalLog:
     def _expand_links(self, links: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return (step, link, chunk) of all transfers to the destinations of some links.
 
-        Includes the other links into these destinations.
+        Transfers on other links into these destinations are included. They are sorted by
+        destination, then by arrival. Without links the arrays are empty.
         """
         receivers = np.unique(self.network.destination[links])
         if not len(receivers):

@@ -140,10 +140,16 @@ class Setting:
         return unit_count * num_others <= MAX_COMPARED_TRANSFERS
 
     def choose_piece_counts(self, ladder: Sequence[int], parts: int = 1) -> list[int]:
-        """Return the numbers of pieces to try.
+        """Return the numbers of pieces to try: the requested one, else those of `ladder` that fit.
 
-        The requested number, or the numbers of `ladder` for which every chunk has at least a byte
-        and the work takes seconds. `parts`: chunks of a piece of the entire vector.
+        The requested number is not checked. A number of `ladder` is kept, in its order, if
+
+        - every chunk has at least 1 byte,
+        - a chunk of average size occupies the fastest link for at least 1 ns, and
+        - there are at most 50 million pairs of a link and a chunk, which is a search of seconds.
+
+        If no number fits, the first one of `ladder` is returned. One piece per share is
+        max(`parts`, units of the collective) chunks of the entire vector.
         """
         if self.pieces is not None:
             return [self.pieces]

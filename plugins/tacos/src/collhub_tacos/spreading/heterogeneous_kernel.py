@@ -89,11 +89,20 @@ def advance(
     missing: int,
     budget: int,
 ) -> tuple[int, int]:
-    """Deliver until `missing` or `waiting` is 0 or `budget` chunks were examined.
+    """Process arrivals in the order of time until no delivery is missing or `budget` is used up.
 
-    Returns `waiting` and `missing`. `missing`: number of chunks to deliver, over all `needed`
-    nodes. `waiting`: number of links in the heap. If all logs are empty, every chunk is first put
-    at its origin.
+    The link whose message arrives first (ties by `tie_rank`) delivers the chunk with the lowest
+    supply among those that its source had at the start of the message and its destination lacks. If
+    there is none, or if a rarer chunk comes within `patience` (once per message), the message
+    starts later instead; if its source has no useful chunk yet, the link is idle until it gets one.
+    If all logs are empty (first call), every chunk is first put at its origin, at time 0. `state`
+    is modified.
+
+    `origin`: int64[chunks], node of every chunk. `needed`: bool[nodes], whether the node must get
+    every chunk. `waiting`: number of links in the heap; 0 in the first call. `missing`: outstanding
+    deliveries to `needed` nodes, without those at origins. `budget`: examined chunks plus 32 per
+    arrival; the last arrival may exceed it. Returns the new (`waiting`, `missing`) for the next
+    call; the loop also ends if no link waits, and then nothing more can be delivered.
     """
     source, destination, busy, arrival, rate, tie_rank, patience, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
