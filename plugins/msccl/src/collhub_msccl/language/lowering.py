@@ -125,8 +125,12 @@ def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
 
 
 def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """Build the required result of all instances from the rows of one: see
-    `TracedContract.expected`.
+    """Build the required result of all instances from the rows of one.
+
+    A row has (rank, output index, source rank, input index), in chunks: that output contains this
+    input; several rows with the same output are summed (see `TracedContract.expected`). The result
+    lists all rows of instance 0, then those of instance 1, and so on, at the locations of
+    `Instances`. Without rows it is empty.
     """
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
     output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)

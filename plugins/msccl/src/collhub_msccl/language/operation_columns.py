@@ -87,7 +87,11 @@ class _BlockMessage:
 
 
 def _iterate_messages(columns: Columns) -> Iterator[_BlockMessage]:
-    """Yield the operations between different ranks, in program order."""
+    """Yield the operations between different ranks, in program order.
+
+    Operations whose source and destination rank are equal are omitted. `operation` is the row in
+    `columns`; sender and receiver are pairs (rank, thread block).
+    """
     rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
     table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
     for operation, values in zip(rows.tolist(), table.tolist(), strict=True):
@@ -288,7 +292,15 @@ class Instances:
         return cut
 
     def _compute_cells(self) -> Int64Array:
-        """Return the chunks per cell, int64[ranks, buffers]; see the class."""
+        """Compute the chunks per cell, int64[ranks, buffers]; the class explains cells.
+
+        Buffers are input, output, and the scratch buffers; missing ones and empty ones have 1. A
+        cell is the full buffer, except that input and output have `chunk_factor` if it is not 0 and
+        the kind is all-gather, reduce-scatter or all-to-all. In interleaved programs, and in custom
+        in-place programs whose inputs and outputs differ in size, all inputs and outputs of all
+        ranks have the same cell: the greatest common divisor of these cells and of the indices and
+        sizes of all references to input and output.
+        """
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.
         max_scratch_buffers = max(map(len, trace.scratch_sizes), default=0)

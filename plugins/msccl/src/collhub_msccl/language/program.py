@@ -267,6 +267,11 @@ class MSCCLProgram:
         """Return the recorded operations and their context; computes the contract of a custom
         collective.
 
+        Only a custom collective has a contract, and only it can have `has_two_buffers`: some rank
+        has an output that is not the same object as its input. Output sizes are 0 for ranks without
+        an output; scratch buffers that no operation uses are left out, the others are in the order
+        of first use.
+
         Raises `ValueError` if the custom collective refuses the result.
         """
         collective = self.collective

@@ -47,7 +47,10 @@ def check_program(
 ) -> None:
     """Record the defects of thread blocks and steps as errors in `findings`; raises no exception.
 
-    Constructs with a clear meaning that the runtimes refuse or misinterpret become warnings.
+    Errors: defective ids of blocks, peers, connections or dependencies, a negative channel, and a
+    count below 1 (except in a nop). Constructs with a clear meaning that the runtimes refuse or
+    misinterpret become warnings, among them limits of steps and channels not below the `nchannels`
+    of the header. All defects are recorded, not only the first.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)

@@ -239,7 +239,10 @@ def _build_program(
     """Build the program with ranks and thread blocks sorted by id; steps keep the order of the
     file.
 
-    `gpus`, `blocks`, `steps`: columns by attribute, in the order of the file.
+    `gpus`, `blocks`, `steps`: columns by attribute, in the order of the file. Thread blocks are
+    sorted by rank, then by id; equal ids keep the order of the file. `position` counts the steps of
+    each block from 0, whereas `number` is the attribute `s`. `block_indptr` has the first block of
+    each rank and the total at the end. Nothing is checked here.
     """
     gpu_count = len(document.gpus)
     rank_of_block = gpus["id"][group_of_entry(document.gpus.first_child)]

@@ -178,8 +178,11 @@ class _Scanner:
         self.unseen_lines += run.lines * (len(run.codes) - 1)
 
     def build_document(self, findings: FileFindings) -> ScannedXml:
-        """Build the tables of the scanned file, after its end was parsed; warn of ignored
-        elements.
+        """Build the tables of the scanned file, after its end was parsed; warn of ignored elements.
+
+        At most one warning "ignored-elements", at the line of the first one, and for each of
+        `<gpu>`, `<tb>` and `<step>` one "ignored-attributes", at the line of `<algo>`. Each names
+        the five most frequent names with their numbers; further ones are not mentioned.
         """
         if self._ignored:
             most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)

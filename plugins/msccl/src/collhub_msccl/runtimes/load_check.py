@@ -155,7 +155,14 @@ def _add_doubts_of_program(
     calls: tuple[LoadableCall, ...],
     refusals: Refusals,
 ) -> None:
-    """Add warnings to `refusals` if the program is invalid, or can deadlock at sizes of `calls`."""
+    """Add warnings to `refusals` if the program is invalid, or can deadlock at sizes of `calls`.
+
+    A file that the reader refuses has its errors added and is not checked further. A connection
+    holds only the number of transfers of the protocol. If the program could fill one with
+    `min_units` chunks per transfer, the largest safe size is the chunks of the file times (slice
+    bytes // `min_units`), or 0 if no number is safe; a warning "fifo-deadlock" is added if a call
+    has no limit or one above that size. No warning if single chunks are safe. Sizes are in bytes.
+    """
     protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:
         parts = Source.of_bytes(source.name, source.content()).parts

@@ -166,7 +166,14 @@ class _Parser:
         self._position = position
 
     def _refuse(self, inside: str) -> NoReturn:
-        """Raise `InputError` with the reason why no element follows at the current position."""
+        """Raise `InputError` with the reason why no element follows at the current position.
+
+        `inside`: name of the open element, empty before the first. The first reason that applies is
+        reported: end of the file ("truncated"), a construct of `_REASONS` at this position (each
+        with its code), text between elements ("not-xml"), a single quote in the tag
+        ("single-quote"), a tab or line break in it ("line-break"), else "not-xml" with the begin of
+        the tag.
+        """
         rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:
             where = f"inside <{inside}>" if inside else "before its first element"

@@ -176,8 +176,11 @@ class _Chooser:
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def build_error(self) -> InputError:
-        """Build an error with the last reason why no program was built; a deadlock takes
-        precedence.
+        """Build, but do not raise, an error with the last reason why no program was built.
+
+        If any attempt deadlocked, that takes precedence: code "fifo-deadlock", with the number of
+        transfers that a connection holds, and as cure another protocol if it is Simple, else
+        receives before further sends. Otherwise the code is "runtime-limit" without a cure.
         """
         task = self._task
         title = task.limits.title

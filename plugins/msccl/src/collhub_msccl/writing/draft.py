@@ -126,10 +126,12 @@ STEP_COLUMNS = sorted(
 
 
 def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
-    """Convert an algorithm's steps to a draft.
+    """Convert an algorithm's steps to a draft, with 64-bit columns.
 
-    `with_control`: include program order in the order to keep. Raises `InputError` for incomplete
-    programs: UNKNOWN buffers, opaque work, unmatched messages, regions outside of buffers.
+    `with_control`: include program order in the order to keep; otherwise only data dependencies
+    count. `partner`: for sends the row of the receive and the reverse, -1 for other steps. Raises
+    `InputError` for incomplete programs: a timing-only trace or UNKNOWN buffers, COMPUTE steps,
+    unmatched messages, and regions outside of buffers.
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)

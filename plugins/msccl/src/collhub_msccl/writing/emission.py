@@ -71,7 +71,10 @@ def emit(
     waits.
 
     `has_fused_steps`: the runtime has steps that receive and do more; otherwise `rrc` becomes
-    several steps. The limits of the runtime are not checked.
+    several steps. Within a thread block, steps are in the order of execution. A receive with a
+    fused send becomes `rcs`, one that adds `rrcs`, or `rrs` if its sum is only forwarded and not
+    stored. Scratch is reallocated if `memory.is_compact`; otherwise each rank has at least its
+    declared chunks and at least what the steps use. The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.

@@ -126,9 +126,12 @@ _BUFFERS = "ioss"
 
 
 def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
-    """Format the complete file as ASCII bytes.
+    """Format the complete file as ASCII bytes, one element per line.
 
-    `attributes`: those of `<algo>`, whose values must not need escaping.
+    `attributes`: those of `<algo>` in their order, whose values must not need escaping. Every rank
+    becomes a `<gpu>` with its thread blocks and their steps, in the order of the program; ranks
+    without thread blocks are written too. Nothing is checked; text that is not ASCII raises
+    `UnicodeEncodeError`.
     """
     header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
     # One formatting operation per step, because there can be millions.

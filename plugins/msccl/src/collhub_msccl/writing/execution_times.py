@@ -55,7 +55,16 @@ class BlockFigures:
 
 
 def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
-    """Compute the resources and the time without contention of a program that terminates."""
+    """Compute the resources and the time without contention of a program that terminates.
+
+    Times are in units of data: a step takes its count, fused chains of reductions the count of the
+    chain, a nop 0, and links no time. A step begins after its predecessor in its thread block,
+    after the steps of other blocks for which it waits, and a receive not before its send begins.
+    Result: `makespan`: end of the last step; `blocks`: most thread blocks of a rank; `channels`:
+    different channels of blocks with a peer; `longest`: most steps of a block; `executed`: steps
+    without nops and without those joined to a chain; `fused`: steps `rcs`, `rrs` and `rrcs`, and
+    joined steps. All are 0 for an empty program. Warnings of the reader are discarded.
+    """
     # The file is written, not read: the reader's warnings do not apply.
     fusion = fuse_reductions(program, FileFindings("", lambda diagnostic: None))
     is_nop = program.is_type(StepType.NOP)
@@ -145,9 +154,12 @@ class _LinkSteps:
 
 
 def _list_steps(algorithm: Algorithm) -> _LinkSteps:
-    """Convert the steps of an algorithm to lists.
+    """Convert the steps of an algorithm to lists, because single look-ups in arrays are slower.
 
-    Single look-ups in arrays take several times as long.
+    Each list has one entry per step: rank, whether it sends, time of its units (`count` times
+    `_BUFFER_TIME` // `unit_count`, at least 1 per unit), row of the partner of its message (-1:
+    none), number of dependencies (program order included), and rows of the steps that wait for it.
+    Defects of messages are not reported here.
     """
     steps = algorithm.steps
     messages = match_messages(steps, Findings(None))

@@ -168,7 +168,12 @@ class _Placer:
     def add(self, chain: list[int]) -> bool:
         """Place a chain on the best channel; return False if no block or channel is left for it.
 
-        The first channel that no other can improve ends the search.
+        A chain is a list of nodes that receive and send on one channel; one that sends nothing is a
+        local node and needs no channel. The best channel has the least cost: finish, then separated
+        steps, then delays and new blocks (new blocks first if `is_sparing`), then the lower
+        channel. The search ends early at a channel without separated steps and without delays
+        (`is_sparing`: without new blocks and finished by the deadline). On success, changes the
+        blocks, loads, channels and times of the placer; on False, nothing.
         """
         # Times at which all placed predecessors of a node on its rank are finished.
         ready = [

@@ -95,7 +95,14 @@ def _find_segments(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> _ScratchSegments:
-    """Sort the accesses to SCRATCH by address, and separate them where none crosses the border."""
+    """Sort the accesses to SCRATCH by address, and separate them where none crosses the border.
+
+    Accesses are sorted by rank, then by offset; at equal ones reads come before writes, each in the
+    order of rows. A new segment begins where an access starts at or after the end of all earlier
+    ones, so adjacent ranges are different segments. `dropped_src`, `dropped_dst`: bool per row,
+    accesses that are not counted. Result: row, side and segment of each access; start, size (in
+    units) and rank of each segment.
+    """
     reads = draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src
     writes = draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst
     read_rows, write_rows = np.flatnonzero(reads), np.flatnonzero(writes)
@@ -178,7 +185,11 @@ class _Lifetime:
 
 
 def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
-    """Return the lifetime of every segment."""
+    """Compute the lifetime of every segment from its accesses.
+
+    The order is that of the segments. Each access adds the thread block, position within it
+    (ordinal), and time of the step that contains its row.
+    """
     lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
     steps = knowledge.step_of_row[segments.row]
     accesses = zip(
@@ -254,7 +265,12 @@ class _ScratchAccesses:
 
 
 def _find_accesses(columns: Columns) -> _ScratchAccesses:
-    """List all accesses to SCRATCH, reads then writes, each in the order of rows."""
+    """List all accesses to SCRATCH, reads then writes, each in the order of rows.
+
+    A step that reads and writes SCRATCH has two accesses. A write begins a new value (the last
+    column), unless its step is a REDUCE, or reads SCRATCH at a range that overlaps the written one,
+    where the value before and after counts as one. Offsets and counts are in units.
+    """
     kind, count = columns["kind"], columns["count"].astype(np.int64)
     source, target = columns["src_offset"].astype(np.int64), columns["dst_offset"].astype(np.int64)
     from_scratch = columns["src_buffer"] == Buffer.SCRATCH

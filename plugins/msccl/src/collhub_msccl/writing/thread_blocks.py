@@ -57,8 +57,14 @@ class Lanes:
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
 
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
-        """Return the times of the rows if each reduction is a single step; None if there is no
+        """Compute the times of the rows if each reduction is a single step; None if there is no
         order.
+
+        Times are in units of data and without contention: a row lasts its count, fused rows share
+        one step, and links take no time. `ready`: end of the last row of another lane on which the
+        row depends, 0 without one; `begin`, `end`; `needed`: earliest begin of a row of another
+        lane that depends on it, NEVER without one. None if dependencies, lanes and `fused` form a
+        cycle.
         """
         order = self.find_program_order()
         arrangement = arrange(draft, *order, fused)

@@ -73,9 +73,16 @@ class WorkGraph:
 
 
 def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
-    """Build the graph of arranged rows, one node per step. `latency`: of a link, in units of time.
+    """Build the graph of arranged rows, one node per step of the file.
 
-    Nodes are numbered in the order of execution.
+    `latency`: of a link, in units of time (the time of one unit of data). Nodes are numbered in the
+    order of execution; a row fused into another has the node of that row. A node moves the largest
+    count of its rows, or the total count of its reductions if it has any. A crossing is these units
+    plus `latency`. Duration: the units for local work, one crossing for a receive, two for a send,
+    three for a receive that also sends; `transit`, from the begin to the arrival of what it sends,
+    is one crossing less for nodes that send, else 0. `start`: earliest begin of each node; `tail`:
+    longest time from its begin to the end of everything that depends on it, both without limits of
+    blocks. Missing peers are NONE.
     """
     position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
@@ -264,6 +271,12 @@ class ListScheduler:
     def _run_node(self, node: int, begin: int) -> None:
         """Begin a node at a time, update its block and links, and queue the nodes that become
         ready.
+
+        Its block is busy until the end of the node, and the link into its rank for its units from
+        `begin`; the link out of its rank until its units are sent. A receive leaves the queue of
+        its connection, and all nodes that waited for room there are queued again, not before
+        `begin`. A send appends its receiver to the queue of its connection and announces its
+        arrival; nodes that depend on this one become ready at its end.
         """
         graph = self._graph
         end = begin + graph.duration[node]

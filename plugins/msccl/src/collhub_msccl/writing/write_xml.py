@@ -47,8 +47,14 @@ _MAX_UNITS = (1 << 31) - 1
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """Write one file for the runtime of the options, with the losses of the conversion.
 
-    Raises `InputError` with the exceeded limit if the runtime cannot execute the algorithm, and
-    `UsageError` for options that do not fit it.
+    Units are first joined to larger ones where possible. `max_steps` and `max_channels` of the
+    options replace the limits of the runtime. `channels` is limited to these; without it the
+    channels of the algorithm are kept, or chosen freely if its extension says that they are
+    unstated. The figures of the program are a note; so are versions of the runtime, if the user
+    chose one.
+
+    Raises `InputError` with the exceeded limit if the runtime cannot execute the algorithm (also
+    for too many ranks or chunks), and `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
     target = choose_target(coarse, options)
@@ -182,9 +188,13 @@ def find_losses(
 def _find_collective_losses(
     collective: Collective, coarse: Algorithm, target: Target
 ) -> Iterator[Loss]:
-    """Yield losses of modes, kind, contract, reduction operator and root.
+    """Yield losses of modes, kind, contract, reduction operator and root, in this order.
 
-    The root is lost unless the reader can infer it from the steps of `coarse`.
+    A mode is lost if `collective` serves it and the written one does not. The kind is lost if
+    `coll` is neither the runtime's own name of the kind nor the one the file had when imported. A
+    contract is lost if it has an expected result or undefined inputs, and also if the declared
+    sizes of buffers differ from those of the written collective. The operator is lost unless it is
+    SUM, the root unless the reader can infer it from the steps of `coarse`.
     """
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"

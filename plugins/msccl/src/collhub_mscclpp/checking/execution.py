@@ -110,7 +110,11 @@ class Execution:
     def launch(self) -> LaunchResult:
         """Simulate one launch on all ranks, until all operations are done or all blocks wait.
 
-        Changes the state, on which the next launch builds.
+        Changes the state, on which the next launch builds. If no block waits for ever, the host
+        then reads the outputs of each rank, ordered after all its thread blocks, and puts whose
+        proxy may still read a source in INPUT or OUTPUT become races with the host; after a
+        deadlock these two are omitted. Races of late puts with the host are in `exposed`, all
+        others in `races`. Contents are copied to the result only if an output is wrong.
         """
         self._begin()
         done = self._run()
@@ -201,7 +205,12 @@ class Execution:
             host_access(self.state, mine, self._blocks + host_rank, time, self._launch, is_write)
 
     def _run(self) -> int:
-        """Run to the end, with larger pools if needed; return the number of executed operations."""
+        """Run to the end, with larger pools if needed; return the number of executed operations.
+
+        If the pool of clocks or that of reads is full, it is doubled with its contents kept,
+        `self.state` is replaced or changed accordingly, and the kernel continues where it stopped.
+        The end is reached when all operations are done or no block can proceed.
+        """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.checking.kernel import POOL_OF_CLOCKS, POOL_OF_READS, run
 
@@ -299,7 +308,14 @@ def _new_state(
     proxies: int,
     launches: int,
 ) -> State:
-    """Create the state before the first launch, with room for `launches` launches."""
+    """Create the state before the first launch, with room for `launches` launches.
+
+    Clocks and contents are 0 and undefined, writers and readers -1, and each block is at its first
+    operation. The queue of each counter has room for its initial value and all signals of all
+    launches; the initial value is limited to the number of waits in all launches. The actors, which
+    have the clocks, are the thread blocks, then one host per rank, then the proxies. The pools of
+    clocks and reads begin with 64 entries, and at most 256 races are kept.
+    """
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies
     cells = memory.layout.total

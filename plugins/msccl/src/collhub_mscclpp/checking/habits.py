@@ -32,8 +32,11 @@ def check_habits(
 ) -> None:
     """Warn of operations whose effect differs from their members in the plan.
 
-    Puts with sources in several buffers, gets with different indices, signals on memory channels
-    that do not signal, incomplete flushes, and ranges that may not be aligned.
+    For each operation: "put-sources", once per source of a memory put in another buffer than its
+    first source; "get-indices", if the two sides of a range of a get have different indices;
+    "memory-signal", if an operation that signals has a memory channel; "flush-count", if a flush
+    lists fewer entries in dst_buff than channels. For the plan, at its first range: "alignment", if
+    it has ranges and `buffer_alignment` is no multiple of 16.
     """
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}

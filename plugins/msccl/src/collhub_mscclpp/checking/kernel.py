@@ -428,8 +428,12 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 @part
 def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a write of a cell, and races with an unordered earlier write or read; drop all
-    reads.
+    """Record a write of a cell, and races with unordered earlier accesses; drop all recorded reads.
+
+    An earlier write or read is ordered if the clock of `actor` has reached its time. Each unordered
+    one is a race; late reads of proxies (whose put may be executed after its request) are not
+    reported again for the host (`operation` < 0). The nodes of the dropped reads return to the pool
+    of free ones, and the cell then has this write as its last one.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]

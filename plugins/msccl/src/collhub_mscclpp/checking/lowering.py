@@ -142,7 +142,14 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """Build the program of a plan for the kernel; its ranges must be within their buffers."""
+    """Build the program of a plan for the kernel; its ranges must be within their buffers.
+
+    A move is a part of an operation with the same number of cells in all its ranges. Moves are
+    numbered over all operations, consecutively within each, and reads and writes are sorted by
+    move, in the order of the plan within a move. Arrays `..._first` have one entry more than there
+    are groups: group k has the entries from [k] to [k + 1]. Only flush operations on port channels
+    have `flushes`.
+    """
     table = plan.operations
     rows = len(table)
     operation = plan.operands.operation[ranges.operand]

@@ -162,8 +162,11 @@ def _check_bounds(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Report ranges that, as the executor resolves them, exceed their buffers; return whether none
-    does.
+    """Report ranges that, as the executor resolves them, exceed their buffers.
+
+    A range exceeds if its index plus size is greater than the chunks of that buffer of the rank
+    that owns it; buffer and index are those the executor uses, which can differ from the plan (puts
+    and gets). Each becomes a refusal "range" at its operation. Returns True if none exceeds.
     """
     operands = plan.operands
     sizes = np.asarray(

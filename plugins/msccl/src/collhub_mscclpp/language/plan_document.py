@@ -57,8 +57,13 @@ class _Gpu:
         self._remote = {key: number for number, key in enumerate(program.remote[rank])}
 
     def build(self) -> dict[str, Any]:
-        """Build the JSON object of the rank; numbers of thread blocks that the program leaves out
-        are empty.
+        """Build the JSON object of the rank, with `copies` instances of each thread block.
+
+        Copy c of thread block t has id t * copies + c. Numbers of thread blocks that the program
+        leaves out, below the largest, become blocks without operations, because ids are positions.
+        Chunk counts are multiplied by the copies, and each semaphore is repeated for every copy
+        with the same initial value. Thread blocks are built first: they add to the channels of the
+        rank, which are listed afterwards.
         """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
@@ -138,7 +143,12 @@ class _Block:
         self._remote: dict[str, dict[int, int]] = {}
 
     def build(self, operations: Iterable[Recorded]) -> dict[str, Any]:
-        """Build the block with its operations."""
+        """Build the JSON object of the block: id, operations, channels and remote buffers.
+
+        The operations are built first, in the given order, because they number the channels and
+        remote buffers within the block in the order of first use. The lists have one entry per type
+        of channel, with ids of the rank.
+        """
         return {
             "id": self._position,
             "ops": [self._build_operation(operation) for operation in operations],
@@ -155,6 +165,12 @@ class _Block:
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of one operation; its channels and buffers are numbered within the
         block.
+
+        Adds channels and buffers at their first use to the block. Members that do not apply to the
+        operation are omitted: an operation without sources has no ranges. "glre" (a sum through a
+        switch without a broadcast) has a form of its own. Semaphores and barriers have the numbers
+        of this instance of the program. A pipeline contains its inner operations, built in the same
+        way.
         """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels

@@ -69,7 +69,11 @@ class OperationReader:
         gpus: tuple[Gpu, ...],
         blocks: tuple[ThreadBlock, ...],
     ) -> Plan:
-        """Build the plan of all operations read so far."""
+        """Build the plan of all operations read so far.
+
+        The tables have the operations, ranges and items in the order of reading. The other parts
+        are taken as given; nothing is checked.
+        """
         return Plan(
             file,
             header,
@@ -93,7 +97,10 @@ class OperationReader:
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
         """Add one operation, and the operations within it if it is a pipeline.
 
-        An unknown name is recorded. Raises `InputError` for defects of its members.
+        Appends one row to the operations, its items (channels, semaphores) and its ranges; inner
+        operations follow with the row of the pipeline. An operation with an unknown name has a row
+        with UNKNOWN_CODE and its name recorded, and its items and ranges are not read. Raises
+        `InputError` for defects of its members, including forms of old releases.
         """
         refuse_old_operation(value)
         name = value.member("name").text()
@@ -132,7 +139,10 @@ class OperationReader:
     ) -> None:
         """Add the ranges of a data operation; no effect for other operations.
 
-        Raises `InputError` for a wrong number of ranges.
+        Sources are added before destinations, in the order of the file. Raises `InputError` for a
+        number of ranges that the operation does not permit, for a defective range, and, in
+        operations that pair each source with a destination, for different numbers of them. Rows
+        added before an error remain.
         """
         if operation.role is not Role.DATA:
             return

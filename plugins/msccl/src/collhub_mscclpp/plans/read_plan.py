@@ -59,7 +59,11 @@ class _PlanParser:
     ) -> Plan:
         """Parse the plan. Raises `InputError` with the errors of all members.
 
-        Thread blocks are parsed only if the ranks have no error.
+        Thread blocks are parsed only if the header and the ranks have no error, and an empty list
+        of ranks is an error. Ids must equal the positions in their lists. Defaults: flags false,
+        `buffer_alignment` 16, `num_threads_per_block` 1024 (the maximum), sizes of messages from 0
+        to the largest. A thread block with an error is left out, and the others are parsed to find
+        more errors.
         """
         header = self._parse_or_note(
             lambda: PlanHeader(
@@ -106,7 +110,12 @@ class _PlanParser:
         position: int,
         gpu: Gpu,
     ) -> ThreadBlock | None:
-        """Parse a thread block without its operations; None after an error, which is recorded."""
+        """Parse a thread block without its operations; None after an error, which is recorded.
+
+        The id must equal `position`, the list of operations must exist, and ids of channels must be
+        below the number of channels of that type of the rank. A type listed several times has its
+        ids joined in order; a type that is not listed has none.
+        """
 
         def parse() -> ThreadBlock:
             _check_id(value, position, "the thread block")
@@ -205,7 +214,12 @@ def _check_id(
 
 
 def _parse_gpu(value: JsonValue) -> Gpu:
-    """Parse one rank without its thread blocks. Raises `InputError` for defects of its members."""
+    """Parse one rank without its thread blocks. Raises `InputError` for defects of its members.
+
+    The first defect ends the parsing, and members of plans before July 2025 are refused. Channels,
+    remote buffers and thread blocks must be lists, which may be empty. Entries of the same channel
+    type are joined in order; those of type "switch" become groups.
+    """
     refuse_old_rank(value)
     peers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     groups: list[SwitchGroup] = []

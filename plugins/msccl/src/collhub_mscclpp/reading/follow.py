@@ -56,7 +56,13 @@ class PlanFollower:
     def follow(self, operation: int) -> None:
         """Translate the next operation of the launch to steps and dependencies.
 
-        `operation`: its row in the plan. An unknown operation has no effect.
+        `operation`: its row in the plan; operations must come in an order in which they can be
+        executed. Adds to `self.steps` and to the state of the block. A wait lets the next step of
+        the block depend on the steps announced by the oldest signal not yet taken of each counter;
+        without one it has no effect. Signals announce the steps of the block. After a barrier the
+        next step of a block depends on the earlier steps of all its users. Data operations become
+        copies, or a sum into the destination on the own rank and copies of it to the others,
+        followed by their signals. Other and unknown operations have no effect.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])

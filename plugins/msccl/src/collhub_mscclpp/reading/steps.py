@@ -163,7 +163,12 @@ class StepList:
         return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """Find (parents, children) of steps that access the same memory, at least one writing."""
+        """Find (parents, children) of steps that access the same memory, at least one writing.
+
+        Both are int64 arrays of equal length with step numbers. `columns` supplies the number of
+        cells ("count") of each step. The search is repeated with exact room if there are more than
+        4 per step.
+        """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
 

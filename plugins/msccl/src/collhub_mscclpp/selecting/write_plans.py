@@ -90,7 +90,9 @@ def register_text(registration: Registration) -> str:
 def parse_register_text(content: bytes) -> Registration:
     """Parse the plans that a program registers, without executing it.
 
-    Raises `InputError` if the program differs from the one that `register_text` formats for them.
+    Only the literals assigned to RANKS, RANKS_PER_NODE and PLANS are read. Raises `InputError` with
+    the code "changed-program" if the content is not exactly the text that `register_text` formats
+    for these values, if one is missing or has a wrong type, or if it is no Python.
     """
     try:
         text = content.decode()

@@ -187,7 +187,10 @@ class Draft:
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
         """Choose thread blocks, channels, landing ranges of messages, and semaphores.
 
-        Raises `UsageError` for packets between memory domains.
+        Raises `UsageError` for packets (protocol LL) if any message crosses memory domains, i.e.
+        needs a port channel. Messages are pulled by receivers only with the option `pull` and never
+        as packets. Sums and broadcasts through a switch get their groups, which are added to the
+        tables of their ranks. Each rank has its semaphores once per part of a thread block group.
         """
         # Channels are numbered by type, so the types are needed first.
         types = choose_channel_types(work, network.domain)

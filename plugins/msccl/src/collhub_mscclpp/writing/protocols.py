@@ -131,7 +131,14 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Add staged or pulled messages; the same operation sends the sum to further ranks."""
+    """Add staged or pulled messages; the same operation sends the sum to further ranks.
+
+    First waits for the messages of the group. Pulled data are added directly from the sender
+    ("rre", with sends "rres"), staged data from the local scratch ("re", "res"). A sum through a
+    switch is one "glres" per part of the range, whose result is stored on all ranks of the group,
+    and is then copied, after a barrier, if the destination is elsewhere. Finally signals the sends
+    of the group.
+    """
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
     if draft.work.switches.total[group.row] >= 0:
@@ -238,7 +245,13 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Send the messages of a group as packets: to each receiver, or through a switch to all."""
+    """Send the messages of a group as packets: to each receiver, or through a switch to all.
+
+    Through a switch the data are first written as packets to the local scratch ("cpkt") and then
+    stored on all members ("gstorepkt"). Otherwise each message is divided as ranges are, and
+    operations "ppkt" have at most eight (source, target) pairs each. Packets need neither waits nor
+    signals.
+    """
     if draft.work.switches.multicast[group.row] >= 0:
         # Packets are written to the local scratch and stored through the switch on all members.
         store = draft.stores.multicasts[int(draft.work.switches.multicast[group.row])]
@@ -263,7 +276,12 @@ def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _receive_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Forward packets as they arrive, and unpack them to their destination."""
+    """Forward packets as they arrive, and unpack them to their destination.
+
+    For every part of the landing range: one "rppkt" to the landing ranges of all sends of the
+    group, omitted without sends. All forwarding comes before all unpacking ("upkt"), because the
+    next ranks wait.
+    """
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.
     if group.sends:

@@ -192,7 +192,12 @@ def _assign_connections(
 def _collect_edges(
     steps: StepTable, messages: Messages, connection: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children): dependencies, messages, and message order on connections."""
+    """Return (parents, children): dependencies, messages, and message order on connections.
+
+    Both are arrays of steps of equal length. Every receive depends on its send; on each connection
+    each send depends on the send before, and each receive on the receive before, because signals
+    only carry a count. `connection`: number of the connection of each step.
+    """
     parents, children = _collect_dependencies(steps, switches)
     number = connection[messages.send]
     # Messages are sorted by send, and so are the receives of each connection.

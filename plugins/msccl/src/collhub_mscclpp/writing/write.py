@@ -26,7 +26,13 @@ from hub_core.plugin_api import Artifact, WriteResult
 
 
 def list_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties of the algorithm that its plan does not contain, in a fixed order."""
+    """Yield the properties of the algorithm that its plan does not contain, in a fixed order.
+
+    1. `in_place`, if the collective serves both modes, since a plan has one. 2. For a kind that
+    plans have no name for, the losses of its contract; else `unit_count`, if a chunk has several
+    units or parts of thread block groups. 3. `collective_bytes`, if the algorithm has a size and
+    the options have no `max_size`.
+    """
     algorithm = draft.work.algorithm
     collective = algorithm.collective
     serves_both = collective.in_place and collective.out_of_place
@@ -52,7 +58,14 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 
 
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties of a `custom` collective that the plan does not contain."""
+    """Yield the properties of a collective without a name in plans, which is written as `custom`.
+
+    In this order: `kind`, unless it is CUSTOM; `in_place`, if it serves in-place calls only and its
+    kind does not define the shared part of the buffers; `root`, if it has one; `contract`, unless
+    the contract only has sizes (no expected result, all inputs defined) that equal the chunk counts
+    of the plan on every rank; `unit_count`, if it is not the largest number of input or output
+    chunks of a rank, which a reader takes.
+    """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
@@ -133,7 +146,13 @@ def build_draft(
 
 
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
-    """Raise `UsageError` for options that contradict each other or the number of ranks."""
+    """Raise `UsageError` for options that contradict each other or the number of ranks.
+
+    Without a topology the number of nodes must divide the ranks; `max_size` must be at least
+    `min_size` (0 if not given; equal is permitted); slices need a protocol other than LL, no thread
+    block groups (tbg=1), and a size that is a multiple of 16 bytes. Only the first contradiction is
+    reported.
+    """
     rest = algorithm.num_ranks % options.nodes
     if rest and options.topology is None:
         message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
@@ -281,7 +300,12 @@ def _format_gpu(
     counts: Sequence[int],
     stores: SwitchStores,
 ) -> str:
-    """Format one rank as JSON. `counts`: chunks of input, output and scratch."""
+    """Format one rank as a JSON object, with one line per thread block.
+
+    `counts`: chunks of input, output and scratch. Channels are listed by type, without types that
+    have no peers, then one switch channel per group of `table`, whose buffer and ranks are in
+    `stores`. All semaphores begin at 0. Thread blocks have their positions in `segments` as ids.
+    """
     channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
         for channel_type, peers in table.peers.items()
@@ -316,7 +340,11 @@ def _format_gpu(
 
 
 def _format_block(position: int, segment: Segment) -> str:
-    """Format one thread block as JSON; greetings come first, so that senders begin early."""
+    """Format one thread block as a JSON object, with one operation per line.
+
+    `position` is its id. Its greetings (signals that receivers are ready) come before its
+    operations, so that senders begin early. Channel types and buffer types without ids are omitted.
+    """
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]
     channels = [
