@@ -221,7 +221,13 @@ class _DumpParser:
         return number
 
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
-        """Add an entry: a new operation, or the next call of a batch with its sequence number."""
+        """Add an entry: a new operation, or the next call of a batch with its sequence number.
+
+        It belongs to a batch if one of the last 64 operations has the same group, sequence number
+        and kind (message or collective). The batch then has the state of this last entry, the calls
+        of all, and creation time and stack of the first. An entry without `is_p2p` is a message if
+        its call is. Raises `InputError` for invalid values and batches of more than 4096 calls.
+        """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]
         group = self.parse_entry_group(position, entry, pg_id)
@@ -379,7 +385,8 @@ class _DumpParser:
     def parse_integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
         """Return an integer field of all entries in their order; 0 where it is absent or null.
 
-        Raises `InputError` for the first value that is not an integer from -1 to 2^63.
+        Raises `InputError` for the first value that is not an integer of at least -1 and below
+        2^63; a bool is not an integer here.
         """
         values = [0 if (value := entry.get(key)) is None else value for entry in entries]
         if {*map(type, values)} <= {int}:
@@ -408,8 +415,10 @@ class _DumpParser:
     def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
         """Return the shapes of all tensors of one side of a call; empty for a barrier.
 
-        `[[]]` is one scalar. Raises `InputError` for more than `MAX_TENSORS` tensors, more than
-        `MAX_DIMENSIONS` dimensions, and sizes that are not integers from 0 to 2^63.
+        An absent or null field is empty; `[[]]` is one scalar. Equal results are one object. Raises
+        `InputError` for more than `MAX_TENSORS` (4096) tensors, more than `MAX_TENSORS_PER_DUMP`
+        (2^22) in the dump so far, more than `MAX_DIMENSIONS` (64) dimensions, and sizes that are
+        not integers of at least 0 and below 2^63.
         """
         sizes = entry.get(key) or []
         try:

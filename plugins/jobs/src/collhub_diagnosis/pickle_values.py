@@ -303,7 +303,13 @@ class _Walker:
         return position + 1
 
     def container(self, opcode: int) -> None:
-        """Create or fill a container; every opcode has one byte."""
+        """Create or fill a container; every opcode has one byte.
+
+        Operates on the stack like pickle. Each call counts as one container, and sets and
+        frozensets as three more; more than 2^19 containers are refused. Any opcode that is not
+        listed here is refused as `forbidden-opcode`. Raises `IndexError` if the stack has too few
+        values, and `InputError` for refusals, also of keys and elements that cannot be hashed.
+        """
         stack = self.stack
         self.container_count += 1
         if self.container_count > MAX_CONTAINERS:

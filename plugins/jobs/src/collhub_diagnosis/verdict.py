@@ -128,7 +128,16 @@ class _Diagnosis:
                     yield row, {partner.rank for partner in awaited}
 
     def verdict(self) -> Verdict:
-        """Return the first kind by `KINDS`; findings of the past come after those of the hang."""
+        """Return the verdict on the findings of all kinds; its kind is the first one by `KINDS`.
+
+        Faults of the present decide. Without one, open questions are added, and faults of the past
+        decide unless an open question belongs to an operation; else other findings of the present,
+        and without these the verdict `none`. Culprits are all ranks of findings of the decisive
+        kind, ascending; group and sequence number are those of its first finding. Waiting ranks
+        exclude culprits, are taken from RAS only if there are no dumps, and are empty for the kinds
+        `none` and `skew`. In the list of findings, the decisive ones come first, and those of the
+        past last.
+        """
         findings = [
             *self.find_mismatches(),
             *self.find_order_deadlocks(),

@@ -133,7 +133,13 @@ def _expanded(
     choices: _Choices,
     options: Mapping[str, str],
 ) -> Expanded:
-    """Expand the workload, after a simulation with these options if slots are frozen."""
+    """Expand the workload, after a simulation with these options if slots are frozen.
+
+    Reports how times are estimated, and shows progress. Only if `choices["slots"]` is `frozen`, the
+    workload is simulated by the chosen backend first; its times then fix the order of collectives.
+    Synthesizers judge their candidates by the times of `choices["machine"]`. Algorithms that rules
+    name as files are read by the context. Raises `HubError` for invalid queue options and rules.
+    """
     # Lazy imports: `--help` must not import numpy.
     from collhub_expansion.expand import expand_workload
     from collhub_expansion.making import Maker

@@ -274,7 +274,15 @@ def _waits(levels: tuple[int, ...], times: tuple[int, ...], streams: int, at_onc
 def _simulate_queues(
     levels: Sequence[int], times: Sequence[int], streams: int, at_once: int
 ) -> dict[int, list[int]]:
-    """Return the phases in start order per dimension (`proceed_to_next_vnet_baseline`)."""
+    """Return the phases in start order per dimension (`proceed_to_next_vnet_baseline`).
+
+    Stream s has the phases s x n to s x n + n - 1, with n = len(levels); phase p runs in dimension
+    `levels[p % n]` and takes `times[p % n]` ns. All streams are queued at the first dimension at
+    time 0, in order. A dimension executes at most `at_once` phases together, first come, first
+    served; events of equal times are handled in the order of their start. When a phase ends, its
+    successor is queued first, then the dimension that it left starts its next phase, then the
+    dimension entered.
+    """
     steps = len(levels)
     waiting: dict[int, deque[int]] = {level: deque() for level in levels}
     started: dict[int, list[int]] = {level: [] for level in levels}

@@ -141,7 +141,15 @@ def _choose_algorithms(
     system: NativeSystem,
     splits: int | None,
 ) -> _Chosen:
-    """Choose the algorithm of every collective; equal requests are cached."""
+    """Choose the algorithm of every collective; equal requests share a template.
+
+    `splits`: number of pieces of each collective, None for that of the system or 1. The rule that
+    `choose_rule` finds decides; without one, the algorithm that the trace names for the call, in
+    one piece; without that too, `DEFAULT_RULE`. If the maker divides the collective into streams of
+    phases by dimension, their order gives the dependencies, else only the limit of concurrent
+    pieces does. Calls of all ranks alternate between two trees, counted per kind of collective and
+    piece. Raises an error for a collective whose kind has no algorithm.
+    """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
     named_algorithms = find_named_algorithms(workload, calls).tolist()
@@ -194,7 +202,12 @@ def _parts(
     request: CollectiveRequest,
     num_ranks: int,
 ) -> tuple[list[int], int]:
-    """Return (bytes of every piece, number of concurrent pieces)."""
+    """Return (bytes of every piece, number of pieces that may run at once).
+
+    Without `splits`, native algorithms of a stated system are divided as ASTRA-sim does, with the
+    system's limit on active pieces. Otherwise there are `splits` pieces (1 for None), at most one
+    per byte and at least one, whose sizes differ by at most one byte, and all may run at once.
+    """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     if splits is None and is_native and system.is_stated:
         sizes = split_native(system, request.kind, request.size, num_ranks)

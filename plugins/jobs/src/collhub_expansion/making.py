@@ -178,7 +178,14 @@ class Maker:
         self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
 
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
-        """Create the template of a phase for all ranks."""
+        """Return the number of a native phase's template, with its level and estimated time in ns.
+
+        The template is built for the first group of the phase (ranks 0, stride, 2 x stride, ...)
+        and then copied to all groups of `job_request.members`. It is created only if no phase had
+        the same synthesizer with the same options, kind, size, group and members. For choices that
+        alternate, the root is that of the next tree; this advances the counter of the collective
+        and level, whether or not the template is new.
+        """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
         name, options = phase.choice.synthesizer, phase.choice.options
@@ -343,7 +350,13 @@ class Maker:
         request: CollectiveRequest,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize an algorithm."""
+        """Synthesize an algorithm with the synthesizer `name` for the group and its subnetwork.
+
+        The collective is in place and has as many parts as its kind has for this number of ranks. A
+        negative root of a rooted kind counts as 0; other kinds have no root. The size is
+        `request.full_bytes`, and candidates are judged by a timer for this network and size.
+        Nothing is cached or verified here. Errors of the synthesizer propagate.
+        """
         ranks = len(request.members)
         kind = request.kind
         collective = Collective(

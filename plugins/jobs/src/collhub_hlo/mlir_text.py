@@ -108,7 +108,13 @@ class MlirReader:
         self._pending: list[tuple[str, int]] = []
 
     def __iter__(self) -> Iterator[MlirStatement]:
-        """Yield the statements. Raises `InputError` with the line for damaged text."""
+        """Yield the statements in the order of the text, each joined to one line.
+
+        Kinds: `alias`, outside regions; `open`, ending with `{`; `next`, closing one region and
+        opening the next; `end`; `block`, a label that begins with `^`; and `operation`. Reading
+        stops at the resources (`{-#`). Raises `InputError` with the line for a region that is
+        closed without being open, and for text that ends within a region.
+        """
         depth = 0
         while (taken := self._take()) is not None:
             text, line = taken
@@ -346,7 +352,12 @@ class TypeParser:
         return tuple(self.parse(piece) for piece in pieces[len(pieces) - count :])
 
     def parse(self, text: str) -> Shape:
-        """Parse one type. Raises `ValueError` for types without a size."""
+        """Parse one type as a flat list of its leaves (element type, dimensions).
+
+        Aliases are replaced. Tuples, futures and asynchronous bundles are flattened in order; only
+        a tuple makes the result a tuple. A token has the element type `token`; tokens and scalars
+        have no dimensions. Raises `ValueError` for types without a size.
+        """
         leaves: list[tuple[str, tuple[int, ...]]] = []
         is_tuple = False
         pending = [text]

@@ -112,7 +112,14 @@ def lines(workload: Workload) -> Sequence[str]:
 def _notes(
     module: Module, program: Program, options: HloOptions, format_name: str
 ) -> Sequence[tuple[str, str, Severity]]:
-    """Return code, text and severity of the findings."""
+    """Return (code, text, severity) of every finding about the module and its lowered program.
+
+    Warnings: `hlo-loss` for each kind of operation that was counted as lost; `hlo-devices` for each
+    note on the devices; `hlo-unpartitioned` if the module is for more than one device and has
+    global shapes, or has shardings but calls no collective. Notes: `hlo-devices` if both replicas
+    and partitions exceed 1, since rank = replica x partitions + partition is assumed; with the
+    option `tflops`, `hlo-roofline`, and before it `hlo-unfused` if the format is StableHLO.
+    """
     notes = [
         ("hlo-loss", f"{count} evaluations of {text}", Severity.WARNING)
         for text, count in program.losses.items()
@@ -247,7 +254,14 @@ class _Tables:
         self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
 
     def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
-        """Build the columns of all ranks: the rows of rank 0, of rank 1, ..."""
+        """Build the columns of all ranks: the rows of rank 0, of rank 1, ...
+
+        Every rank has the rows of `program`. A collective of which the rank is no member, and a
+        message without a peer there, become markers. Operations and duration are set for
+        computations only, bytes for computations, collectives and messages; tags of other rows are
+        0, all other values NONE. Durations are estimates in ns by the rates in `options`, NONE
+        without rates, and at most 2^62 - 1.
+        """
         count, rows = self.group.shape[1], len(program.kind)
         kind = np.tile(np.array(program.kind, np.int64), count)
         call = np.tile(np.array(program.call, np.int64), count)

@@ -334,7 +334,15 @@ class _Lowering:
     # Operations
 
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
-        """Append the instructions of an operation to the innermost region."""
+        """Append the instructions of an operation to the innermost region, and name its results.
+
+        An operation that returns from the region sets the returned values and ends it. Regions that
+        are bodies (of loops, branches) become computations; those of other operations are taken as
+        their reducer. An operation without an HLO opcode becomes a custom call with its target as
+        the only attribute. Only constants with one scalar keep their value. The result is a tuple
+        unless the operation has exactly one result and is no loop. Raises `ValueError` for an
+        operation behind the end.
+        """
         region, name = self._regions[-1], operation.name
         if region.is_returned:
             raise ValueError(f"{name} follows the end of its block")
@@ -642,7 +650,12 @@ class _Lowering:
         self._computations[region.name] = region
 
     def _order_computations(self, entry: str) -> list[str]:
-        """Return the computations that the entry executes, each after those that it executes."""
+        """Return the computations that the entry executes, each after those that it executes.
+
+        The entry is the last one; every computation occurs once, and those that are not reached are
+        left out. Raises `InputError` for a function without a body (code `dangling`, with the line
+        of the caller), and for functions that call themselves, directly or not (`recursion`).
+        """
         order: list[str] = []
         is_done: dict[str, bool] = {}
         pending = [entry]

@@ -113,7 +113,13 @@ class StatementReader:
         self._next: str | None = None
 
     def __iter__(self) -> Iterator[Statement]:
-        """Yield the statements. Raises `InputError` with the line for damaged text."""
+        """Yield the statements in the order of the text, each joined to one line.
+
+        Kinds: `module`, `computation` (its head), `instruction`, and `end` of a computation. Empty
+        lines, comments with `//` and, outside computations, tables are skipped. Raises `InputError`
+        with the line for any other text, and with the code `cut` if the text ends within a
+        computation.
+        """
         is_inside = False
         while (text := self._take_line()) is not None:
             line = self._line

@@ -114,9 +114,13 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """Decode a record in canonical form; None for other forms.
+        """Decode a record in canonical form; None for other forms, which need the complete decoder.
 
-        Raises `ValueError` for values that are invalid in any node.
+        A record consists of a head (the fields before the attributes) and a tail (the attributes).
+        Equal heads, and equal tails of the same node type, are decoded once and kept. The duration
+        is that of the tail unless this is negative (not stated); then it is that of the head. Lists
+        of parents are shared between nodes with equal heads. Raises `ValueError` for values that
+        are invalid in any node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:
@@ -176,9 +180,13 @@ class DecodedParts:
 
 
 def _decode_head(head: bytes) -> _Head | None:
-    """Decode a head with distinct fields in the encoding that protobuf writes.
+    """Decode the fields before the attributes in the encoding that protobuf writes.
 
-    Returns None for any other head.
+    Returns None if field numbers do not ascend strictly, a number is not encoded in the fewest
+    bytes, a list ends inside a number, the head is cut, or the duration exceeds 2^62 ns. An absent
+    or zero duration is -1; microseconds become nanoseconds. Bytes of the name that are not UTF-8
+    are kept as surrogates. Fields that the workload does not know become tokens with their bytes in
+    hexadecimal.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}
@@ -250,7 +258,12 @@ _TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
 
 
 def _find_head_end(record: bytes) -> tuple[int, int]:
-    """Return (node type, offset of the first attribute); (0, -1) for non-canonical records."""
+    """Return (node type, offset of the first attribute); (0, -1) if the record is not canonical.
+
+    Only tags are read, not values. Without an attribute, the offset is the length of the record.
+    The node type is 0 if absent, and the last one of several. Not canonical are other fields,
+    fields that end behind the record, a node type above 127, and lengths of more than two bytes.
+    """
     at, end, node_type = 0, len(record), 0
     try:
         while at < end:
@@ -337,7 +350,15 @@ class _RecordBuilder:
         self._values: dict[str, int | list[int] | bytes] = {}
 
     def node(self, record: bytes) -> DecodedNode:
-        """Build the node of the record."""
+        """Build the node of the record, and the text that restores its exact bytes.
+
+        Known fields and attributes set columns; a later occurrence of a field wins, except that a
+        duration that is already set remains. An attribute whose name occurs twice, that is foreign,
+        or that has no column is only preserved. `extra` of the node has one token per field in file
+        order; if the columns would not restore the bytes, or a token repeats, it is `!` and the
+        complete record in hexadecimal. A missing node type counts as 0. Raises `ValueError` for
+        invalid values and types.
+        """
         node = self._node
         node_type = next((value for number, value, _ in self._record_fields if number == TYPE), 0)
         kind = self._kind(node_type if isinstance(node_type, int) else 0)

@@ -80,7 +80,10 @@ class RecordTable:
 
 
 def _number_texts(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
-    """Return the index of every text, -1 for an empty one, and the distinct texts."""
+    """Return the index of every text, int64[texts], -1 for an empty one, and the distinct texts.
+
+    The distinct texts are in the order of their first occurrence; the empty text is not among them.
+    """
     known: dict[str, int] = {}
     indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
     return np.asarray(indices, np.int64), tuple(known)
@@ -92,9 +95,12 @@ def _edges(
     index: Int64Array,
     file_rows: Int64Array,
 ) -> _Edges:
-    """Return (parent rows, child rows).
+    """Return the dependencies of all nodes as (parent rows, child rows), ordered by child row.
 
-    `parents`: ids per record, `file_rows`: first row per file.
+    `parents`: ids of the parents per distinct record, in the order that the edges of a child keep.
+    `index`: record of every row; `identities`: id of every row; `file_rows`: first row per file,
+    and the number of rows at the end. Ids are looked up within the file of the child only. Every id
+    must be present there: a missing one is not detected.
     """
     indptr = row_pointer([len(ids) for ids in parents])
     ids = np.asarray([identity for node_parents in parents for identity in node_parents], np.uint64)
@@ -149,7 +155,16 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Workload:
-        """Read all files."""
+        """Read all files of the source as one workload with the ranks in ascending order.
+
+        A part without a rank counts as rank 0. Groups are those of the option `groups`; without it
+        those of the metadata of the lowest rank; a group that neither of them lists consists of the
+        ranks whose nodes name it. With `ranks_missing=assume-same`, ranks without a file get copies
+        of the nodes of another rank, whose peers and groups are translated, and its metadata; this
+        is reported to the source. Metadata records are kept in the extension `EXTENSION`, once if
+        all are equal. Raises `TraceError` for invalid records, and `InputError` for missing or
+        contradictory ranks.
+        """
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         ranks = [part.rank or 0 for part in parts]
         _check_ranks(ranks, self._source.name, is_whole=not self._assumes)
@@ -237,7 +252,13 @@ class _Reader:
         return extension
 
     def _nodes(self, file: RankFile) -> Int64Array:
-        """Return the index of the decoded record for every node of a file."""
+        """Return the index of the decoded record of every node of a file: int64[nodes].
+
+        Appends to the decoded records, which all files share: a record whose bytes are already
+        known is not decoded again. A node that depends on ids that its file lacks gets an entry of
+        its own without these dependencies if the option `drop_dangling` is set; without it, it is
+        an error. Raises the error of the decoder also if two nodes of the file have the same id.
+        """
         decoder = NodeDecoder(file, self._parts)
         content, known = file.content, self._records
         bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)

@@ -59,7 +59,7 @@ def describe_node(workload: Workload, row: int) -> str:
 
 
 def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
-    """Limit the findings of one kind, and add the number of omitted ones."""
+    """Limit the findings of one kind to 8, and append one that states how many are omitted."""
     if len(findings) <= MAX_LISTED:
         return findings
     last = findings[MAX_LISTED - 1]
@@ -88,7 +88,12 @@ def _find_cycles(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
-    """Find messages without a partner: a pair has equal ranks, tag and bytes."""
+    """Find messages without a partner: a pair has equal ranks, tag and bytes.
+
+    Of a surplus of equal sends or receives, the last rows count as unmatched. Messages whose peer
+    is no other rank of the job are reported as `peer` and not paired. At most 8 findings of each of
+    the two kinds are listed, with one that counts the others; unmatched ones are ordered by rank.
+    """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
     peer, rank = nodes.peer[rows], nodes.rank[rows]
@@ -171,7 +176,13 @@ def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagn
 def _find_difference(
     workload: Workload, first: Int64Array, second: Int64Array, ranks: tuple[int, int], name: str
 ) -> Diagnostic | None:
-    """Return a finding for the first differing collective of two ranks, or None."""
+    """Return a finding for the first differing collective of two ranks, or None.
+
+    `first` and `second`: rows of the collectives of the group on `ranks[0]` and `ranks[1]`, in
+    order. Collectives differ in kind or bytes; roots are not compared. A missing collective at the
+    end counts as a difference, located on the rank that has it, else the second rank's row is
+    reported. `name`: that of the group.
+    """
     nodes = workload.nodes
     shared = min(len(first), len(second))
     is_same = nodes.collective[first[:shared]] == nodes.collective[second[:shared]]

@@ -109,7 +109,12 @@ class _Document:
             )
 
     def workload(self) -> Workload:
-        """Build the workload."""
+        """Build the workload from the parsed JSON document, after checking types and lengths.
+
+        The number of ranks is the `num_ranks` of the document. Raises `InputError` with the JSON
+        path of the wrong value; errors of the workload itself, such as values out of range or
+        groups that contradict nodes, are located at `$` unless they state a file already.
+        """
         root = self._root
         for key in ("names", "extras"):
             self._check_types(root[key], f"$.{key}", str)
@@ -166,7 +171,14 @@ class _Document:
         return NodeColumns.from_columns(num_ranks, columns, edges[0], edges[1], self._file)
 
     def _column(self, name: str, values: list[Any], rows: int) -> Any:
-        """Convert a column to numbers; `NodeColumns` checks their range."""
+        """Convert a column to an array of numbers; `NodeColumns` checks their range.
+
+        `kind` and `collective` list names of their enumerations, or null, which becomes -1; other
+        columns list integers, or booleans where the data type of the column is boolean. Raises
+        `InputError` with the path `$.nodes.<name>` for an unknown name, another type, a number of
+        entries other than `rows`, and numbers that are negative in an unsigned column or exceed 64
+        bits.
+        """
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:
             codes = {name_of(member): int(member) for member in NAMED_COLUMNS[name]}

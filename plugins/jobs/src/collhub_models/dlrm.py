@@ -94,7 +94,13 @@ def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> in
 
 
 def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
-    """Add gradients; each reduction overlaps with the following computation."""
+    """Add gradients and the update; each reduction overlaps with the following computation.
+
+    The order is: top MLP behind `last`, interaction, then the bottom MLP; the gradients of the
+    embeddings are exchanged by an all-to-all beside the bottom MLP. The update of the looked up
+    rows depends on the exchange, and is ordered behind the bottom MLP. Backward work is twice the
+    forward work. The reductions of gradients have no successor.
+    """
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
     touched = _BACKWARD * sizes.interaction_bytes

@@ -71,7 +71,12 @@ class StageProgram:
         microbatches: int,
         roles: Sequence[str],
     ) -> None:
-        """An empty program of stage `stage`."""
+        """Create an empty program of stage `stage`, counted from 0.
+
+        `microbatches`: number of micro-batches of a pass; `roles`: names of the groups of the
+        ranks. The stage has layers / pipeline consecutive layers; a remainder of the division is
+        dropped.
+        """
         self.program = RankProgram(roles)
         self._options, self._costs = options, costs
         self._stage, self._last_microbatch = stage, microbatches - 1
@@ -138,7 +143,15 @@ class StageProgram:
         self._half(f"{name} mlp", self._costs.mlp(), gathered)
 
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
-        """Half a layer: communication before, the computation, communication behind."""
+        """Add half a layer: communication before, the computation, communication behind.
+
+        `name` decides: names that begin with `backward` have twice the work, names that end with
+        `mlp` exchange tokens with experts before and behind the computation, if the expert
+        parallelism exceeds 1. With tensor parallelism above 1, an all-reduce follows, or with
+        sequence parallelism an all-gather precedes (a second one of the kept inputs in backward
+        passes) and a reduce-scatter follows. `gathered`: rows of gathered weights, on which the
+        computation depends too.
+        """
         options = self._options
         is_backward = name.startswith("backward")
         is_cut = options.tensor > 1

@@ -102,7 +102,13 @@ def read_deepspeed_lines(
 def _parse(
     lines: Iterable[tuple[int, bytes | None]],
 ) -> tuple[list[_Entry], list[_Entry], list[SkippedLine]]:
-    """Return logged calls, rows of the last summary, and findings."""
+    """Return logged calls, rows of the last summary, and lines that are skipped.
+
+    A summary begins with its heading, which discards the rows of the summary before, and ends at
+    the first line that is neither an operation, a row, a logged call, nor too long. Rows belong to
+    the operation above them. Lines that are no records are ignored without a finding; too long
+    lines (None), and records with invalid values, are skipped with one.
+    """
     calls: list[_Entry] = []
     table: list[_Entry] = []
     skipped: list[SkippedLine] = []

@@ -218,7 +218,15 @@ def _warmups(shape: Shape) -> list[int]:
 
 
 def _generate_candidates(shape: Shape) -> Iterator[Schedule]:
-    """Yield the candidates of the search."""
+    """Yield the candidates of the search; they may repeat, and may need more memory than there is.
+
+    In this order: interleaved schedules with 2 or more chunks, where the number of chunks divides
+    `shape.chunks` and the devices divide the micro-batches; then, with one chunk, GPipe, ZB-H1 and
+    ZB-H2; variants between 1F1B and eager 1F1B with 0 to min(micros, devices) additional forward
+    passes, each with weight gradients before and behind the sending of input gradients, and with at
+    most 0, 0.5, ... 3 times the stage number (rounded down) of weight gradients pending; finally
+    greedy schedules.
+    """
     devices, micros = shape.devices, shape.micros
     for chunks in range(2, shape.chunks + 1):
         # Interleaving processes groups of `devices` micro-batches.

@@ -121,7 +121,14 @@ class _Writer:
         self._row_of_result: dict[tuple[bool, int, int, int], int] = {}
 
     def run(self, operation: Operation) -> None:
-        """Add a pass with its receives and sends."""
+        """Add a pass of this rank with its receives before and its sends behind it.
+
+        The pass has data dependencies on its inputs and receives, and a control dependency on the
+        pass before on this device. Its duration is rounded to whole ns, at least 1. Forward passes
+        and input gradients are followed by an all-reduce in the group `tensor` if there are bytes
+        to sum; its row then is the result that others read. Weight gradients have no result. With
+        blocking communication, the next pass also waits for the sends.
+        """
         kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
         same_device = [row for row in self._before if row not in after]

@@ -196,7 +196,13 @@ class _Run:
 
 
 def timed(schedule: Schedule, times: PassTimes) -> Timing:
-    """Run a schedule. Raises `UsageError` for orders that wait for one another."""
+    """Run a schedule, and return start and end of every pass per device, in its order.
+
+    Time is in the unit of `times`. Every device executes its passes in their fixed order; a pass
+    starts as soon as its inputs have arrived and the device is free. After a pass the device is
+    free at the time that `_Run.pass_on` returns, which includes sends that block. Raises
+    `UsageError` with the code `deadlock` if passes wait for one another.
+    """
     run = _Run(schedule, times)
     starts: list[list[Time]] = [[] for _ in schedule.orders]
     ends_of_device: list[list[Time]] = [[] for _ in schedule.orders]

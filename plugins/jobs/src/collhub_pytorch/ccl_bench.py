@@ -144,7 +144,13 @@ def lines(workload: Workload) -> list[str]:
 
 
 def read_card(source: Source) -> Card:
-    """Parse the card of a folder. Raises `InputError` with the path of the first invalid value."""
+    """Parse the card of a folder: number of devices, software, parallelism and bandwidths.
+
+    Missing texts are empty, missing parallelism is 1. Bandwidths are kept only if exactly two are
+    stated, else (0.0, 0.0). Raises `InputError` with the path of the first invalid value, and if
+    the product of the parallelism without `ep` differs from a stated `total_count`; this is checked
+    only if the card has a plan of parallelism.
+    """
     part = _card_part(source)
     root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)
     workload, executor = root.get("workload"), root.get("Model-executor")

@@ -359,7 +359,13 @@ def _print_document(context: CommandContext, report: _Report) -> None:
 
 
 def _print_report(context: CommandContext, report: _Report) -> None:
-    """Print the report as tables and lines."""
+    """Print the report as tables and lines, separated by empty lines.
+
+    First notes, findings and the time with instant communication; then, each only if it was
+    requested, the comparison with a machine, the simulated times with the saving, and the changes
+    of the job. If changes were tried and none saves time, a line says so. The note on timing goes
+    where `context.say` writes.
+    """
     from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table
 

@@ -138,7 +138,11 @@ def collect_findings(workload: Workload) -> Findings:
 
 
 def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
-    """Sum the calls of each kind; `rank_count` and `measured_count` are maxima."""
+    """Sum the calls of each kind, ordered by kind, without group and bytes.
+
+    Counts and times are sums; `rank_count` and `measured_count` are maxima. Waiting sums the known
+    values, and is None if it is unknown for all calls.
+    """
     sums = []
     for kind in sorted({call_group.kind for call_group in calls}):
         group = [call_group for call_group in calls if call_group.kind == kind]
@@ -289,7 +293,12 @@ def _rank_findings(
     replays: tuple[Replay, Replay],
     meetings: Meetings,
 ) -> list[RankFindings]:
-    """Collect the findings of every rank, in order; `replays`: measured times, replayed times."""
+    """Collect the findings of every rank, in order; `replays`: measured times, replayed times.
+
+    Waiting counts only in measured rows of collectives and messages with at least two measured
+    ranks; it is None for a rank without such rows. `last_count` and `caused_waiting_ns` sum over
+    the calls at which the rank came last. Times are in ns.
+    """
     nodes = workload.nodes
     profile, replay = replays
     times = measure_rank_times(workload, profile.times)

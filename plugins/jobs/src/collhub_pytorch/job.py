@@ -232,7 +232,12 @@ class _Tables:
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
-        """Build the columns of `rank` from the nodes of `part`."""
+        """Build the columns of `rank` from the nodes of `part`, one entry per node.
+
+        A node without a call keeps its kind and has NONE in the columns of calls. The kind of a
+        call follows from its operation and group; calls that become computations since they cannot
+        be expressed are added to `demoted`. New names, groups and extras are added to the tables.
+        """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
         call = np.array(part.call, np.int64)

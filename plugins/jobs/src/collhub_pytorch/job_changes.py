@@ -126,7 +126,14 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield the job whose communications wait only for their data; nothing if it is unchanged."""
+    """Yield the job whose communications wait only for their data; nothing if it is unchanged.
+
+    In profiles, the edges from the host to communications that also wait for the device are
+    dropped; in other jobs, control edges between communications and other nodes, where the
+    communication has data edges on that side. The change is replayed with the measured transfer
+    times and with each of their limits; it is yielded only if all replays succeed, with the saving
+    in ns and its range.
+    """
     workload = job.workload
     nodes = workload.nodes
     if EXTENSION in workload.extensions:

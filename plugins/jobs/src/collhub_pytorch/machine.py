@@ -265,7 +265,10 @@ def comparison_lines(comparison: MachineComparison) -> list[str]:
 
 
 def comparison_object(comparison: MachineComparison) -> dict[str, JsonValue]:
-    """Return the field `machine_comparison` of the report."""
+    """Return the field `machine_comparison` of the report as JSON values; times are in ns.
+
+    `saving` is null if the machine's profile predicts no call of the job.
+    """
     machine, saving = comparison.machine, comparison.saving
     collectives: list[JsonValue] = [_calls_object(one) for one in comparison.calls]
     return {

@@ -210,7 +210,11 @@ def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> 
 
 
 def add_control_edges(workload: Workload, before: Int64Array, after: Int64Array) -> Workload:
-    """Add control dependencies between rows."""
+    """Return a copy of the workload with control dependencies of rows `after` on rows `before`.
+
+    The arrays have equal lengths, one edge per pair; existing edges remain, and duplicates are not
+    sought. The workload itself is unchanged.
+    """
     # Imported here: only predictions change jobs.
     from collhub_job_traces.rebuilding import columns_of
 

@@ -53,7 +53,12 @@ def report_notes(workload: Workload, source: Source) -> None:
 
 
 def notes(workload: Workload) -> list[str]:
-    """List assumptions and missing data of the files for the user."""
+    """List assumptions and missing data of the files as lines for the user.
+
+    First the notes of the reader, without empty ones; then the number of control dependencies
+    between streams (not for calls from logs of NCCL), ranks without a file, and the remaining
+    difference of clocks, each only if there is something to report.
+    """
     extension = workload.extensions[EXTENSION]
     assert isinstance(extension, dict)
     messages = (

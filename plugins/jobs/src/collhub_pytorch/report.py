@@ -254,7 +254,13 @@ def build_counts_document(
 def build_document(
     findings: Findings, notes: Sequence[str], replay: tuple[Saving, NetworkTimes] | None
 ) -> dict[str, JsonValue]:
-    """Build the report that `--json` prints, with schema `SCHEMA`."""
+    """Build the report that `--json` prints, with schema `SCHEMA`.
+
+    All times are integers in ns; None where they are not recorded. `kinds` sums the calls of
+    `collectives` by kind. `replay` has the saving and the simulated times, or null if `replay` is
+    None. `machine_comparison` is null and `changes` is empty: the caller fills them in.
+    `idle_by_stream` is null for all ranks if the workload does not state idle times.
+    """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     report: dict[str, JsonValue] = {
         "schema": SCHEMA,

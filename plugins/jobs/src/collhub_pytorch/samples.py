@@ -158,7 +158,11 @@ def inspector_line(
     node_count: int = 1,
     host: str = "node0",
 ) -> str:
-    """Format one line of the Inspector; with `peer`, of a message."""
+    """Format one line of NCCL's Inspector, a JSON object with a line feed.
+
+    With `peer` it is a message, else a collective. `size`: bytes; `time_us`: execution time.
+    Without `pid`, the process is 100 + rank.
+    """
     prefix = "coll" if peer is None else "p2p"
     values: dict[str, object] = {
         prefix: operation,

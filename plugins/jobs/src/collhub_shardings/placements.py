@@ -224,7 +224,13 @@ def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse `S0 R S01`, one word per dimension."""
+    """Parse a spec such as `S0 R S12 P3`: one word per dimension, and at the end the partial axes.
+
+    `R`: the dimension is not cut; `S` and mesh axes: it is cut along these axes; a last word `P`
+    with mesh axes: the tensor is a sum over them. Axes are single digits, or numbers with commas.
+    `rank`: number of dimensions of the tensor. Raises `InputError` for other words, for axes that
+    the mesh lacks, and for another number of words than dimensions.
+    """
     words = text.split()
     partial: tuple[int, ...] = ()
     if words and re.fullmatch(r"P[\d,]+", words[-1]):

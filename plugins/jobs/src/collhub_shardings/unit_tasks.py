@@ -100,7 +100,11 @@ class Move:
 
 
 def parse_tensor(text: str) -> TensorType:
-    """Parse `1024x1024x512:float32`. Raises `InputError`."""
+    """Parse the shape and element type of a tensor such as `1024x1024x512:float32`.
+
+    Surrounding white space is ignored. There is at least one dimension, and a length may be 0.
+    Raises `InputError` for another form; `TensorType` checks the name of the element type.
+    """
     match = re.fullmatch(r"(\d+(?:x\d+)*):(\w+)", text.strip())
     if match is None:
         cure = "write for example 1024x1024x512:float32"
@@ -291,7 +295,14 @@ def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
 
 
 def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
-    """Build the columns of one move, with counts instead of row pointers."""
+    """Build the columns of one move, with counts of senders and receivers instead of row pointers.
+
+    Source and destination tiles are cut into the common boxes; every box is one unit task, repeated
+    for each summand of a partial source. Tasks are ordered by destination tile, source tile and
+    summand. `start` and `stop` (exclusive) are in elements and padded to `width` dimensions with 0
+    and 1; `bytes` is the size of the box, `source_bytes` that of the entire source tile. `number`:
+    index of the move. Raises `InputError` (`too-many-tasks`) for more than 2^22 tasks.
+    """
     shape = move.tensor.shape
     source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)
     grid = [_cells(*cuts) for cuts in zip(source.cuts, destination.cuts, strict=True)]

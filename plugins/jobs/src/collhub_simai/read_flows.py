@@ -131,7 +131,16 @@ def _select_flows(
 
 
 def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
-    """Build sends and receives, and return them with the bytes of the busiest rank."""
+    """Build one send and one receive per flow, and return them with the bytes of the busiest rank.
+
+    The send is step 2 x position of the flow, its receive the next one; units are bytes. A send has
+    data dependencies on the receives of its `parent_flow_ids`, and control dependencies on the
+    sends of those `prev_flow_ids` that leave the same rank; other previous flows are ignored.
+    Receives have no dependencies. The busiest rank is that with the largest sum of sent or of
+    received bytes. There are at least 2 ranks. Raises `InputError` with the line for a repeated
+    flow id, an unknown parent, a parent that ends at another rank, and more than `MAX_UNITS` bytes
+    of a rank.
+    """
     numbers = [_numbers(line, row, file) for line, row in flows]
     by_id: dict[int, int] = {}
     for position, (line, _) in enumerate(flows):

@@ -128,7 +128,13 @@ class _Words:
 
 
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
-    """Parse a file. Raises `InputError` with the line of the first invalid word."""
+    """Parse a workload file: a policy with values, the number of rows, and one row per layer.
+
+    The first line begins with one of `POLICIES`, the second has only the number of rows, 1 to 2^20.
+    A row has at least 12 words, 13 with the policy of customized parallelism. Surplus words behind
+    a row or behind the last row are ignored with a note; at most 20 notes are kept. Raises
+    `InputError` with the line of the first invalid word.
+    """
     words = _Words(stream, file)
     head = words.next_line()
     policy = head[0] if head else ""
@@ -294,7 +300,17 @@ def _number_groups(workload: Workload) -> Workload:
 
 
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:
-    """Build the nodes of one rank."""
+    """Build the nodes that every rank executes, as one program, for `passes` iterations.
+
+    `sizes`: number of ranks by kind of group. Each pass runs the forward computations and
+    collectives layer by layer, each after the previous layer; a layer also waits for its gradient
+    update of the pass before. Then follow, from the last layer to the first, input gradient with
+    its collective, and weight gradient with its collective. The input gradient's collective runs
+    beside the weight gradient; the next layer waits for both the former and the weight gradient's
+    computation, but not for the latter's collective, behind which the update of the layer runs.
+    Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes only. A layer
+    without a collective for its weight gradient has no update.
+    """
     program = RankProgram(ROLES)
     before: list[int] = []
     # Collectives of weight gradients of the previous pass, by layer.

@@ -114,7 +114,14 @@ def built(
     data: Edges,
     control: Edges,
 ) -> Template:
-    """Build a template from columns, and derive its starts, ends and tags."""
+    """Build a template from columns, and derive its starts, ends and tags.
+
+    Rows are grouped by position: `first` is the row pointer, with one entry more than positions.
+    `data` and `control` are (parents, children). Starts are rows without a parent. Ends are rows
+    other than sends with no child other than sends; a position without such a row has as ends all
+    its rows without a child. The number of tags is the largest message number + 1, 0 without
+    messages.
+    """
     rows, positions = len(kind), len(first) - 1
     parents, children = (np.concatenate(side) for side in zip(data, control, strict=True))
     position = group_of_entry(first)

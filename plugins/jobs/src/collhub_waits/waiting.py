@@ -203,7 +203,15 @@ class WaitGraph:
         return states
 
     def _front(self, rank: int) -> Front:
-        """Return the front of a rank: the oldest incomplete operation per group or pair."""
+        """Return the front of a rank: the oldest incomplete operations per group or pair.
+
+        A batch of messages is one pair with the tuple of its partners; one without partners is in a
+        pair with rank -1. Operations that others have completed, and that no rank has still to
+        issue, do not occupy their group or pair: they are `stuck` if their timeout has passed, or
+        if others completed them more than 60 s before the latest time in the dumps, else `skewed`.
+        Of the others, `rows` has the very first one, and further ones only if their state is
+        STARTED: those that are scheduled wait for their turn.
+        """
         rows: list[int] = []
         skewed: list[int] = []
         stuck: list[int] = []
@@ -285,7 +293,12 @@ def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
 
 
 def _components(graph: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the strongly connected components (Tarjan's algorithm without recursion)."""
+    """Return the strongly connected components (Tarjan's algorithm without recursion).
+
+    `graph`: successors by node; a node that is only a successor has none. Every component is
+    ascending; a node that is in no cycle is a component of its own. A component comes behind all
+    components that can be reached from it; searches begin at the keys in ascending order.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -250,7 +250,12 @@ class _Calls:
         return numbers[of_row.reshape(-1)]
 
     def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
-        """Return the number of the call of each row: operation and bytes."""
+        """Return int64[rows]: the number of the call of each row in `tables`, which may grow.
+
+        Calls are equal if kind, collective and bytes are. A collective has its lower-case name and
+        one shape (bytes) as input; a receive has the shape as output. A negative size gives no
+        shape.
+        """
         nodes = self.nodes
         keys = np.stack(
             [

@@ -40,7 +40,13 @@ class RankTime:
 
 
 def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
-    """Measure the times of every rank, in order."""
+    """Measure how long every rank computes, communicates, moves memory and idles, in ns, in order.
+
+    Overlapping intervals of one kind count once. Idle time lies between the first start and the
+    last end of all work, where no work runs. Memory and idle time are None for ranks without work
+    of a device. The overlap is the percentage of communication time during which computations run,
+    None without communication.
+    """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates
     computes = is_computation(workload)
@@ -79,7 +85,13 @@ def is_communication(workload: Workload) -> BoolArray:
 
 
 def is_computation(workload: Workload) -> BoolArray:
-    """Mark nodes of computation: bool[nodes]."""
+    """Mark nodes of computation: bool[nodes].
+
+    They are nodes of kind COMPUTE that are neither communication nor memory operations. Operators
+    of communication (names with a namespace in `ISSUER_NAMESPACES`) and rows that only let time
+    pass (`PASSING_TIME`) do not count. Nodes without a name count only if the workload is no
+    profile.
+    """
     is_work = [
         not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME
         for name in workload.names

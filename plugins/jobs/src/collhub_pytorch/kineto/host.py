@@ -157,7 +157,12 @@ class _Operators:
 
     @classmethod
     def of(cls, events: RankEvents) -> _Operators:
-        """Sort the operators of a file, and find the enclosing operators."""
+        """Sort the operators of a file by thread, start and descending end; find enclosing ones.
+
+        `has_issuer` marks operators that enclose, at any depth, one of a namespace in
+        `ISSUER_NAMESPACES`. `is_of_job` is false for threads with spans of a library of the host,
+        unless such an operator runs in them: there, operators only copy buffers of the library.
+        """
         columns = events.operators
         names = list(events.names)
         start, thread = columns.column("start"), columns.column("place")
@@ -192,7 +197,11 @@ class _Operators:
         return rows[np.argsort(self.start[rows], kind="stable")]
 
     def issuers(self, events: RankEvents) -> list[Issuer]:
-        """List the operators that issue collectives and messages."""
+        """List the operators that issue collectives and messages, ordered by thread and start.
+
+        They are the operators with recorded arguments of a call whose name is that of a known kind;
+        others are omitted. Each one states whether it encloses another operator of the same kind.
+        """
         issuers = []
         for operator in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
             args = events.issuers.get(int(self.row[operator]), _NO_ARGS)

@@ -102,7 +102,12 @@ def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
 
 
 def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
-    """Format notes on the files: treatment of unusual work, and missing data."""
+    """Format notes on the files: treatment of unusual work, and missing data.
+
+    A note is returned only if it concerns a rank, and names the ranks or counts: kernels of unknown
+    collectives, collectives of the host, annotations that are left out, collectives without
+    kernels, ranks without collectives, and ranks without work of a device, in this order.
+    """
     facts = [(part.rank, part.facts) for part in parts]
     lines = [
         _describe_count(

@@ -148,7 +148,13 @@ class CallGraph:
         return len(self._calls.kinds) - 1
 
     def _match_messages(self) -> dict[int, list[bool]]:
-        """Mark calls that are collectives, or messages with records of both ends, by rank."""
+        """Mark calls that are collectives, or messages with records of both ends: list per rank.
+
+        Messages match by sender, receiver and bytes alone; of surplus ones at one end, the last are
+        not marked. Collectives are marked if their operation is known and all members of their
+        communicator are. All calls that are not marked are counted in one note, which is appended
+        to `notes`.
+        """
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
         for rank, calls in self._rank_calls.items():

@@ -43,9 +43,14 @@ class JobRanks:
 
 
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
-    """Number the ranks of the job.
+    """Number the ranks of the job by its largest communicator, or by host and process.
 
-    Raises `InputError` if records of a communicator contradict each other.
+    The largest is that with the most ranks; ties are decided by the number of members with records,
+    then by the larger name. If it includes the devices of all members, its ranks are those of the
+    job; otherwise devices are numbered by host and process, with numbers in names compared as
+    numbers (host2 before host10), and a note says so. Devices of a process are told apart by the
+    order of their ranks in a communicator, also with a note. In `ranks_of`, members without a
+    record are -1. Raises `InputError` if records of a communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:
@@ -133,7 +138,10 @@ def _check_member(member: Member, known: Mapping[int, Member], file: str) -> Non
 def _find_devices(
     by_communicator: Mapping[str, Mapping[int, Member]],
 ) -> dict[tuple[str, int], Device]:
-    """Return the device of every rank of every communicator."""
+    """Return the device of every (communicator, rank): its process and its position there.
+
+    The position counts the ranks of the communicator in this process in ascending order, from 0.
+    """
     devices: dict[tuple[str, int], Device] = {}
     for name, ranks in by_communicator.items():
         positions: dict[str, int] = defaultdict(int)
@@ -182,7 +190,12 @@ class RecordedCalls:
     _number: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
-        """Append a record."""
+        """Append a record as a row of the columns.
+
+        Member, operation, bytes, data type and root determine its kind; the first record of a kind
+        is kept in `kinds` for all of them. Times in microseconds become nanoseconds, -1 without a
+        time.
+        """
         key = (record.member, record.operation, record.bytes, record.dtype, record.root)
         number = self._number.get(key)
         if number is None:

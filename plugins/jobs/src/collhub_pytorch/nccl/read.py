@@ -104,7 +104,14 @@ def has_calls(source: Source) -> bool:
 def workload_of(
     files: Sequence[TraceFile], options: ClockOptions, provenance: Provenance
 ) -> Workload:
-    """Read these files as a workload; the format is the producer in `provenance`."""
+    """Read files of NCCL records as a workload; the format is the producer in `provenance`.
+
+    Ranks are numbered by `find_job_ranks`. Lines that are not used, and assumptions, are listed as
+    notes in the extension. If no record has times, clocks are not aligned, and calls that do not
+    match raise an error only if `options.mismatches` is `refuse`. Otherwise clocks are aligned;
+    they count as common if the records have no start times. Raises `InputError` if no file has a
+    valid record, or if records contradict each other.
+    """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     file_of_process: dict[str, str] = {}
     read_records = _READERS[provenance.producer]()

@@ -63,7 +63,13 @@ class RuntimeCalls:
 
 
 def read_activities(tables: Tables) -> Activities:
-    """Read kernels, copies and sets of memory. Memory: one chunk, and the merged activities."""
+    """Read kernels, copies and sets of memory, sorted, with the kernels of NCCL marked.
+
+    The name of a kernel is the demangled one, else the short one, else the mangled one, by the
+    columns that the table has. Above 200 000 activities, consecutive work of a stream with short
+    gaps is merged, except kernels of NCCL, whenever more than 2^19 records are pending and at the
+    end; up to that number `merger` is None. Tables that are missing are empty.
+    """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)
     name = next((column for column in names if column in present), names[0])

@@ -104,7 +104,13 @@ class Database:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of rows, see `Tables`."""
+        """Yield chunks of rows, see `Tables`.
+
+        Missing columns are None. A row is selected if it fulfils at least one condition; conditions
+        on missing columns are never fulfilled, and an empty list selects nothing. Prefixes are
+        compared with GLOB: upper and lower case differ, and `*`, `?` and `[` in a prefix are
+        wildcards.
+        """
         present = self.columns(table)
         selected = ", ".join(column if column in present else "NULL" for column in columns)
         if where is None:

@@ -65,7 +65,11 @@ class ParquetTables:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of rows, see `Tables`."""
+        """Yield chunks of rows, see `Tables`.
+
+        Only columns that are needed are read; missing columns are None. A chunk consists of the
+        selected rows of one batch of the file; batches without such rows yield nothing.
+        """
         present = self.columns(table)
         needed = {*columns, *integers, *(one.column for one in where or ())} & present
         for batch in self._batches(table, sorted(needed), integers):

@@ -74,7 +74,12 @@ class NcclRanges:
 
 
 def read_ranges(tables: Tables) -> NcclRanges:
-    """Read the ranges of NCCL of all threads."""
+    """Read the ranges (annotated intervals) of NCCL of all threads.
+
+    Ranges of initialisation only give the members of communicators, if their payload states rank
+    and communicator. Of all others, those without an end and those behind the first 2^22 are left
+    out. The result has them by thread, and the number of payloads that cannot be decoded.
+    """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)
     count = 0

@@ -118,7 +118,13 @@ def _file_rank(
     device_count: int,
     contents: tuple[Activities, RuntimeCalls, NcclRanges, KernelCalls],
 ) -> FileRank:
-    """Build the events of one device of a process."""
+    """Build the events of one device of a process.
+
+    `rows`: its activities, at least one. If the profile has several devices (`device_count`), the
+    name of the process gets the device as a suffix, and only communicators of this device, and
+    runtime calls that launch its activities or are not launches (kind above 0), are taken; else all
+    of the process.
+    """
     activities, runtime, ranges, calls = contents
     pid, device = int(activities.pid[rows[0]]), int(activities.device[rows[0]])
     process = f"{file}:{pid}" + (f":{device}" if device_count > 1 else "")
@@ -152,7 +158,14 @@ def _add_names(events: RankEvents, activities: Activities, rows: Int64Array) -> 
 def _add_device_work(
     rank: FileRank, activities: Activities, rows: Int64Array, calls: KernelCalls
 ) -> None:
-    """Add kernels and copies; further messages of a kernel get streams of their own."""
+    """Add kernels and copies; further messages of a kernel get streams of their own.
+
+    Kernels without a stored name are called `kernel` and the number of the name. Streams are
+    numbered in ascending order of their id. A kernel of NCCL performs the merged calls that were
+    found for it, or None if unknown: the first call is attached to its row, and for each other call
+    the row is repeated in an extra stream (id -1, -2, ...); `rank.extra_streams` becomes the
+    largest number of these.
+    """
     events = rank.events
     numbers = np.unique(activities.name[rows])
     labels = np.array(
