@@ -79,7 +79,14 @@ class _Listing:
             guid = self._parse_line(number, line, guid)
 
     def topology(self, options: InfinibandOptions) -> Topology:
-        """Build the network, with hosts sorted by name."""
+        """Build the network: NPUs are cards, or GPUs with `gpus_per_node`.
+
+        Hosts are sorted by name with numbers by value (n2 before n10); switches and cables keep the
+        order of the listing. Cards that only appear at a switch are included, and aggregation nodes
+        left out. Without `gpus_per_node`, cards are grouped by host and rail. Findings are reported
+        to the source; it is called once. Raises `InputError` if no card is listed, for cables to
+        unlisted switches, and for cables without a rate if the options have none.
+        """
         self._add_unlisted_cards()
         cards = {guid: device for guid, device in self._devices.items() if device.is_card}
         if not cards:
@@ -104,7 +111,13 @@ class _Listing:
         return plan.topology(groups)
 
     def _parse_line(self, number: int, line: str, guid: str) -> str:
-        """Parse a line; return the guid of the device to which the next line belongs."""
+        """Parse a line; return the guid of the device to which the next line belongs.
+
+        An empty line ends the device (empty guid). A line of a device begins one, a line that
+        begins with `[` is a port of `guid`, and all other lines are ignored. `number`: of the line,
+        from 1. Raises `InputError` for a port without a device, and for a line that is no port
+        line.
+        """
         if not line.strip():
             return ""
         device = _DEVICE.match(line)
@@ -132,7 +145,11 @@ class _Listing:
         number: int,
         match: re.Match[str],
     ) -> str:
-        """Add a device; return its guid. `InputError` for a repeated device."""
+        """Add the device that a line describes; return its guid.
+
+        The name in the comment is its name, else the guid. Raises `InputError` if the guid was
+        listed before.
+        """
         kind, guid, name = match.groups()
         if guid in self._devices:
             first = self._devices[guid].line
@@ -148,7 +165,13 @@ class _Listing:
         guid: str,
         match: re.Match[str],
     ) -> None:
-        """Add one end of a cable; the other end lists the same two ports."""
+        """Record one end of a cable, and its rate if the comment states one.
+
+        Both ends list the cable with the same two ports, so that the second line adds a rate to the
+        same cable. The rate is lanes times the rate of the generation, as in `4xHDR`: 200 Gbit/s.
+        The name of the other end is recorded for devices that are not listed. Raises `InputError`
+        for a port that is joined to itself and for an unknown generation.
+        """
         local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
         if local_end == remote_end:
             refuse(self._source.name, number, "a port is joined to itself")
@@ -168,9 +191,11 @@ class _Listing:
         cable.rates.append(int(rate[1]) * lane)
 
     def _add_unlisted_cards(self) -> None:
-        """Add cards that are mentioned only at switches; remove aggregation nodes.
+        """Add cards that are mentioned only at switches; remove aggregation nodes and their cables.
 
-        `InputError` for a cable to an unlisted switch.
+        An unlisted card is recognized by a guid that begins with `H-`, and gets the name in the
+        comment of its cable. Aggregation nodes are devices with `Aggregation Node` in their name;
+        each is noted. Raises `InputError` for a cable to any other device that is not listed.
         """
         for guid, (name, line) in self._remote_names.items():
             if guid in self._devices:
@@ -224,8 +249,11 @@ class _Listing:
         return min(cable.rates) * _BYTES_PER_GBIT
 
     def _find_node_names(self, are_hosts: bool) -> dict[str, str]:
-        """Find the name of the node of each device: its host (`are_hosts`), or a unique name of the
-        device.
+        """Return the name of the node of each device, by guid.
+
+        With `are_hosts`, a card's node is its host, the first word of its name, which cards may
+        share. Otherwise a device's node has its name; if an earlier device has the same one, the
+        guid is appended.
         """
         node_of: dict[str, str] = {}
         used_names: set[str] = set()

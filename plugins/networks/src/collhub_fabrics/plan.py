@@ -73,7 +73,14 @@ class FabricPlan:
         return self._nics is not None and self._nics != self._gpus
 
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
-        """Build the network; `groups`: hosts by name of the group. Raises `InputError`."""
+        """Build the network: nodes are the NPUs, the switches, hosts with several GPUs, and NICs.
+
+        The NPUs of a host are consecutive, in the order in which hosts were added. `groups`: names
+        of hosts by name of the group; they become groups of NPUs. With several GPUs per host, each
+        host is also a group `host NAME`, unless `groups` has this name. Raises `InputError` if a
+        name is both host and switch, if there is no host, for more than `MAX_NODES` nodes, and
+        without the bandwidth between GPUs and host if it is needed.
+        """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1
         # Hosts with one GPU are NPUs and no additional nodes.
@@ -109,7 +116,11 @@ class FabricPlan:
         return replace(topology, node_names=tuple(self._list_names()), groups=numbered)
 
     def _build_gpu_cables(self) -> list[Cable]:
-        """Build a cable between every GPU and its host, if a host has several GPUs."""
+        """Return a cable from every GPU to its host, host by host; empty with one GPU per host.
+
+        Bandwidth is the option `node_bandwidth`, latency the option `latency`. Raises `InputError`
+        if the bandwidth is not given.
+        """
         if self._gpus == 1:
             return []
         rate = self._options.node_bandwidth
@@ -123,7 +134,11 @@ class FabricPlan:
         return cables
 
     def _build_nic_cables(self) -> list[Cable]:
-        """Build a cable between every GPU and its NICs, if NICs are nodes."""
+        """Return the cables between GPUs and the added NICs; empty if NICs are no nodes.
+
+        With fewer NICs than GPUs, GPU g has the NIC g * NICs // GPUs. With more NICs, NIC n belongs
+        to GPU n * GPUs // NICs. The bandwidth is that of the NIC to its switch.
+        """
         if not self._has_nic_nodes or self._nics is None:
             return []
         cables = []
@@ -149,7 +164,11 @@ class FabricPlan:
         return range(host * self._gpus, (host + 1) * self._gpus)
 
     def _find_node(self, name: str) -> int:
-        """Find the node of a host, switch or NIC by its name."""
+        """Return the number of the node of a switch, NIC or host, in this precedence.
+
+        Numbers: NPUs, switches, hosts with several GPUs, NICs. A host with one GPU is its NPU, and
+        so is a NIC that is its GPU's link. Raises `KeyError` for a name that was not added.
+        """
         npus = len(self._hosts) * self._gpus
         if name in self._switches:
             return npus + self._switches[name]

@@ -56,7 +56,12 @@ class _TopologyFile:
             self._add_line(number, self._parse_pairs(number, line))
 
     def topology(self, options: TreeOptions) -> Topology:
-        """Build the network; blocks become groups as well."""
+        """Build the network; every block becomes a group of its hosts as well.
+
+        Raises `InputError` if the file describes both switches and blocks or none of them, for
+        block sizes that are no multiples of one another, and for invalid trees or missing
+        bandwidths.
+        """
         # Slurm's plugins read either switches or blocks, never both.
         if self._switches and self._blocks:
             refuse(self._name, None, "switches and blocks are both described", "keep one of them")
@@ -72,7 +77,12 @@ class _TopologyFile:
         number: int,
         pairs: dict[str, str],
     ) -> None:
-        """Add the switch, the block or the block sizes of a line."""
+        """Add the switch or block of a line, or replace the block sizes.
+
+        A line with BlockSizes contains nothing else of use: its other keys are ignored. Raises
+        `InputError` for a line without a name, a name that was described before, and an entry with
+        neither Switches nor Nodes.
+        """
         if "blocksizes" in pairs:
             self._sizes = [
                 self._parse_size(number, part) for part in pairs["blocksizes"].split(",")
@@ -92,7 +102,13 @@ class _TopologyFile:
         entries[name] = TreeSwitch(below, hosts, number)
 
     def _build_block_levels(self) -> dict[str, TreeSwitch]:
-        """Build switches for blocks, for each level of block sizes, and one above all."""
+        """Return the blocks as switches, with a switch above them for each further block size.
+
+        Blocks are joined in the order of the file: a size that is k times the previous one joins k
+        units of the level below (the last switch may have fewer), and is named `FIRST..LAST`. If
+        several units remain, one core switch joins them. Raises `InputError` for a size that is no
+        larger multiple of the previous one.
+        """
         switches = dict(self._blocks)
         # The order of blocks in the file is the order in which Slurm joins them.
         top = list(self._blocks)
@@ -114,9 +130,9 @@ class _TopologyFile:
         number: int,
         line: str,
     ) -> dict[str, str]:
-        """Parse the pairs of a line; keys become lower case.
+        """Parse the pairs `Key=value` of a line, separated by blanks; keys become lower case.
 
-        `InputError` for unknown and repeated keys.
+        Raises `InputError` for a word without `=`, unknown keys, and keys that are given twice.
         """
         pairs: dict[str, str] = {}
         for word in line.split():
@@ -131,7 +147,10 @@ class _TopologyFile:
         return pairs
 
     def _parse_hosts(self, number: int, text: str) -> list[str]:
-        """Expand a list of hosts; empty for an empty text."""
+        """Expand a list of hosts in Slurm's notation; empty for an empty text.
+
+        Raises `InputError` at the line for an invalid list.
+        """
         if not text:
             return []
         try:
@@ -144,16 +163,20 @@ class _TopologyFile:
         number: int,
         text: str,
     ) -> int:
-        """Parse a block size."""
+        """Parse a block size: decimal digits of a positive number, at most `_MAX_DIGITS` of them.
+
+        Raises `InputError` at the line for any other text.
+        """
         if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and int(text)):
             refuse(self._name, number, f"BlockSizes: {text[:80]!r} is not a number of hosts")
         return int(text)
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield non-empty lines with their numbers.
+    """Yield (number, line) of the lines that are not empty, without comments, which begin at `#`.
 
-    A continued line has the number of its first part.
+    A line that ends with a backslash continues in the next one: both are joined with a blank, and
+    have the number of the first part. Numbers count from 1.
     """
     start, previous_parts = 0, ""
     for number, line in enumerate(text.splitlines(), 1):

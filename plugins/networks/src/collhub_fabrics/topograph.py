@@ -31,7 +31,14 @@ def read(
     source: Source,
     options: TopographOptions,
 ) -> Topology:
-    """Read the network of a model. Raises `InputError` with the path of the error."""
+    """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
+
+    Every domain of a block becomes a group `KEY NAME` of its hosts. The first domain of a block
+    (its `nvlink`, else its first annotation) is an NVLink domain: with the option
+    `nvlink_bandwidth` it is a switch to which all its hosts are linked; without the option a note
+    says that it is only a group. Blocks of the same domain are merged. Raises `InputError` with the
+    path of the error.
+    """
     root = document_of(source, CODE)
     switches = {
         name: TreeSwitch(_list_texts(value, "switches"))
@@ -71,7 +78,12 @@ def _generate_blocks(
     root: Value,
     switches: dict[str, TreeSwitch],
 ) -> Iterator[_Block]:
-    """Yield all blocks; their hosts are added to their switches, in place."""
+    """Yield all blocks, and append their hosts to their switches in `switches`.
+
+    Entries of the list `blocks` name their switch. Then follow entries of `capacity_blocks`, whose
+    switch lists the block; if several switches list it, the last one counts. Raises `InputError`
+    for a block without a known switch.
+    """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.
     for name, value in _generate_named(root, "switches"):
@@ -99,7 +111,11 @@ def _build_block(
     switch: str,
     switches: dict[str, TreeSwitch],
 ) -> _Block:
-    """Build a block and add its hosts to its switch; errors are reported at `switch_value`."""
+    """Build a block, and append its hosts to its switch in `switches`.
+
+    Its domains are `nvlink` first, then all its annotations in order. Raises `InputError` at
+    `switch_value` for an unknown or empty `switch`, and at the entry for an invalid list of hosts.
+    """
     if switch not in switches:
         problem = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
         switch_value.fail(problem, f"switches are: {', '.join(switches)[:200] or 'none'}")
@@ -125,7 +141,11 @@ def _expand_entry(value: Value) -> list[str]:
 
 
 def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
-    """Yield entries by name: an object's by their keys, a list's by the key `name`."""
+    """Yield (name, value) of the entries at a key, which are an object or a list with `name`s.
+
+    Nothing if the key is absent or null. Names may repeat in a list. Raises `InputError` for any
+    other value, and for an entry of a list without a name.
+    """
     entries = root.get(key)
     if entries is None:
         return

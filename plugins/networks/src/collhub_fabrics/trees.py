@@ -42,7 +42,11 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _split_names(text: str) -> Iterator[str]:
-    """Yield the names with their brackets, split at commas outside of brackets."""
+    """Yield the names with their brackets, split at commas outside of brackets.
+
+    Raises `ValueError` for an empty name, also of an empty text, and for brackets that do not
+    match.
+    """
     position = 0
     while position <= len(text):
         match = _PART.match(text, position)
@@ -60,7 +64,11 @@ def _split_brackets(part: str) -> list[str]:
 
 
 def _expand_numbers(text: str) -> list[str]:
-    """Expand `01-04,07` to texts; the numbers of a range have equal width."""
+    """Expand `01-04,07` to texts, padded with zeros to the width of the range's first number.
+
+    Raises `ValueError` for parts that are neither numbers of at most 9 digits nor ranges, for
+    ranges that decrease, and for ranges of more than 2^20 numbers.
+    """
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -90,8 +98,9 @@ class SwitchTree:
     """
 
     def __init__(self, file: str, switches: Mapping[str, TreeSwitch]) -> None:
-        """Raises `InputError` for a reference to a missing switch, and for a switch above
-        itself.
+        """Measure the heights of all switches; the tree is checked by this.
+
+        Raises `InputError` for a reference to a missing switch, and for a switch above itself.
         """
         self._file = file
         self._switches = switches
@@ -105,9 +114,13 @@ class SwitchTree:
             self._measure_heights(name)
 
     def plan(self, options: TreeOptions) -> FabricPlan:
-        """Plan the network; level 0 are the cables of hosts.
+        """Plan the network: every switch once per rail, the hosts, and all cables.
 
-        Raises `InputError` without bandwidths.
+        Without the option `nics`, a host has a cable to each of its switches. With it, NIC n of a
+        host is in rail n mod `rails`, and the NICs of one rail use the host's switches round robin.
+        A cable has the bandwidth of the level of its lower end: level 0 for hosts, the switch's
+        height for switches. Raises `InputError` if `rails` does not divide the number of NICs, and
+        if `bandwidth` is missing or has a wrong number of values.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails
@@ -143,10 +156,10 @@ class SwitchTree:
         return plan
 
     def _measure_heights(self, start: str) -> None:
-        """Compute the heights of a switch and of all switches below it.
+        """Store the heights of a switch and of all switches below it in `_heights`.
 
-        The height is 1 + the maximum of the switches directly below, 1 without any. `InputError`
-        for cycles.
+        The height is 1 + the maximum of the switches directly below, 1 without any; known heights
+        are reused. Raises `InputError` for a switch that is above itself.
         """
         # No recursion: a chain of switches may be as deep as the file is long.
         stack = [(start, False)]
@@ -167,7 +180,12 @@ class SwitchTree:
                 stack += [(child, False) for child in switch.switches]
 
     def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
-        """Parse the bandwidths of the cables in bytes per second, by level. Raises `InputError`."""
+        """Return the bandwidths of the cables in bytes per second, by level from the hosts up.
+
+        The number of levels is 1 + the largest height of a switch that is below another one, 1
+        without such a switch. One value applies to all levels. Raises `InputError` if the option is
+        missing, with an example in the cure, and for any other number of values.
+        """
         levels = 1 + max(
             (
                 self._heights[below]

@@ -146,7 +146,10 @@ def _choose_exact(
     annotation: str | None,
     rounded: float | None,
 ) -> float | None:
-    """Return the exact value of the hub's annotation if there is one, else the document's value."""
+    """Return the number of the hub's annotation if there is one, else `rounded`.
+
+    Raises `InputError` at the link's path for an annotation that is no finite number.
+    """
     # Documents use decimal units, which cannot represent every value of the hub.
     if annotation is None:
         return rounded
@@ -161,8 +164,11 @@ def _choose_exact(
 
 
 def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
-    """Parse bandwidth, latency, and the reason why a given bandwidth is unusable (empty if
-    usable).
+    """Return (bytes per second, seconds, flaw) of a link's `physical`; None for missing values.
+
+    A bandwidth in transfers per second gives None and a `flaw` that states why; otherwise `flaw` is
+    empty. Raises `InputError` for unknown units, bandwidths that are not above 0 and below 1e18
+    bytes/s, and latencies that are not from 0 to below 1e9 s.
     """
     rate, flaw = None, ""
     bandwidth = physical.get("bandwidth")
@@ -217,7 +223,13 @@ def _to_latency(value: Value, seconds: Decimal) -> float:
 
 
 def parse_node_link_edge(value: Value) -> LinkKind:
-    """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`."""
+    """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`.
+
+    The name is the text `link`, empty if it is absent. Bandwidths are in `GBps` or `Gbps`,
+    latencies in `ms`, `us` or `ns`; an absent value becomes None. A bandwidth in `GT/s` or `GTps`
+    becomes None with the reason in `flaw`, since the lanes are unknown. Raises `InputError` for
+    other units and for values out of range.
+    """
     name = value.text_of("link", "")
     rate, flaw = None, ""
     bandwidth = value.get("bandwidth")
@@ -251,7 +263,10 @@ def parse_node_link_edge(value: Value) -> LinkKind:
 
 
 def _parse_quantity(value: Value) -> tuple[Decimal, str]:
-    """Parse a text of a number and a unit."""
+    """Return (number, unit) of a text such as `400 Gbps`; the blank between them may be missing.
+
+    Raises `InputError` for any other text, and for a number that is not finite.
+    """
     match = _QUANTITY.fullmatch(value.text())
     if match is None:
         value.fail("a number and a unit were expected", "write for example 400 Gbps or 250 ns")

@@ -31,7 +31,11 @@ def topology_of(
     num_nodes: int,
     cables: Sequence[Cable],
 ) -> Topology:
-    """Build the topology of the cables; each cable becomes a link per direction."""
+    """Build the topology of the cables; each cable becomes two adjacent links, one per direction.
+
+    Link 2i leads from the source of cable i to its destination, link 2i + 1 back; both have the
+    cable's bandwidth and latency. Nodes from `num_npus` on are switches.
+    """
     low = np.asarray([cable.source for cable in cables], np.int64)
     high = np.asarray([cable.destination for cable in cables], np.int64)
     rates = np.asarray([cable.bandwidth_bytes_per_s for cable in cables], np.float64)

@@ -53,7 +53,11 @@ class Value:
         )
 
     def __getitem__(self, key: str) -> Value:
-        """The value of a required key."""
+        """Return the value of a required key.
+
+        Raises `InputError` if the key is absent or null (with the first 8 keys), and for a value
+        that is no object.
+        """
         # Null counts as absent: some writers emit keys without values.
         value = self.get(key)
         if value is None:
@@ -73,7 +77,7 @@ class Value:
             yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
 
     def items(self) -> Iterator[Value]:
-        """Yield the values of a list."""
+        """Yield the values of a list in order; `InputError` for a value that is no list."""
         if not isinstance(self.raw, list):
             self._fail_type("a list")
         for index, raw in enumerate(self.raw):
@@ -106,7 +110,11 @@ class Value:
         return default if value is None else value.text()
 
     def count(self, maximum: int) -> int:
-        """The value as an integer from 1 to `maximum`."""
+        """Return the value as an integer from 1 to `maximum`.
+
+        Raises `InputError` for other types, including true, false and fractions, and for integers
+        out of range.
+        """
         # In Python, True is an integer; in a document it is not.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):
             self._fail_type("a whole number")
@@ -116,7 +124,11 @@ class Value:
         return self.raw
 
     def number(self) -> Decimal:
-        """The value as a finite number, exact to the digits of the file."""
+        """Return the value as a finite number, exact to the digits of the file.
+
+        Texts that are numbers are accepted, since YAML parses 1e3 as text. Raises `InputError` for
+        other values, true and false, infinity, and more than 40 characters.
+        """
         # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
         # The shortest text of a float is the text of the file, up to digits beyond double

@@ -47,9 +47,10 @@ def _is_json(content: bytes) -> bool:
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:
-    """Parse a YAML document whose root must be an object.
+    """Parse a YAML document in UTF-8 whose root must be an object; return the object.
 
-    Raises `InputError` for any other content.
+    Raises `InputError` for an empty file, another root, invalid YAML or UTF-8, and what
+    `_check_nodes` refuses; with the line if the parser states one.
     """
     # Imported here, since conversions without YAML do not need it.
     import yaml
@@ -108,7 +109,11 @@ def _find_children(
     node: Node,
     code: str,
 ) -> list[Node]:
-    """Find the child nodes of a node; for a mapping its values, whose keys are checked."""
+    """Return the child nodes: none of a scalar, the entries of a sequence, the values of a mapping.
+
+    Raises `InputError` at the line of a key that is no text or that occurred before in the mapping.
+    Keys themselves are not returned.
+    """
     if isinstance(node.value, str):
         return []
     children: list[Node] = []

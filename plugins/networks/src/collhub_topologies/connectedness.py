@@ -50,7 +50,10 @@ def find_reached(topology: Topology, start: int, backwards: bool = False) -> Boo
 
 
 def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Report the NPUs without links in either direction; none if there is only one NPU."""
+    """Yield at most one error that lists the NPUs without a link in either direction.
+
+    Nothing if there is no such NPU, and if the network has only one NPU.
+    """
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
     has_link[topology.destination] = True
@@ -65,7 +68,10 @@ def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """Report a pair of NPUs without a path, and the cut that no link crosses."""
+    """Yield at most one error: a pair of NPUs without a path, and the cut that no link leaves.
+
+    The cut is the set of all nodes that the source reaches. Nothing if all NPUs reach one another.
+    """
     pair = _find_unreachable_pair(topology)
     if pair is None:
         return
@@ -96,7 +102,12 @@ def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
 
 
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Report one-way links, unequal directions and parallel links, with the first of each kind."""
+    """Yield a note for each kind of unusual connection: their number, and the first one's ends.
+
+    A connection is all links from one node to another. The kinds, in this order: without a reverse
+    link; different from the reverse links (counted once per pair); several parallel links. Nothing
+    for kinds that do not occur.
+    """
     pairs = NodePairs(topology)
 
     # Count unequal directions once per pair.
@@ -126,7 +137,10 @@ def _describe_ends(topology: Topology, pairs: NodePairs, row: int) -> str:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Report the switches that no message can pass: without links in, or without links out."""
+    """Yield at most one note that lists the switches that lack links in or links out.
+
+    No message can pass these.
+    """
     nodes = np.arange(topology.num_npus, topology.num_nodes)
     has_link_out = np.isin(nodes, topology.source)
     has_link_in = np.isin(nodes, topology.destination)
@@ -141,7 +155,7 @@ def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes, NPUs first."""
+    """Describe a set of nodes with at least one NPU: its NPUs, then its switches if any."""
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]
     text = _describe_nodes(topology, npus)
@@ -151,7 +165,11 @@ def _describe_cut(topology: Topology, closed: Int64Array) -> str:
 
 
 def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
-    """Describe nodes as `NPU 3`, `NPUs 0-3`, or by name, shortened if there are many."""
+    """Describe nodes of one kind as `NPU 3`, `NPUs 0-3` or by name, shortened if there are many.
+
+    Ranges are used for NPUs without names, cut at a comma after at most 60 characters; otherwise
+    the first 8 names are listed, and the others counted. `nodes` must not be empty.
+    """
     chosen = [int(node) for node in nodes]
     noun = "NPU" if len(chosen) == 1 else "NPUs"
     is_npu = chosen[0] < topology.num_npus

@@ -207,7 +207,13 @@ def build_gb200(text: TopologyText) -> Topology:
 def _build_nvlink_machines(
     text: TopologyText, bytes_per_s: float, switch_bytes_per_s: float
 ) -> Topology:
-    """Build machines of eight GPUs with one NVSwitch each and a NIC of 400 Gbit/s per GPU."""
+    """Build machines of eight GPUs with one NVSwitch each and a NIC of 50 GB/s per GPU.
+
+    `bytes_per_s`: default bandwidth between GPU and NVSwitch; values in the text override it and
+    that of the NICs. A single machine has no NICs and is a regular network of one dimension. With
+    several, each GPU also has a link to one network switch; nodes are NPUs, NVSwitches, network.
+    The NVSwitches multicast and add up at the measured rate `switch_bytes_per_s`.
+    """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
         machine = _build_nvswitch_machine(text, _GPUS_PER_DGX, bytes_per_s)
@@ -303,7 +309,12 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 
 
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
-    """Build the links within all machines, machine by machine, sorted by their endpoints."""
+    """Build the links within all machines, machine by machine, sorted by source and destination.
+
+    `lanes`: number of lanes by pair of GPUs (lower, higher); each pair gets one link per direction
+    with the bandwidth of all its lanes. `gpus`: per machine. `lane`: (bytes per second, latency in
+    s) of one lane.
+    """
     forward = [(*pair, count) for pair, count in lanes.items()]
     reverse = [(high, low, count) for low, high, count in forward]
     # Sorted by their endpoints, since the order of links decides ties in routing.

@@ -175,7 +175,12 @@ def collect_facts(topology: Topology) -> Facts:
 
 
 def find_link_classes(topology: Topology) -> list[LinkClass]:
-    """Find the classes of links, sorted by number (decreasing), kinds of endpoints, bandwidth."""
+    """Return the classes of links: links of equal bandwidth, latency and kinds of both endpoints.
+
+    Sorted by descending number of links; equal numbers by kind of the source and of the destination
+    (`NPU` before `switch`), then by descending bandwidth and ascending latency. Empty without
+    links.
+    """
     if not topology.num_links:
         return []
     # Links of one class have equal columns in the table.
@@ -249,7 +254,11 @@ def find_half_cuts(topology: Topology) -> list[HalfCut]:
 
 
 def _build_half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
-    """Build the cut of one dimension whose neighbours are `stride` apart."""
+    """Build the cut of dimension `index`: the links between its lower and its upper half.
+
+    `stride`: difference of the numbers of neighbours in this dimension; `size`: its NPUs. Links up
+    lead from the lower to the upper half; bandwidths are sums in bytes per second.
+    """
     is_upper = _find_upper_half(topology, stride, size)
     source = is_upper[topology.source]
     destination = is_upper[topology.destination]
@@ -266,7 +275,11 @@ def _build_half_cut(topology: Topology, index: int, stride: int, size: int) -> H
 
 
 def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
-    """Find the nodes in the upper half of a dimension: bool[nodes]."""
+    """Find the nodes in the upper half of a dimension: bool[nodes].
+
+    NPUs belong to it if their coordinate (number // stride % size) is at least size // 2. A switch
+    belongs to it if any NPU of the upper half has a link to it.
+    """
     npus = topology.num_npus
     coordinate = np.arange(npus) // stride % size
     is_upper = np.zeros(topology.num_nodes, np.bool_)

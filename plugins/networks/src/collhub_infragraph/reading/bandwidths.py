@@ -51,7 +51,11 @@ class Hop:
         return sum(self.latencies) if self.latencies else None
 
     def reverse(self) -> Hop:
-        """Return the same path from its other end."""
+        """Return the same path from its other end: reverse vertices, links and positions.
+
+        Bandwidths and latencies keep their order, which does not count: only their minimum and sum
+        are used.
+        """
         positions = None if self.positions is None else self.positions[::-1]
         reversed_hop = replace(
             self,
@@ -99,7 +103,11 @@ class Contraction:
         return [self._hops[number] for number in sorted(self._hops)]
 
     def _remove_vertex(self, vertex: int) -> bool:
-        """Remove a vertex if it may be removed; return whether it was."""
+        """Remove a vertex if the rule of the contraction allows it; return whether it was removed.
+
+        It remains if it is kept or already removed, if more than two hops end at it, or if it has
+        two hops and `_contract` refuses. Its remaining hops (one at degree 1) are removed with it.
+        """
         if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False
         if len(self._hops_at[vertex]) == 2 and not self._contract(vertex):
@@ -110,9 +118,12 @@ class Contraction:
         return True
 
     def _contract(self, vertex: int) -> bool:
-        """Join the two neighbours of a vertex directly.
+        """Try to join the two hops of a vertex; return whether the vertex may be removed.
 
-        Return whether the vertex may be removed.
+        False, without a change, if the neighbours are already joined by a hop and parallel hops are
+        not kept. If both hops lead to the same neighbour, nothing is replaced but the result is
+        True: the caller removes both. Otherwise the joined hop takes the number of the earlier one,
+        so that hops stay in the order of the document.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
@@ -145,7 +156,7 @@ class Contraction:
         self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1
 
     def _remove_hop(self, number: int) -> None:
-        """Remove a hop."""
+        """Remove a hop by its number: from the hops, both of its vertices and the pair count."""
         hop = self._hops.pop(number)
         self._hops_at[hop.first_vertex].remove(number)
         self._hops_at[hop.second_vertex].remove(number)
@@ -177,9 +188,13 @@ def apply_bandwidths(
     bandwidths: Mapping[str, float],
     findings: NetworkFindings,
 ) -> tuple[LinkKind, ...]:
-    """Replace the bandwidths of links that the option names, and report each.
+    """Return the links with the bandwidths of the option; record a note about every replaced one.
 
-    `device/link` takes precedence over `link`. Raises `UsageError` for a name without a link.
+    `links`: of the document, whose order the result keeps. `bandwidths`: bytes per second by
+    `device/link` or `link`, of which the former takes precedence. A bandwidth of the option
+    replaces that of the document and removes the link's `flaw`. The name `*` is ignored here, since
+    it only supplies missing values. Raises `UsageError` (code `unknown-link`) for a name without a
+    link.
     """
     known = {name for link in links for name in (link.name, link.title)}
     for name in bandwidths:
@@ -208,10 +223,13 @@ def supply_missing_values(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """Give every hop a bandwidth and a latency, from the options if missing.
+    """Return the hops with a bandwidth and a latency each, from the options where one is missing.
 
-    Supplied values are reported. Raises `InputError` for missing bandwidths, with the links that
-    lack one.
+    A missing bandwidth becomes that of the option `bandwidth` for `*`, else `UNLIMITED` if the
+    option `missing` is `unlimited`; a missing latency that of the option `latency`, 0 without it. A
+    value counts as missing only if no edge of the hop has one. Each kind is recorded as one note
+    with the number of hops. Raises `InputError` (code `no-bandwidth`) if a bandwidth is missing and
+    no option supplies it.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":
@@ -241,7 +259,10 @@ def supply_missing_values(
 def _report_latency(
     file: str, count: int, latency_s: float | None, findings: NetworkFindings
 ) -> None:
-    """Report the latency that links without one get."""
+    """Record the note `supplied-latency`: `count` links lack a latency, and which one they get.
+
+    `latency_s`: of the option, in seconds; None means that 0 ns is used, and a cure is added.
+    """
     if latency_s is None:
         supplied, cure = "0 ns is used", "give one with FILE?latency=500ns"
     else:
@@ -255,8 +276,11 @@ def _refuse_missing_bandwidths(
     graph: VertexGraph,
     hops: Sequence[Hop],
 ) -> None:
-    """Raise `InputError` with the links that lack a bandwidth, their numbers of edges and an
-    example.
+    """Raise `InputError` (code `no-bandwidth`) with the links of hops that have no bandwidth.
+
+    Links are listed by `device/link` with their number of edges and the first hop as an example:
+    the 6 most frequent ones, then the number of further ones. The reason of the first link with a
+    `flaw` follows. The cure gives options for the first 2.
     """
     # By link, not by edge: a network repeats its devices, and one option applies to all of them.
     counts: Counter[str] = Counter()

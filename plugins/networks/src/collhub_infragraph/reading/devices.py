@@ -56,7 +56,10 @@ class Step:
         count: int,
         endpoint: Value,
     ) -> range:
-        """Select one index, which may be negative."""
+        """Return the range of one index; a negative index counts from the end.
+
+        Raises `InputError` at `endpoint` if it is not within -count..count-1.
+        """
         # Before release 2.4, negative indices count from the end.
         number = index + count if index < 0 else index
         if not 0 <= number < count:
@@ -66,9 +69,11 @@ class Step:
 
 
 def parse_endpoint(endpoint: Value) -> list[Step]:
-    """Parse the names of an endpoint from left to right.
+    """Parse an endpoint such as `nic[0:2].port` to steps: names separated by points, with brackets.
 
-    Raises `InputError` for an invalid endpoint.
+    Blanks around names are dropped, and the content of the brackets is kept as text, empty without
+    brackets. Raises `InputError` at the endpoint for an empty text or name, nested or several
+    brackets, and characters between a bracket and the next point.
     """
     text = endpoint.text()
     steps: list[Step] = []
@@ -132,7 +137,13 @@ class Device:
         kind: str,
         inner: Device | None,
     ) -> None:
-        """Append a component, with the vertices and edges of its parts."""
+        """Append a component of `count` parts, with the vertices and edges of all its parts.
+
+        `inner`: the device of each part, whose vertices are copied with the prefix `name.number.`
+        and whose edges are copied for each part; None if a part is one vertex `name.number` of the
+        kind `kind`. The device is modified. A component of the same name is replaced; the caller
+        refuses this before.
+        """
         first = self.size
         self.components[name] = Component(first, count, inner)
         for number in range(count):
@@ -201,9 +212,12 @@ class DeviceList:
         name: str,
         endpoint: Value,
     ) -> Device:
-        """Get the device of a name; edges of nested devices precede its own edges.
+        """Return the device of a name, expanded on first use and then cached.
 
-        Raises `InputError` for an unknown name, and for devices that contain one another.
+        Its components are added in the order of the document, which appends the edges of nested
+        devices before its own. Raises `InputError` at `endpoint` for an unknown name, for devices
+        that contain one another, and for nesting of more than 17 levels; errors within the device
+        are at their own path.
         """
         if name in self._devices:
             return self._devices[name]
@@ -231,7 +245,13 @@ class DeviceList:
         device: Device,
         component: Value,
     ) -> None:
-        """Add a component of the document to a device, after checking its size."""
+        """Append a component of the document to a device, after checking its kind, name and size.
+
+        The kind `device` expands the device of the component's name; `custom` is replaced by its
+        `type`. Raises `InputError` for an unknown kind, a repeated name, a count outside of
+        1..`MAX_NODES`, and if the device would get more than `MAX_NODES` vertices or the component
+        more than `MAX_LINKS` edges.
+        """
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:
             problem = f"{kind[:40]!r} is not a known kind"
@@ -256,7 +276,11 @@ class DeviceList:
 
 
 def find_ends(edge: Value, device: Device, end: str) -> Int64Array:
-    """Find the vertices of one end of an edge within a device."""
+    """Return the vertices of one end (`ep1` or `ep2`) of an edge within a device.
+
+    The endpoint's `component` is a path of steps; the steps of its optional `device` precede it.
+    The leftmost index varies slowest. Raises `InputError` for a component that does not exist.
+    """
     endpoint = edge[end]
     steps = parse_endpoint(endpoint["component"])
     # The device may be given separately from the component in it.

@@ -89,7 +89,14 @@ class _Expansion:
         self._size = 0
 
     def build_graph(self) -> VertexGraph:
-        """Build all vertices, then all edges; edges within devices first, as in InfraGraph."""
+        """Build the vertices and edges of all instances; edges within instances come first.
+
+        Of edges between the same two vertices, one remains: at the place of the first one, with the
+        link of the last one. Links are numbered from those of the document to those of the devices
+        in order. Devices without instances are checked as well. Raises `InputError` with the path
+        if there are no instances, for repeated names, unknown devices, links and components, and
+        sizes above the limits.
+        """
         self._add_links("", self._root)
         for name, device in self._device_entries.items():
             self._add_links(name, device)
@@ -152,7 +159,11 @@ class _Expansion:
         return first_ends, second_ends, self._find_link(edge, device.name)
 
     def _add_instance(self, instance: Value) -> None:
-        """Add the instances of an entry. `InputError` for more than `MAX_NODES` vertices."""
+        """Add the instances of an entry: `count` copies of its device, after all previous vertices.
+
+        Raises `InputError` for a repeated name, an unknown device, a count outside of
+        1..`MAX_NODES`, and more than `MAX_NODES` vertices in total.
+        """
         name = instance["name"].text()
         if name in self._instances:
             instance.fail(f"two instances are named {name[:80]!r}", "give them different names")
@@ -164,7 +175,10 @@ class _Expansion:
             instance["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
 
     def _list_vertices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """List names and kinds of all vertices, instance by instance."""
+        """Return (names, kinds) of all vertices, instance by instance and copy by copy.
+
+        A name is `instance.number.component.number`, with more pairs for nested devices.
+        """
         names: list[str] = []
         kinds: list[str] = []
         for title, (device, count, _) in self._instances.items():
@@ -174,7 +188,11 @@ class _Expansion:
         return tuple(names), tuple(kinds)
 
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
-        """Generate the edges within instances."""
+        """Yield the edges within instances: every block of a device, repeated for all its copies.
+
+        Vertices are numbered in the whole graph. Raises `InputError` before the block with which
+        the total exceeds `MAX_LINKS` edges.
+        """
         total = 0
         for device, count, first in self._instances.values():
             starts = first + device.size * np.arange(count)
@@ -189,7 +207,12 @@ class _Expansion:
                 yield *pair, link
 
     def _generate_outer_blocks(self) -> Iterator[EdgeBlock]:
-        """Generate the edges between instances."""
+        """Yield the edges between instances, a block for every entry of the document's `edges`.
+
+        The entry's scheme joins its two endpoints (`join_endpoints`), and its link is one of the
+        document. Raises `InputError` for unknown instances, components, links and schemes, and for
+        more than `MAX_LINKS` edges of all entries together.
+        """
         total = 0
         for edge in self._root.items_of("edges"):
             endpoints = self._find_ends(edge["ep1"]), self._find_ends(edge["ep2"])
@@ -200,7 +223,11 @@ class _Expansion:
             yield first_ends, second_ends, self._find_link(edge, "")
 
     def _find_ends(self, endpoint: Value) -> Int64Array:
-        """Find the vertices of an endpoint, one chosen instance after another."""
+        """Return the vertices of an endpoint between instances, one chosen instance after another.
+
+        Of the text `instance`, only the name before the first point and its brackets count. Raises
+        `InputError` for an instance or component that does not exist.
+        """
         instance = endpoint["instance"]
         # InfraGraph uses only the text before the first point.
         step = parse_endpoint(instance)[0]

@@ -42,7 +42,16 @@ def build_topology(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> Topology:
-    """Build the topology of a graph. Raises `InputError` and `UsageError` as `read` does."""
+    """Build the topology of a graph: NPUs are numbered first, then the switches.
+
+    Order of the steps: bandwidths of options are applied, NPUs chosen, forwarding vertices removed
+    (unless `options.detail` is `full`), missing bandwidths and latencies supplied, and every hop
+    becomes two directed links. Groups, multicast, reduction and dimensions come from the hub's
+    annotations of the graph. `name`: of the file, also the name of the topology. Assumptions and
+    supplied values are recorded in `findings`. Raises `InputError` with the file if no vertex is an
+    NPU, a bandwidth is missing, the NPUs are not connected, or annotations are invalid;
+    `UsageError` for options that name unknown links.
+    """
     bandwidths = parse_bandwidths(options.bandwidth)
     graph = replace(graph, links=apply_bandwidths(name, graph.links, bandwidths, findings))
     npus = _find_npus(name, graph, options, findings)
@@ -77,8 +86,12 @@ def _find_npus(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[int]:
-    """Find the vertices that are NPUs, sorted by rank if all are annotated, else in
-    document order.
+    """Return the vertices that are NPUs, in the order of their ranks.
+
+    NPUs are the vertices whose kind is listed in `options.npu_types` (separated by commas). If
+    their annotations `rank` are exactly 0..count-1, each once, they are sorted by rank; otherwise
+    they are in the order of the document, with the warning `ranks` if any of them has a rank that
+    is not empty. Raises `InputError` (code `no-npu`) if there is none.
     """
     npu_kinds = {kind.strip() for kind in options.npu_types.split(",")}
     npus = [vertex for vertex, kind in enumerate(graph.kinds) if kind in npu_kinds]
@@ -111,7 +124,13 @@ def _find_hops_and_switches(
     npus: Sequence[int],
     options: InfragraphReadOptions,
 ) -> tuple[list[Hop], list[int]]:
-    """Find the hops between NPUs and switches, and the switches: all remaining vertices."""
+    """Return (hops that remain, switches: the vertices that are neither NPU nor removed).
+
+    With `options.detail` equal to `full` nothing is removed. In a document of the hub, only
+    vertices of the kind `port` may be removed, and parallel cables remain. In other documents every
+    vertex that only forwards may be removed, unless its two neighbours are already joined by a hop
+    (`Contraction`). Switches are in ascending order.
+    """
     hops = build_hops(graph)
     is_npu = [False] * len(graph.names)
     for vertex in npus:
@@ -130,7 +149,12 @@ def _find_hops_and_switches(
 
 
 def build_hops(graph: VertexGraph) -> list[Hop]:
-    """Convert every edge to a hop."""
+    """Return a hop for every edge of the graph, in the order of the edges.
+
+    A hop has the one link of its edge, and the bandwidth and latency of this link; the tuple of a
+    value that the link lacks is empty. Its positions are those of the hub's annotation, None
+    without one.
+    """
     positions = _find_positions(graph)
     hops = []
     rows = zip(
@@ -184,7 +208,13 @@ def _build_links(
     number: Mapping[int, int],
     planes: Sequence[int],
 ) -> Links:
-    """Build two directed links for every hop, or those of its annotation, in annotated order."""
+    """Build the directed links of all hops: two for each, or those that its annotation lists.
+
+    Links are sorted by their annotated rows. A hop without annotation gets the rows n and n+1 if n
+    links were built before it, so that its two directions are adjacent, forward first. A direction
+    whose row is None in the annotation has no link. `number`: node of every vertex; `planes`: plane
+    of every hop. Missing bandwidths and latencies become 0.
+    """
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
         first, second = number[hop.first_vertex], number[hop.second_vertex]
@@ -212,10 +242,12 @@ def _find_planes(
     hops: Sequence[Hop],
     options: InfragraphReadOptions,
 ) -> list[int]:
-    """Find the plane of every hop.
+    """Return the plane of every hop, in the order of the hops.
 
-    With the option `planes`: the first listed link on the hop, the last plane for hops without one.
-    Otherwise the plane of the middle link.
+    With the option `planes`, a list of names separated by commas: the position of the first listed
+    name that is a link on the hop (as `link` or `device/link`), and one plane after all of them for
+    hops without a listed link. Planes are then renumbered from 0 without gaps. `UsageError` for a
+    name of no link. Without the option: the plane of the hop's middle link, 0 if it states none.
     """
     if options.planes is None:
         # On a path over ports the middle link is the cable, whose link has the plane.
@@ -271,7 +303,11 @@ def _add_dimensions(
     graph: VertexGraph,
     topology: Topology,
 ) -> Topology:
-    """Add the dimensions that the hub annotates. `InputError` if they do not match the network."""
+    """Return the topology with the dimensions that the hub annotates, unchanged without annotation.
+
+    Raises `InputError` if the annotation cannot be parsed, or if the regular network of these
+    dimensions has other numbers of NPUs and nodes or other links than `topology`.
+    """
     text = graph.annotations.of_graph.get(DIMENSIONS)
     if text is None:
         return topology
@@ -293,7 +329,10 @@ def _parse_dimension(
     bandwidth: str,
     latency: str,
 ) -> Dimension:
-    """Parse a dimension. Raises `ValueError`."""
+    """Build a dimension from the texts of kind, size, bytes per second and seconds.
+
+    Raises `ValueError` for an unknown kind, texts that are no numbers, and sizes below 1.
+    """
     number = int(size)
     # Sizes below 1 are invalid.
     if number < 1:
@@ -312,7 +351,12 @@ def _check_connected(
     hops: Sequence[Hop],
     npus: Sequence[int],
 ) -> None:
-    """Raise `InputError` if the NPUs are not connected; documents of the hub are not checked."""
+    """Raise `InputError` (code `unconnected-npus`) unless all NPUs are in one connected part.
+
+    Hops count in both directions. The message names the first NPU of at most 4 parts with the
+    number of the other NPUs in it, and the number of further parts. Documents of the hub are not
+    checked.
+    """
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:
         return

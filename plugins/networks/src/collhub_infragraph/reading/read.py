@@ -28,8 +28,11 @@ from hub_core.plugin_api import Source
 
 
 def parse_annotations(value: Value | None) -> Annotations:
-    """Parse the part `annotations` of a document, as InfraGraph's service gives it by
-    `get_graph`.
+    """Parse the part `annotations` of a document, in the form of InfraGraph's `get_graph`.
+
+    Attributes are texts by name: of vertices and links by name, of edges by their endpoints in the
+    written order, and of the graph. Of repeated entries, the last one counts. None gives empty
+    annotations. Raises `InputError` for entries of a wrong form.
     """
     if value is None:
         return Annotations()
@@ -63,10 +66,14 @@ def _generate_pairs(
 
 
 def parse_node_link_graph(root: Value) -> VertexGraph:
-    """Parse a node-link document. Raises `InputError` with the path of the error.
+    """Parse a node-link document of networkx to a graph; nodes and edges keep their order.
 
-    Every edge has its own bandwidth and latency: edges with equal texts share one link. The last
-    one of repeated edges counts.
+    Edges are those of the list `edges`, else `links`. Every edge has its own bandwidth and latency,
+    and edges of equal names and values share one link. Edges from a node to itself are dropped. Of edges
+    between the same two nodes in either direction, the last one's link counts, at the place of the
+    first one; the pair is stored in ascending order. Only the attribute `rank` of nodes becomes an
+    annotation. Raises `InputError` with the path for directed graphs, repeated and unknown nodes,
+    and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
     """
     directed = root.get("directed")
     if directed is not None and directed.raw is not False:
@@ -138,7 +145,12 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
 
 
 def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
-    """Parse the vertices and edges of a document in any of the three forms."""
+    """Parse the vertices and edges of a document in any of the three forms.
+
+    A document with the key `nodes` is a node-link graph. Otherwise it is an infrastructure,
+    directly or below the key `infrastructure`, with `annotations` beside it. Raises `InputError`
+    for the grammar before InfraGraph 2.0 and for invalid content.
+    """
     _refuse_old_grammar(root)
     if root.get("nodes") is not None:
         return parse_node_link_graph(root)

@@ -52,7 +52,12 @@ class Strand:
 
 
 def build_strands(topology: Topology) -> list[Strand]:
-    """Build the strands of all links, in the order of their first links."""
+    """Return the undirected edges that represent all links, in the order of their first links.
+
+    Two links become one strand if each is the reverse of the other with equal bandwidth, latency
+    and plane (`find_reverse_links`). A link without such a partner becomes a strand of its own,
+    with `reverse_row` None. `is_parallel` is set if several strands join the same two nodes.
+    """
     # An undirected edge represents two links only if they are equal.
     reverse_links = find_reverse_links(topology).tolist()
     planes = topology.plane.tolist()
@@ -122,7 +127,12 @@ class _DocumentBuilder:
         self._edge_annotations: list[JsonObject] = []
 
     def build(self) -> InfragraphDocument:
-        """Build the document; edges first, since they determine ports and links."""
+        """Build the document from the strands; it modifies the builder, so it is called once.
+
+        Edges are added first, since they determine ports and links. The devices `npu` and `switch`
+        are left out if there are no such nodes. Characters of the name that the schema does not
+        allow become `-`.
+        """
         for strand in self._strands:
             self._add_strand(strand)
         npus = self._topology.num_npus
@@ -141,7 +151,12 @@ class _DocumentBuilder:
         return InfragraphDocument(infrastructure, self._build_annotations())
 
     def _add_strand(self, strand: Strand) -> None:
-        """Add the edge of a strand, its link and its annotation."""
+        """Append the edge of a strand and its annotation, and its link if no equal one exists.
+
+        Strands of equal bandwidth, latency and plane share a link; links are named `link-0`,
+        `link-1` and so on in the order of first use. The annotation of the edge contains the rows
+        of its links.
+        """
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")
         first, second = (
@@ -164,7 +179,12 @@ class _DocumentBuilder:
         node: int,
         strand: Strand,
     ) -> tuple[str, int, str, int]:
-        """Assign the end of a strand: instance, number, component and index."""
+        """Return (instance, number, component, index) of a strand's vertex at a node.
+
+        It is the node's core (`xpu` or `asic`, index 0), or its next unused port if the strand is
+        parallel to others: two edges between the same vertices would count as one. The port is
+        counted as used.
+        """
         instance, number = self._find_instance(node)
         if not strand.is_parallel:
             return instance, number, "xpu" if instance == "npu" else "asic", 0
@@ -184,7 +204,12 @@ class _DocumentBuilder:
         kind: str,
         nodes: Sequence[int],
     ) -> JsonObject:
-        """Build a device with the number of ports of the node that needs most."""
+        """Build a device: its core, and as many ports as the node that uses most of them.
+
+        `kind`: `xpu` or `switch`, also the choice of the core, which is named `xpu` or `asic`. With
+        ports, one edge of the link `ic` joins the core to all of them. Without ports, links and
+        edges are empty.
+        """
         core = "xpu" if kind == "xpu" else "asic"
         components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
         # InfraGraph's classes require both lists, even if empty.
@@ -200,9 +225,11 @@ class _DocumentBuilder:
         return {"name": name, "components": components, "links": links, "edges": edges}
 
     def _build_annotations(self) -> JsonObject:
-        """Build the annotations: link order, directions, names and groups.
+        """Build the annotations, which contain what the infrastructure cannot express.
 
-        The infrastructure does not contain these.
+        Nodes: names, if the topology has any. Edges: the rows of their links. Links: values that
+        rounding would change, and planes. Graph: the mark of the hub's documents, and the
+        dimensions, groups, multicasting and reducing switches of the topology if it has any.
         """
         nodes: list[JsonObject] = []
         for node, name in enumerate(self._topology.node_names):
@@ -259,8 +286,10 @@ def _build_exact_values(
     latency_s: float,
     plane: int,
 ) -> list[dict[str, str]]:
-    """Build the annotations of a link: values that rounding to GB/s and ns would change, and the
-    plane.
+    """Return the annotations of a link: its exact bandwidth and latency, and its plane.
+
+    Bandwidth and latency are included only if they have more than 15 decimal digits, which rounding
+    to GB/s and ns may change; the plane only if it is not 0. So the list may be empty.
     """
     values = {}
     # Up to this number of digits, a double survives the conversion to decimal text in any unit.

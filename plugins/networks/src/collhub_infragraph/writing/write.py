@@ -62,7 +62,11 @@ def _add_annotations(document: InfragraphDocument) -> JsonObject:
 
 
 def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
-    """Find the properties that change when a document is read back, or why it is refused."""
+    """Read a document back; return the names of the topology's properties that differ.
+
+    The names are those of `Topology.differences`; empty if nothing differs. If the reader refuses
+    the document with `InputError`, the only entry is `readable: ` and the reason.
+    """
     # The reader itself is used: a separate list of losses could be wrong.
     root = Value(topology.name, document, code=CODE)
     try:
@@ -94,8 +98,11 @@ def _format_lines(
     value: object,
     indent: str,
 ) -> str:
-    """Format objects and lists of objects over several lines, and the remaining values in
-    one line.
+    """Format a value as JSON, with every member of objects that contain lists of objects on a line.
+
+    A list of objects has one line per entry; all other values, including objects without such
+    lists, are in one line. `indent`: of the value's closing bracket; each level indents by one
+    blank more.
     """
     inner = indent + " "
     if isinstance(value, dict) and any(_has_object_lists(part) for part in value.values()):

@@ -54,7 +54,10 @@ class NetworkVerdict:
         )
 
     def print_text(self, context: CommandContext) -> None:
-        """Print the verdict and the bounds as text, the findings on standard error."""
+        """Print one line with the verdict, then the table of bounds if there are any.
+
+        The findings are reported on standard error.
+        """
         network = self.network
         outcome = "not all NPUs reach one another"
         if self.is_usable:
@@ -66,7 +69,10 @@ class NetworkVerdict:
         context.report(self.findings)
 
     def _print_bounds(self, context: CommandContext) -> None:
-        """Print the table of bounds."""
+        """Print the table of bounds: rounded time, exact time and method per collective.
+
+        The exact time is in ns with three decimal places, from the bound in ps.
+        """
         rows = []
         for kind, bound in self.bounds.items():
             exact = f"{bound.time_ps // 1000}.{bound.time_ps % 1000:03} ns"
@@ -76,9 +82,10 @@ class NetworkVerdict:
 
 
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
-    """Run all installed checks of networks.
+    """Run the checks of networks of all installed plugins; return all findings and bounds.
 
-    With a size, also compute bounds for usable networks.
+    `size`: bytes of the collectives. Bounds are computed only with a size and if no check found an
+    error; otherwise they are empty. Shows progress.
     """
     with context.progress("checking"):
         # Checks of all installed plugins.
@@ -96,7 +103,11 @@ def check_network(context: CommandContext, network: Topology, size: int | None) 
 def _compute_bounds(
     context: CommandContext, network: Topology, size: int
 ) -> dict[str, ProvenBound]:
-    """Compute the best lower bound of every collective that has one; the root is NPU 0."""
+    """Compute the best lower bound of every collective that has one, by name of the collective.
+
+    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes. Custom
+    collectives, and those without a bound, are left out. The search for bounds is thorough.
+    """
     npus = network.num_npus
     bounds = {}
     for kind in CollectiveKind:

@@ -91,7 +91,13 @@ _MAX_LISTED = 10
 
 
 def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
-    """Print fields, the classes of links, and the groups if there are any."""
+    """Print the facts of a network as text: fields, a table of link classes, and one of groups.
+
+    Fields: name, numbers of NPUs, switches and links, diameter (`not known` if it was not
+    computed); switches that multicast and reduce, with their measured rate; links and bandwidth per
+    kind of node; and every dimension with its cut. Tables list at most 10 rows and count the
+    others; empty ones are left out.
+    """
     npus = _format_count(network.num_npus, "NPU", "NPUs")
     switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")
     diameter = "not known"
@@ -127,7 +133,7 @@ def print_links(context: CommandContext, network: Topology) -> None:
 
 
 def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
-    """Format a link as a row of the table."""
+    """Format a link as a row: `source -> destination` by name, bandwidth, latency."""
     source = network.node_name(link.source)
     destination = network.node_name(link.destination)
     return (
@@ -138,8 +144,10 @@ def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
 
 
 def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
-    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut between its
-    halves.
+    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut between its halves.
+
+    The cut is given per direction, once if both directions have equal links and bandwidth as
+    printed. None: without the cut.
     """
     rate = format_bandwidth(dimension.bandwidth_bytes_per_s)
     latency = _format_latency(dimension.latency_s)
@@ -191,7 +199,10 @@ def _format_range(minimum: str, maximum: str) -> str:
 
 
 def _print_classes(context: CommandContext, facts: Facts) -> None:
-    """Print the table of the classes of links."""
+    """Print the table of the first 10 classes of links, and the number of the others.
+
+    Prints nothing if the network has no links.
+    """
     rows = [_format_class(link_class) for link_class in facts.classes[:_MAX_LISTED]]
     numbers = ("count", "bandwidth", "latency")
     if rows:

@@ -27,7 +27,12 @@ class SimulatedLoads:
 
 
 def read_loads(path: str) -> SimulatedLoads:
-    """Read the loads of a simulation of one size. Raises `InputError` for any other content."""
+    """Read the loads of links and the time from the output of `collhub simulate --json`.
+
+    Raises `InputError` (code `loads`) for a file that cannot be read or is larger than 256 MiB,
+    another schema, results of several sizes, missing or empty loads, and values that are no
+    integers from 0 to below 2^62. A missing time gives None.
+    """
     report = _read_report(path)
     if report.get("schema") != SCHEMA:
         raise _build_error(path, "this is not the output of 'collhub simulate --json'")
