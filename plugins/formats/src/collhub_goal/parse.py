@@ -43,10 +43,12 @@ _WILDCARD = (
 
 
 def parse_goal(content: bytes, file: str) -> GoalSchedule:
-    """Parse a file into a schedule.
+    """Parse a file into a schedule: the head `num_ranks N`, then a block per rank.
 
-    Raises `InputError` with the line of the first error: invalid text, ranks that are missing, not
-    in ascending order or more than declared, and files above `MAX_BYTES`.
+    Comments are removed, and Windows line ends converted, without a change of line numbers. Raises
+    `InputError` with the line of the first error: invalid text, ranks that are not listed as 0..N-1
+    in ascending order, and files that end before the last rank; and without a line (code
+    `too-large`) for files above `MAX_BYTES` (4 GiB).
     """
     if len(content) > MAX_BYTES:
         raise InputError(

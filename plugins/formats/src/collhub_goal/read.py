@@ -81,8 +81,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
     """Build the timing-only algorithm of a schedule: one step per operation, buffers unknown.
 
-    Its full buffer has as many bytes as the rank with the most traffic sends or receives. `file`:
-    name for error messages. Raises `InputError` for cyclic dependencies or sizes out of range.
+    A message has its bytes as units and its tag as channel; a calc has its time as duration in ns
+    and 0 units. The lane is the cpu. The collective is custom, and its buffers have as many bytes
+    as the rank with the most traffic sends or receives. `file`: name for error messages. Raises
+    `InputError` for cyclic dependencies, chains of more than 1000 `irequires`, and sizes out of
+    range.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)

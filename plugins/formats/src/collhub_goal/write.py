@@ -127,11 +127,12 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
-    """Build the schedule of an algorithm for `size` bytes.
+    """Build the schedule of an algorithm for a collective of `size` bytes.
 
-    A reducing receive becomes a recv followed by a calc, on which its successors depend. Raises
-    `InputError` if sends and receives do not match, and `UsageError` for a size that GOAL cannot
-    represent.
+    A step becomes one operation: a send, a recv, or for local work a calc with its time in ns. A
+    reducing receive becomes a recv followed by a calc, on which its successors depend. Tags are
+    unique per message where channels are not; cpu and nic follow the options. Raises `InputError`
+    if sends and receives do not match, and `UsageError` if a message would exceed `MAX_BYTES`.
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.
@@ -170,11 +171,12 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 
 
 def build_job_schedule(workload: Workload) -> GoalSchedule:
-    """Convert every node of a flat job to one operation; data and control dependencies become
-    equal.
+    """Convert every node of a flat job to one operation; all dependencies become `requires`.
 
-    A message gets a tag per pair of tag and bytes. Computations on the device use cpu 0, those on
-    the host cpu 1. Raises as `write_job`.
+    Sends and receives keep bytes and peer; equal pairs of tag and bytes get an equal tag. All other
+    nodes become a calc of their duration, 0 for those without one (such as markers). Computations
+    on the device use cpu 0, those on the host cpu 1. Raises `UsageError` for the first collective,
+    and for computations, loads and stores without a duration.
     """
     nodes = workload.nodes
     # Refuse the first collective, or the first work without a duration (-1).
@@ -276,8 +278,10 @@ class _OperationRows:
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
     """Yield losses of properties of steps that their lines represent differently or not at all.
 
-    These are channels replaced by unique tags, control dependencies, lanes and channels that differ
-    from the cpus and nics, and durations that are computed because the step has none.
+    In this order, each only if it occurs, with the number of steps: channels replaced by unique
+    tags; control dependencies, which become data dependencies; lanes that the option `cpu` does not
+    write or that are renumbered; channels that differ from the nics if the option `nic` is
+    `channel`; local work without a duration, whose time is computed.
     """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:

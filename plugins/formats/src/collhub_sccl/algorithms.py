@@ -101,8 +101,10 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 
 
 def samples() -> Sequence[Source]:
-    """Return two correct files: a ring all-gather of three ranks, a reduce-scatter of two with
-    times.
+    """Return two correct files for the conformance kit.
+
+    `ring.json` is an all-gather of three ranks over a ring in the dialect of msccl-tools;
+    `swap.json` a reduce-scatter of two ranks in TACCL's dialect, with times and reductions.
     """
     ring = [[[(rank - step) % 3, rank, (rank + 1) % 3] for rank in range(3)] for step in range(2)]
     gather = [{"pre": [rank], "post": [0, 1, 2], "addr": rank} for rank in range(3)]
@@ -119,8 +121,10 @@ def samples() -> Sequence[Source]:
 
 
 def profiles() -> Sequence[Source]:
-    """Return two profiles: four equal GPUs, and three GPUs in a line with two links between the
-    first two.
+    """Return two profiles for the conformance kit, as JSON files.
+
+    `alike.json`: four equal GPUs. `line.json`: three GPUs in a line 0-1-2 as matrices, with two
+    links per direction between GPUs 0 and 1, and one between 1 and 2.
     """
     alike = {
         "name": "alike",
@@ -182,10 +186,11 @@ class _StepReader:
         self._kind, self._root, self._parts = self._recognize_collective()
 
     def build_algorithm(self) -> Algorithm:
-        """Build the algorithm that performs the sends; each becomes a message of one chunk.
+        """Build the algorithm that performs the sends; each becomes a message of one unit.
 
-        Raises `InputError` for an address that the collective does not have, and as
-        `_build_transfers`.
+        Units per address are the parts that the recognized collective has. Name, dialect, rounds
+        and divisions of the document become the extension `EXTENSION`. Raises `InputError` for a
+        send of an address that the collective does not have, and as `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -249,10 +254,13 @@ class _StepReader:
         )
 
     def _build_transfers(self) -> Transfers:
-        """Build one transfer per send; its start is the position of its (step, time) in ascending
-        order.
+        """Return one transfer per send, in the order of the file; each moves one chunk.
 
-        Raises `InputError` if a rank sends an address and reduces into it at the same time.
+        Its start is the position of its (step, time) among the distinct ones in ascending order,
+        its end one more; there is one link per ordered pair of ranks. A transfer reduces as the
+        file states for each send, else if the collective reduces. Raises `InputError` if a rank
+        sends an address and reduces into it at the same start, since simultaneous sends read the
+        data from before.
         """
         document = self._document
         sends = document.sends
@@ -377,8 +385,9 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
-    """Map every rank, as text, to the sorted addresses in its INPUT, or in its OUTPUT if
-    `is_output`.
+    """Map every rank, as text, to the ascending addresses of its INPUT, or OUTPUT if `is_output`.
+
+    Addresses are those of the divided collective, each once. A rank without data has an empty list.
     """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}

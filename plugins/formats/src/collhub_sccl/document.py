@@ -174,11 +174,12 @@ class ScclValue:
 
 
 def parse(content: bytes, file: str) -> StepDocument:
-    """Parse a file. Raises `InputError` with the JSON path of the first defect.
+    """Parse a file to a document. Raises `InputError` with the JSON path of the first defect.
 
-    The dialect is TACCL's if the tag is its own and sends have more than three fields or the
-    topology lists links; otherwise times and reductions of sends are ignored. A document with a
-    pipeline is refused.
+    The dialect is TACCL's if the tag is `sccl_type` and some send has more than three fields or the
+    topology has the member `node_links`; otherwise times and reductions of sends are ignored. Equal
+    chunks are counted. Raises for content that is no JSON object with a tag, fewer than 2 ranks,
+    ranks out of range, and a pipeline.
     """
     try:
         document = ScclValue(json.loads(content), "$", file)
@@ -329,10 +330,12 @@ class _AddressTracing:
             self._address[first : first + len(addresses)] = addresses
 
     def execute_step(self, row: int) -> None:
-        """Execute a step after its predecessors: update the address and the step of the written
-        units.
+        """Execute a step after its predecessors: update address and step of the written units.
 
-        A receive also appends its sends, one per unit.
+        A send stores the addresses it reads, and the latest step of its data. A receive appends one
+        send per unit to `sends`, in this step; its units are available one step later, but for a
+        reducing receive not before the local operand. A copy keeps address and step. A local sum
+        takes no step: its units are available when both operands are. Other kinds do nothing.
         """
         kind = StepKind(int(self._steps.kind[row]))
         read, written = self._get_memory_range(row, "src"), self._get_memory_range(row, "dst")
@@ -375,7 +378,12 @@ class _AddressTracing:
 
 
 def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
-    """Return the address of every unit of a rank's INPUT, int64 in the order of units."""
+    """Return the address of every unit of a rank's INPUT, int64 in the order of units.
+
+    With p units per address: unit u of an all-gather or gather has the address rank * p + u. The
+    unit i for the target t of an all-to-all has the address (t * ranks + rank) * p + i. For other
+    kinds the address is the number of the unit.
+    """
     kind, ranks = collective.kind, collective.num_ranks
     parts = collective.units_per_rank
     units = np.arange(int(collective.input_units()[rank]))

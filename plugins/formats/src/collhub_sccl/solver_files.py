@@ -246,10 +246,13 @@ def _iterate_remote(
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a profile; times of a chunk are in units of 10^-k seconds, k >= 6.
+    """Build the JSON object of a profile: times of a chunk in units of 10^-k seconds, k at least 6.
 
-    k is the smallest for which the shortest time has 100 units, because the solver truncates times.
-    Equal pairs are one time, other nodes are matrices with destinations as rows.
+    k is the smallest for which the shortest time is at least `_MIN_UNITS` (100) units, because the
+    solver truncates times. `alpha` is the largest latency between GPUs of a node. A node of several
+    GPUs whose pairs have one equal link each is written as one time; otherwise as matrices of
+    links, betas (time per chunk) and invbws (alpha + beta), whose rows are destinations. Values for
+    other nodes are added if there are several.
     """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0
@@ -303,10 +306,11 @@ def _round_number(value: float) -> float:
 
 
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a sketch: all pairs of a switched node share its ports.
+    """Build the JSON object of a sketch for the solver.
 
-    `hyperedges`: strategy of the solver for switches; `chunks`: its parameter `input_chunkup`. With
-    several nodes, the connections between nodes and the symmetry of nodes are included.
+    In a switched node all GPUs share one switch with the strategy `hyperedges`; otherwise the
+    strategy is `none`. `chunks`: parameter `input_chunkup`. With several nodes, every GPU's
+    receivers in other nodes are included, and nodes are declared symmetric.
     """
     gpus = machine.gpus_per_node
     all_gpus: list[JsonValue] = list(range(gpus))

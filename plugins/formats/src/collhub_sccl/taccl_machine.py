@@ -67,8 +67,11 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Raises `UsageError` with the reason if TACCL's model cannot express it: several planes, more
-    than 1024 NPUs, nodes that differ from the first one, or irregular connections between nodes.
+    Values within a node are those of node 0. A node is switched if all its pairs are joined by
+    switches at one bandwidth. Raises `UsageError` with the reason if TACCL's model cannot express
+    the network: several planes, more than 1024 NPUs, a number that `nodes` does not divide, nodes
+    that differ from the first one in links, bandwidth or latency (beyond a relative tolerance), or
+    irregular connections between nodes.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:
@@ -112,11 +115,13 @@ class _Pairs:
 
     @classmethod
     def from_topology(cls, topology: Topology) -> _Pairs:
-        """Describe every pair of NPUs whose shortest route passes no other NPU, as matrices.
+        """Describe every pair of NPUs whose route passes no other NPU, as matrices.
 
-        An entry has the bandwidth of the slowest link, the total latency, and the number of
-        parallel links (1 through switches); pairs without such a route have 0. Raises `UsageError`
-        for parallel links with different bandwidths.
+        The route is that of `Topology.routes`. An entry, by source and destination, has the
+        bandwidth of the route's slowest link in bytes/s, its total latency in s, and the number of
+        parallel direct links (1 through switches); `is_switched` is True for routes over switches.
+        Other pairs, and the diagonal, have 0. Raises `UsageError` for parallel links with different
+        bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)
@@ -174,11 +179,12 @@ def _count_parallel_links(topology: Topology) -> Int64Array:
 
 
 def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
-    """Describe the connections between nodes.
+    """Describe the connections between nodes: receivers, bandwidth, latency and network cards.
 
-    Raises `UsageError` unless they are equal for any two nodes.
-
-    They must also have one bandwidth and one latency, and every joined GPU equally many receivers.
+    A connection is a pair of NPUs in different nodes with a direct route. Raises `UsageError`
+    unless every ordered pair of nodes has the same connections (at least one), all connections have
+    one bandwidth and one latency, and every joined GPU has equally many receivers; and as
+    `_count_cards`. `gpus`: per node.
     """
     npus = topology.num_npus
     node = np.arange(npus) // gpus

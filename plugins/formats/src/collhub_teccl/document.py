@@ -94,10 +94,13 @@ class _Parser:
         self._switches: set[int] = set()
 
     def parse_document(self, content: bytes) -> ScheduleDocument:
-        """Parse the complete document. Raises `InputError` with the JSON path of the first defect.
+        """Parse the complete document; raises `InputError` with the JSON path of the first defect.
 
-        The paths of demands are required. The list of flows and the solver's claims are optional;
-        claims that are no numbers are ignored.
+        The paths of demands are required, of the first key in `_PATHS` that is present, and must
+        not be empty. They have volumes if any demand is given as a list of paths. The list of flows
+        is optional, and compared only for paths with volumes: hops with less volume there than in
+        the paths are counted as lost. Claims are optional, and ignored if they are no numbers; the
+        largest time of `6-Demand_Met` becomes the claim `demand_met_s`.
         """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]
@@ -255,7 +258,8 @@ class _Parser:
     def _parse_volume(self, text: str | None, json_path: str) -> float:
         """Parse a volume in chunks; None means 1.
 
-        Raises `InputError` unless it is above 0 and at most 1.
+        Raises `InputError` for a text that is no number, and unless it is above 0 and at most 1
+        plus `TOLERANCE`.
         """
         if text is None:
             return 1.0
@@ -270,9 +274,10 @@ class _Parser:
         return volume
 
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
-        """Build the columns of all added demands and paths.
+        """Return the columns of all added demands, paths and hops, in the order of their addition.
 
-        `names`: keys of the demands in the file.
+        `names`: keys of the demands in the file. At least one demand with a path must have been
+        added.
         """
         path, source, destination, epoch = np.asarray(self._hops, np.int64).T
         demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)
@@ -320,7 +325,10 @@ def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
 
 
 def _iterate_numbers(value: object) -> Iterator[float]:
-    """Yield all numbers in nested dictionaries."""
+    """Yield all numbers in nested dictionaries as floats, in order; a single number yields itself.
+
+    Booleans, texts and lists are skipped.
+    """
     if isinstance(value, dict):
         for member in value.values():
             yield from _iterate_numbers(member)

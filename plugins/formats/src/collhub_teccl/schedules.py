@@ -141,10 +141,11 @@ def simulate_epochs(algorithm: Algorithm) -> float | None:
 
 
 def samples() -> Sequence[Source]:
-    """Return two correct files: an all-gather in a line, and an all-to-all with two paths per
-    demand.
+    """Return two correct files of three GPUs each, for the conformance kit.
 
-    Both have three GPUs.
+    `line.json` is an all-gather in a line 0-1-2, whose chunks between the ends pass GPU 1 via the
+    switch 3. `triangle.json` is an all-to-all in which half of each demand takes the direct path,
+    and half the path over the third GPU in the next two epochs.
     """
     pairs = [(0, 1), (1, 0), (1, 2), (2, 1)]
     line = {_format_key(at, 0, origin): [f"{origin}->{at} in epoch 0"] for origin, at in pairs}
@@ -279,9 +280,12 @@ class _ScheduleConversion:
         return Transfers(chunk, source, destination, link, epoch, epoch + 1, no_sum, no_window)
 
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Build the result of `build_chunks` for schedules without volumes.
+        """Return (collective, chunks, chunk of every path) for schedules without volumes.
 
-        Raises `InputError` for chunk numbers beyond the number of demands, and as `_check_demands`.
+        A source has as many chunks as the largest chunk number plus 1, each of one unit. Chunk c of
+        the rank r is number r * chunks per source + c. Raises `InputError` if a source would have
+        more chunks than there are demands, and unless every chunk is demanded by every rank but its
+        origin, as `_check_demands`.
         """
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1
@@ -300,11 +304,13 @@ class _ScheduleConversion:
         return collective, chunks, chunk[paths.demand]
 
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Build the result of `build_chunks` for schedules with volumes.
+        """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
-        Every pair of ranks has a share; a demand is one chunk of a share, divided among its paths.
-        Chunks of a pair are numbered in the order of the file's numbers. Raises as
-        `_check_demands`.
+        The demands of a pair of ranks are numbered by ascending chunk number of the file; gaps do
+        not count. A demand is divided into units, of which every path with at least one becomes a
+        chunk; a path without units has chunk -1. The data that a rank keeps for itself is one more
+        chunk per rank, after all others. Raises `InputError` as `_check_demands`, for example if
+        the pairs have different numbers of demands.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)

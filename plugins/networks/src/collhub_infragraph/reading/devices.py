@@ -141,8 +141,7 @@ class Device:
 
         `inner`: the device of each part, whose vertices are copied with the prefix `name.number.`
         and whose edges are copied for each part; None if a part is one vertex `name.number` of the
-        kind `kind`. The device is modified. A component of the same name is replaced; the caller
-        refuses this before.
+        kind `kind`. The device is modified. The name must be new, which the caller checks.
         """
         first = self.size
         self.components[name] = Component(first, count, inner)

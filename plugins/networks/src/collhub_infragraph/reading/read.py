@@ -69,11 +69,11 @@ def parse_node_link_graph(root: Value) -> VertexGraph:
     """Parse a node-link document of networkx to a graph; nodes and edges keep their order.
 
     Edges are those of the list `edges`, else `links`. Every edge has its own bandwidth and latency,
-    and edges of equal names and values share one link. Edges from a node to itself are dropped. Of edges
-    between the same two nodes in either direction, the last one's link counts, at the place of the
-    first one; the pair is stored in ascending order. Only the attribute `rank` of nodes becomes an
-    annotation. Raises `InputError` with the path for directed graphs, repeated and unknown nodes,
-    and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
+    and edges of equal names and values share one link. Edges from a node to itself are dropped. Of
+    edges between the same two nodes in either direction, the last one's link counts, at the place
+    of the first one; the pair is stored in ascending order. Only the attribute `rank` of nodes
+    becomes an annotation. Raises `InputError` with the path for directed graphs, repeated and
+    unknown nodes, and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
     """
     directed = root.get("directed")
     if directed is not None and directed.raw is not False:
