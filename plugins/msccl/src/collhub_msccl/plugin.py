@@ -42,11 +42,7 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Return the offers of the two readers: of MSCCL-IR XML, then of MSCCLang programs.
-
-    The readers are named by "module:function" and not imported here. Only the reader of programs
-    executes its source.
-    """
+    """Return the offers of the readers of MSCCL-IR XML and of MSCCLang programs."""
     xml_reader = FormatReader(
         _XML,
         "collhub_msccl.reading.read_xml:read",

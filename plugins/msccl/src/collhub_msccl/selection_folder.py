@@ -221,8 +221,10 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     """Write one algorithm for the sizes of a window from `first` (bytes) on, and check it.
 
-    Raises `HubError` if it cannot be written, if the runtime does not use it for every required
-    mode, or if no measured float32 size is a multiple of its chunks.
+    Returns the content and the largest size in bytes at which all calls use it, None without a
+    limit. Raises `HubError` if it cannot be written, if the runtime does not use it for every
+    required mode (that of the task, else all of the collective), or if no measured size of the
+    window, rounded down to equal parts of ranks, is a multiple of its chunks in float32 elements.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
     protocol = task.selected.protocol(name, task.size_of_steps)
@@ -333,6 +335,8 @@ def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedC
     elements.
 
     Checks the file for its runtime and verifies its steps. Raises `InputError` if either fails.
+    `max_bytes` is None for a file without a limit, as for one with a limit of 2^62 or more. `by`
+    names `file`, the program and its ranks.
     """
     # Imported lazily: a check of the header reads no steps.
     from collhub_msccl.options import ReadOptions

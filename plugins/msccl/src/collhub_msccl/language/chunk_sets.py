@@ -64,7 +64,11 @@ class ChunkSets:
 
 
 def broadcast(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from `root` to all nodes."""
+    """Build the sets of a broadcast: one chunk from `root` to all nodes.
+
+    Only `root` has chunk 0 before; all nodes, `root` included, must have it after. The runtime name
+    is `custom`.
+    """
     return _build(
         f"Broadcast(n={num_nodes},root={root})",
         num_nodes,
@@ -75,7 +79,11 @@ def broadcast(num_nodes: int, root: int) -> ChunkSets:
 
 
 def reduce(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk of every node, summed at `root`."""
+    """Build the sets of a reduction: one chunk of every node, summed at `root`.
+
+    Node n has chunk n before; `root` must have all chunks after, at the same address 0, i.e. their
+    sum. The runtime name is `custom`.
+    """
     return _build(
         f"Reduce(n={num_nodes},root={root})",
         num_nodes,
@@ -87,7 +95,10 @@ def reduce(num_nodes: int, root: int) -> ChunkSets:
 
 
 def scatter(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from `root` to each node."""
+    """Build the sets of a scatter: one chunk from `root` to each node.
+
+    `root` has all chunks before; node n must have chunk n after. The runtime name is `custom`.
+    """
     return _build(
         f"Scatter(n={num_nodes},root={root})",
         num_nodes,
@@ -98,7 +109,10 @@ def scatter(num_nodes: int, root: int) -> ChunkSets:
 
 
 def gather(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from each node to `root`."""
+    """Build the sets of a gather: one chunk from each node to `root`.
+
+    Node n has chunk n before; `root` must have all chunks after. The runtime name is `custom`.
+    """
     return _build(
         f"Gather(n={num_nodes},root={root})",
         num_nodes,
@@ -109,7 +123,10 @@ def gather(num_nodes: int, root: int) -> ChunkSets:
 
 
 def allgather(num_nodes: int) -> ChunkSets:
-    """One chunk from each node to all nodes."""
+    """Build the sets of an all-gather: one chunk from each node to all nodes.
+
+    Node n has chunk n before; every node must have all chunks after.
+    """
     return _build(
         f"Allgather(n={num_nodes})",
         num_nodes,
@@ -133,7 +150,11 @@ def alltoall(num_nodes: int) -> ChunkSets:
 
 
 def allreduce(num_nodes: int) -> ChunkSets:
-    """One chunk of every node, summed at all nodes."""
+    """Build the sets of an all-reduce: one chunk of every node, summed at all nodes.
+
+    Node n has chunk n before; every node must have all chunks after, at the same address 0, i.e.
+    their sum.
+    """
     return _build(
         f"Allreduce(n={num_nodes})",
         num_nodes,
@@ -171,7 +192,11 @@ def scan(num_nodes: int) -> ChunkSets:
 
 
 def multiroot_broadcast(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
-    """One chunk from each of `roots` to all nodes."""
+    """Build the sets of broadcasts of several roots: one chunk from each of `roots` to all nodes.
+
+    Chunk k belongs to roots[k] before, and all nodes must have it after. A node listed twice has
+    two chunks. The runtime name is `custom`.
+    """
     return _build(
         f"MultirootBroadcast(n={num_nodes},roots={list(roots)})",
         num_nodes,

@@ -95,7 +95,10 @@ class ReduceChunk:
         return self._chunks
 
     def _walk(self) -> Iterator[Chunk]:
-        """Yield the chunks of all nested parts, each as often as it occurs."""
+        """Yield the chunks of all nested parts, each as often as it occurs, in no defined order.
+
+        Sums whose chunks are already listed yield that list; nothing is changed.
+        """
         # A stack instead of recursion: a ring of a thousand ranks nests a thousand deep.
         waiting: list[Value] = [self]
         while waiting:

@@ -117,6 +117,8 @@ class _TabulatedCollective(Collective, ABC):
     def check(self, prog: HasBuffers) -> bool:
         """Return whether every required slot contains its chunks, each exactly once.
 
+        Chunks are compared by (rank of origin, index of origin), in any order; a slot with further
+        chunks or nothing is wrong. Slots that the collective does not require are not checked.
         Prints one line per wrong slot.
         """
         is_right = True

@@ -72,7 +72,10 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
     """Yield the runs of at least 8 steps between two byte offsets of a file.
 
-    All match the first step there; `words`: the eight bytes from every offset on, as a number.
+    A run is a sequence of adjacent steps that all match the first step there: equal attribute names
+    and layout, values of at most eight bytes. `words`: the eight bytes from every offset on, as a
+    number. Nothing is yielded if there are fewer than 8 steps, or if any value contains characters
+    that are not printable ASCII, or an "&".
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)

@@ -156,11 +156,13 @@ def _check_connections(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record an error for message steps without peer, and for connections of two thread blocks of a
+    """Record errors for message steps without peer, and for connections of two thread blocks of a
     rank.
 
-    Two owners of a connection (rank, peer, channel) would corrupt its FIFO; a thread block that
-    never uses its peer does not count.
+    Two owners of a connection (rank, peer, channel) in one direction would corrupt its FIFO; every
+    owner after the first, in the order of thread blocks, is a "shared-connection". A thread block
+    that never uses its peer does not count. A step of `direction.types` whose block has a negative
+    peer is a "no-peer".
     """
     peer = direction.peer
     is_message = program.is_type(*direction.types)

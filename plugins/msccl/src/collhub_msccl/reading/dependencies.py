@@ -90,8 +90,10 @@ def _report_endless_waits(
     is_endless: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Record an error for each wait that no step finishes; `is_endless`: bool per entry of
-    `waiting`.
+    """Record an error for each wait that no step finishes.
+
+    `waiting`: rows of the waiting steps; `is_endless`: bool per entry of `waiting`. The errors have
+    the code "endless-wait" and the line of the waiting step; no effect if none is endless.
     """
 
     def message(row: int) -> str:
@@ -268,7 +270,10 @@ def _order_nops(
 ) -> list[int]:
     """Return the nops in topological order of their waits (Kahn).
 
-    `before`: direct predecessors of every nop. Raises `InputError` at the first nop of a cycle.
+    `before`: direct predecessors of every nop; those that are no nops are ignored. Nops that are
+    ready at the same time keep the order of `before` or that in which they became ready. If there
+    is a cycle, records an error for the lowest nop that is in one or waits for one, and raises
+    `InputError` with all recorded errors.
     """
     after: dict[int, list[int]] = {nop: [] for nop in before}
     # Number of unprocessed nops that each nop waits for.

@@ -194,7 +194,13 @@ class ElementRows:
             self._flush()
 
     def add_run(self, run: StepRun) -> None:
-        """Append the elements of a run except the first, which was appended last."""
+        """Append the elements of a run except the first, which was appended last.
+
+        Values are stored as codes of their texts; if the attributes of the first element are not in
+        the order of the columns, values are sorted into columns and missing ones marked. Unknown
+        attributes are counted for each element. Elements are `run.lines` lines apart, from the last
+        appended line on.
+        """
         self._flush()
         known = np.fromiter(map(self._codes.__getitem__, run.texts), np.int32, len(run.texts))
         codes = known[run.codes[1:]]

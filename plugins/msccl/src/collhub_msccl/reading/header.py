@@ -67,7 +67,9 @@ class AlgoHeader:
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     """Read the attributes of `<algo>`.
 
-    Defects are recorded in `findings`; invalid numbers become 1, unknown collectives CUSTOM.
+    Defects are recorded in `findings`, and reading goes on: missing numbers and those below 1
+    (`ngpus`, `nchunksperloop`, `nchannels`) become 1, unknown collectives CUSTOM. Protocol and
+    sizes are only checked; `written` keeps all attributes as text.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()

@@ -218,7 +218,9 @@ def _build_first_rows(
     """Build the columns of the first plain step of every step; unused sides are UNKNOWN with offset
     0.
 
-    `regions`: the result of `_choose_operands`.
+    `regions`: the result of `_choose_operands`. A plain step sends, receives, reduces or copies; a
+    fused step becomes its receive here. `peer` is the source of a receive, the target of a send,
+    else -1, and local steps have channel 0. The lane is the id of the thread block.
     """
     block, step_type = program.block, program.type
     uses_src = _TRAITS.uses_src[step_type]

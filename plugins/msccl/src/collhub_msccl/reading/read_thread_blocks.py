@@ -167,7 +167,8 @@ def _read_words(
 ) -> Int64Array:
     """Return the index in `words` of an attribute of every step, int64.
 
-    -1 for a missing attribute, and, with an error, for an unknown word.
+    -1 for a missing attribute, which is no error here, and for an unknown word, which is recorded
+    as an error "unknown-" + attribute. The comparison is exact. Order: that of steps in the file.
     """
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
@@ -198,8 +199,9 @@ def _check_ranks(
 ) -> None:
     """Record an error for ids outside 0..ngpus-1, repeated ids, and the first missing rank.
 
-    `ids`, `line`: per `<gpu>`. The runtimes would mix two `<gpu>` elements with one id into one
-    program.
+    `ids`, `line`: per `<gpu>` in the order of the file. Of equal ids the first is right. The
+    missing ranks are one error, "missing-rank", with the smallest missing number. The runtimes
+    would mix two `<gpu>` elements with one id into one program.
     """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
@@ -329,8 +331,10 @@ def insert_copies(
     """Return the steps with every rank's copies before its first steps, each copy in a separate
     lane.
 
-    If the collective is only in place, copies of a unit to itself are dropped. The arguments are
-    not changed.
+    A copy moves one unit from INPUT to OUTPUT. All steps of its rank without any predecessor depend
+    on it. Copies are appended behind the rows of `steps`, in lanes above all existing ones. If the
+    collective is only in place, copies of a unit to itself are dropped. The arguments are not
+    changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)

@@ -215,8 +215,11 @@ class _Scanner:
     def _handle_start(self, name: str, attributes: list[str]) -> None:
         """Handle a start tag: add the element to its table, or ignore it with its contents.
 
-        The most frequent element comes first: this is the hot loop. Raises `InputError` for another
-        root element, a misplaced element or a header attribute above 4 096 characters.
+        The most frequent element comes first: this is the hot loop. `<op>` is the short form of a
+        step, and `<copy>` within `<gpu>` is noted before it is ignored as an element. Ignored
+        elements are counted by name, except within ignored ones. Raises `InputError` for another
+        root element ("wrong-root"), a known element in a wrong place ("misplaced-element"), or a
+        header attribute above 4 096 characters, name included ("too-long").
         """
         inside = self._open[-1]
         line = self.parser.CurrentLineNumber + self.unseen_lines

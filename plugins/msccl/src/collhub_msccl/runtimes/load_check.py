@@ -44,7 +44,10 @@ def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
     """Report whether a runtime loads a file, the calls that use it, and warnings about them.
 
-    `ok` only if at least one call uses it. Raises `UsageError` if the request has no file.
+    A file that cannot be parsed, or that violates a rule of the runtime, is reported as refused,
+    with the fact "is_accepted" False and without calls. `ok` only if at least one call uses it; a
+    file that loads but serves no call has a diagnostic with the reason. Raises `UsageError` if the
+    request has no file.
     """
     source = request.source
     if source is None:
@@ -85,7 +88,12 @@ def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckRe
 
 
 def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
-    """Yield the calls that use the file, one per mode; none if no size is served."""
+    """Yield the calls that use the file, one per mode; none if no size is served.
+
+    All have the same sizes (in bytes) and conditions: the number of elements is divisible by the
+    chunks of the file, if these are more than 1, counted over all ranks for all-gather,
+    reduce-scatter and all-to-all; and reducing collectives have a condition on operators.
+    """
     sizes = _read_sizes(algo, runtime)
     if sizes is None:
         return
@@ -193,8 +201,11 @@ def _add_doubts_of_program(
 
 
 def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
-    """Add errors of the reader as warnings about a file that loads, with rank, thread block and
-    step.
+    """Add errors of the reader as warnings about a file that loads.
+
+    Each has the code, cure and line of the error (without a line, that of `<algo>`). If the line is
+    that of a thread block or step, the message begins with rank, thread block and step. Warnings
+    with the same code count as one finding.
     """
     # By line: rank, thread block and, for a step, its `s`.
     names: dict[int, str] = {}

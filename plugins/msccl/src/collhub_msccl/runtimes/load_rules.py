@@ -66,7 +66,11 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_collective(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse a `coll` that is missing, or that the runtime does not know."""
+    """Refuse a `coll` that is missing, or that the runtime does not know.
+
+    The comparison with the runtime's names is exact, including case. Records one refusal
+    "unknown-collective", which lists the known names; no effect for a known one.
+    """
     runtime = refusals.runtime
     name = algo.attributes.get("coll")
     if name in runtime.collectives:
@@ -101,11 +105,13 @@ def check_gpu(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Check the program of one rank, which the rank itself parses: sizes, elements, thread blocks,
-    steps.
+    """Check the program of one rank, which the rank itself parses.
 
-    Records every violation in `refusals`. An element without a required attribute is not checked
-    further.
+    Refused are a negative `s_chunks`; wrong input and output chunks, if the runtime serves one mode
+    per file; more than 4 095 XML elements that the rank reads (its own steps and all `<gpu>`); ids
+    of thread blocks that are not 0, 1, 2, ... in any order; more thread blocks than the runtime
+    has; and the violations of each block. Records every violation in `refusals`. An element without
+    a required attribute is not checked further.
     """
     if not _has_all_attributes(gpu, refusals):
         return
@@ -171,8 +177,11 @@ def _check_block(
 ) -> None:
     """Check channel, peers and steps of one thread block.
 
-    `usage`: thread blocks of the rank so far by (send or recv, channel), which is updated; more
-    than 32 are refused once.
+    A negative channel or one above the runtime's limit is refused; the limit itself is only a
+    warning, because the parsers accept it by mistake. A peer is refused if it is the own rank,
+    below -1 (none), or not a rank of the file where the runtime checks that. `usage`: thread blocks
+    of the rank so far by (send or recv, channel), which is updated; more than 32 are refused once.
+    Steps without a required attribute are not checked by themselves.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
@@ -246,7 +255,10 @@ def check_step(
 ) -> None:
     """Check one step of a thread block; records violations in `refusals`.
 
-    Counts and peers are not checked for a nop. Too many steps of a block count as one finding.
+    Refused: `s` outside of 0..max_steps - 1 of the runtime (as one finding per block), unknown
+    types and defective operands; and unless it is a nop, `cnt` outside of 0..71, `hasdep` other
+    than 0 and 1, and a type that sends or receives in a block without that peer. `depid` above 127
+    is only a warning.
     """
     runtime, attributes = refusals.runtime, step.attributes
     name = f"{block_name}, step {attributes['s']}"

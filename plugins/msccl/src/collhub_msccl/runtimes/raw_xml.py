@@ -78,6 +78,8 @@ class _Parser:
     def parse_element(self) -> RawElement:
         """Parse the next element with its content, and name it `algo`.
 
+        Only children that the runtimes know at that place are kept; others are parsed and dropped
+        with their content, but must be well-formed for the parser too. The nesting is not limited.
         Raises `InputError` at the first position where the runtimes' parser fails.
         """
         root, is_closed = self._parse_opening_tag()

@@ -262,7 +262,9 @@ def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     """Describe the first limit that a program exceeds, except that of steps; empty if it exceeds
     none.
 
-    Limits: thread blocks and XML elements of a rank, `depid`, and offsets.
+    Limits, in this order: thread blocks of a rank (by the runtime), XML elements that a rank reads
+    (4 095), thread blocks waited for (`depid` 127), and the end of a range or of the scratch
+    (MAX_OFFSET chunks). The first two name the rank with the most.
     """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)

@@ -150,7 +150,10 @@ class _Chooser:
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
         """Build and evaluate the program of an attempt.
 
-        None, with the reason remembered, if it exceeds a limit or deadlocks at every size.
+        None if it exceeds a limit, with the reason remembered, or if it deadlocks at every size,
+        which is remembered apart. Safety and times are those of the program as a reader would read
+        it. Scratch is allocated again if the attempt has new thread blocks. `has_channels` is false
+        if the program uses more channels than the task permits; that is no reason for None.
         """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.
@@ -240,7 +243,11 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
     """Yield attempts by list scheduling, for each kind of fusion, where the limits permit them.
 
-    `capacity`: transfers that a connection holds. Kinds that fuse the same pairs are tried once.
+    `capacity`: transfers that a connection holds. Kinds of fusion are tried in the order ALL,
+    PROMPT, NONE (only NONE if the runtime has no fused steps); kinds that fuse the same pairs are
+    tried once. For each, first the placement for earliest finish, then the sparing one with few new
+    blocks. At most 64 thread blocks of a rank are used, or the runtime's limit if that is less.
+    Channels are chosen freely only if the task states their number.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels

@@ -37,9 +37,11 @@ def build_program(
     """Build the program of all ranks: number its steps, and convert waits to `depid`, `deps`,
     `hasdep`.
 
-    `steps`: with a column `wait`, the head that a step waits for, or -1; `sizes`: `i_chunks`,
-    `o_chunks` and `s_chunks` of every rank. `hasdep` is also set to prevent fusions that the
-    runtimes would add.
+    `steps`: with a column `wait`, the head that a step waits for, or -1; a wait is for the last of
+    the steps into which its head was converted. `sizes`: `i_chunks`, `o_chunks` and `s_chunks` of
+    every rank. Ids of thread blocks count from 0 on each rank, positions of steps from 0 in each
+    block, and lines are those of the file that `format_xml` writes. `hasdep` is also set to prevent
+    fusions that the runtimes would add.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)

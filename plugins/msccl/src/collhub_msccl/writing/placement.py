@@ -277,7 +277,11 @@ class _Placer:
     def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
         """Put a node on one block, or separately its receive and its send, and update the trial.
 
-        `begin`: earliest begin. Returns the begin of the step that sends.
+        `begin`: earliest begin; a block that is busy delays it, and the delay is added to
+        `trial.waits`. One block is used if that is permitted for the owners of both connections.
+        Otherwise the receive stores the data on one block, and after its full duration another
+        block sends it for the same duration (`parted` + 1). Changes the free times of blocks
+        through the ledger, so they can be undone. Returns the begin of the step that sends.
         """
         # Blocks that own the sides of the node's connections, NONE if there is none yet.
         graph, rank = self._graph, self._graph.rank[node]

@@ -293,10 +293,12 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 
 
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of every access if values have separate locations, and the units of
-    every rank.
+    """Return locations with separate scratch for values, and the units of every rank.
 
-    Accesses that share a value, directly or transitively, keep their relative positions.
+    First array: first unit of every access, counted from 0 on its rank; second: units that each
+    rank then needs. Accesses that share a value, directly or transitively, keep their relative
+    positions and form one range; ranges follow each other without gaps, in the order of their first
+    accesses.
     """
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.

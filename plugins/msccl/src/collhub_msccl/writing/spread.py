@@ -134,10 +134,13 @@ class DistributionOptions:
 
 
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
-    """Distribute the rows over channels and lanes by list scheduling; None if the limits do not
-    permit it.
+    """Distribute the rows over channels and thread blocks by list scheduling.
 
-    If the scheduler is blocked by full connections, the rows keep their order.
+    Chains of steps are placed first on blocks whose sides are related, and if that fails, on blocks
+    shared by unrelated sides. Pairs of `joined` remain fused only if both are placed on one block.
+    None if the limits of blocks and channels do not permit a placement, or if the pairs make the
+    order of rows circular. If the scheduler is blocked by full connections (of `capacity`
+    transfers), the rows keep their order. The argument is not changed.
     """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)

@@ -168,7 +168,12 @@ def assign_lanes(
 
 
 def _list_all_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
-    """List every (incoming, outgoing) pair of connections of a rank with one channel."""
+    """List every (incoming, outgoing) pair of connections of a rank with one channel.
+
+    `connection`: number of the connection of each row. Pairs are sorted by rank and channel in the
+    order of the first incoming connection, then by incoming, then by outgoing; those without a
+    counterpart are omitted.
+    """
     incoming = _group_connections(draft, connection, draft.receives)
     outgoing = _group_connections(draft, connection, draft.sends)
     pairs: list[tuple[int, int]] = []

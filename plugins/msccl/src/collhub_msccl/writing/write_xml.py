@@ -235,7 +235,11 @@ def _is_root_inferable(algorithm: Algorithm) -> bool:
 
 
 def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
-    """Yield losses of units, durations and the size in bytes."""
+    """Yield losses of units, durations and the size in bytes, in this order.
+
+    Units: only if `coarse` is another object than `algorithm`, i.e. has larger units. Durations: if
+    any step has one (>= 0 ns), with their number. Size: if the algorithm has `collective_bytes`.
+    """
     if algorithm is not coarse:
         units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
         feature = "unit_count and offsets and counts of steps"
@@ -249,7 +253,12 @@ def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]
 
 
 def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Yield losses of data of other formats, and of attributes of the imported file."""
+    """Yield losses of data of other formats, and of attributes of the imported file.
+
+    At most one loss each, with the names sorted. All extensions but "msccl" are lost, and so are
+    the attributes of the imported `<algo>` that the target does not support; `nthreads` is kept
+    only for a runtime with one mode per file.
+    """
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
         consequence = "the file has no place for data of other formats"

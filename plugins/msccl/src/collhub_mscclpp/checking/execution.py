@@ -266,7 +266,12 @@ class Execution:
         state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
-        """List the races of this launch, one for each pair of operations and host."""
+        """List the races of this launch, one for each pair of operations, launch of the other, and
+        host.
+
+        Of equal ones the first recorded stays. Only the first 256 of a launch are recorded.
+        `host_rank` is the rank of the host that takes part on either side, else -1.
+        """
         races: dict[tuple[int, ...], Race] = {}
         hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
         rows = self.state.races[: self.state.scalars[RACES]].tolist()

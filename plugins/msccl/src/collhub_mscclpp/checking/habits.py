@@ -188,7 +188,9 @@ def _check_mixture(
 ) -> None:
     """Report packets in scratch cells that plain data uses too.
 
-    `is_plain`, `is_packet`: masks of the ranges in scratch.
+    `is_plain`, `is_packet`: masks of the ranges in scratch. Packets need twice the room of their
+    data, so cell k of the packet form lies on cells 2k and 2k + 1 of the plain form. Each such
+    range of packets is a finding "scratch-forms".
     """
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1

@@ -381,7 +381,12 @@ def _move(
 
 @part
 def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
-    """Order a thread block after the writers of the packets that a move reads."""
+    """Order a thread block after the writers of the packets that a move reads.
+
+    Joins into the clock of the block the clocks stored with the packets; sources that are not
+    packets have no effect. `odd`: 1 in every second launch, in which the shift is added to
+    addresses, else 0. The packets must have been written.
+    """
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
         if not program.read_is_packet[source]:
@@ -399,7 +404,9 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
     """Record a read of a cell, and a race if the last write is not ordered before it.
 
-    Earlier reads that precede this one are dropped.
+    A write is ordered if the clock of `actor` has reached its time. Earlier reads that precede this
+    one are dropped, because ordering after this one orders after them too; their nodes return to
+    the pool. The pool must have a free node.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]

@@ -231,7 +231,12 @@ def ranges_of(
 ) -> Ranges:
     """Translate all ranges to cells, with the addresses that the executor computes.
 
-    One row per range and rank: a range of a switch channel is on all members of its group.
+    One row per range and rank: a range of a switch channel is on all members of its group. A part
+    of a thread block group has its share of the cells. `base` is the first cell in memory; packets
+    in scratch are behind all halves of the plain form. `shift`: added in every second launch, half
+    the scratch for packets and for ranges of the own rank not accessed through a port, 0 for others
+    and without double scratch. `move`: position of the range if the operation pairs sources with
+    destinations, else 0.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

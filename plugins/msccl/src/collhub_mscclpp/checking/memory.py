@@ -68,7 +68,12 @@ class PlanMemory:
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Lay out the buffers of a plan in cells. Raises `InputError` above 2^24 cells."""
+    """Lay out the buffers of a plan in cells, the largest parts that all ranges consist of.
+
+    The scratch of a rank is counted twice, in plain form and as packets, and each of these twice
+    with double scratch. Raises `InputError` with the code "plan-size" above 2^24 cells over all
+    ranks.
+    """
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1
     sizes = [gpu.input_chunks + gpu.output_chunks + 2 * halves * gpu.scratch_chunks

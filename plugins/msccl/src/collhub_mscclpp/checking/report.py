@@ -167,8 +167,10 @@ class Story:
     ) -> None:
         """Add the findings of launch `number`, from 0: deadlocks, races, wrong contents.
 
-        Events that an earlier launch had too are not repeated. Contents are not reported for a
-        launch that does not end.
+        Events that an earlier launch had too are not repeated: races with equal operations,
+        distance of launches and host, late puts of one operation (a warning "unflushed-put"), and
+        wrong outputs of a chunk on a rank, of which the first wrong part is described. Deadlocks
+        are always added. Contents are not reported for a launch that does not end.
         """
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"

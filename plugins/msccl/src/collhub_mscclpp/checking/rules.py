@@ -97,10 +97,12 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
 
 
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:
-    """Report unknown names, different sizes, wrong groups and channels, and ranges outside their
-    buffers.
+    """Report operations that cannot be simulated; return True if there is none.
 
-    Returns whether the plan can be simulated, that is whether none was reported.
+    Checked in this order, each as a refusal at its operation: unknown names ("unknown-operation"),
+    ranges of different sizes, ranks that use a switch channel without being in its group
+    ("switch-group"), operations on port channels with more destinations than channels
+    ("port-channels"), and ranges outside their buffers. All are reported, not only the first.
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
@@ -224,8 +226,10 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     """Report ranks that write to each other's double scratch but have different sizes of it.
 
-    In every second launch a sender adds half of its *local* scratch to the remote address. Returns
-    whether the sizes are equal.
+    In every second launch a sender adds half of its *local* scratch to the remote address. Ranks
+    are grouped by remote ranges in scratch, directly or through further ranks; a group with more
+    than one size of scratch (in chunks) is one finding of the plan, "scratch-halves", which names
+    the largest size as cure. Returns True without double scratch or if all groups have one size.
     """
     if not plan.header.double_scratch:
         return True
@@ -318,7 +322,10 @@ def check_barriers(
 ) -> None:
     """Report barriers with a wrong number of thread blocks, or that blocks use unequally often.
 
-    Uses of one barrier must declare one number of blocks.
+    A barrier is a number on one rank. "barrier-blocks" is reported at each use whose
+    `num_threadblocks` differs from that of the first use, and once at the first use if the number
+    of different thread blocks that use it is not that of the first use or if they use it unequally
+    often.
     """
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}
@@ -360,8 +367,9 @@ def check_limits(
     """Report numbers that exceed a table of the executor (`execution_common.hpp`) as loading
     errors.
 
-    Operations, channels and remote buffers of a thread block; ranges, channels and semaphores of an
-    operation; barriers of a rank.
+    A thread block has at most 64 operations, and limited channels and remote buffers. An operation
+    has at most 10 ranges in src_buff and 10 in dst_buff, 8 channels, or 16 semaphores. Barriers of
+    a rank are numbered from 0 to 15. Every excess is a refusal of its own.
     """
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):

@@ -106,6 +106,10 @@ class _PlanLanguage:
     def _watch(self, kind: Any) -> None:
         """Replace two methods of a program class, so that its programs and their plans are
         recorded.
+
+        `kind` is changed. `__enter__` records the program and the line of its `with` statement;
+        `to_json` records the text as the plan of all entries of this program, of which the last
+        text counts. Both return what the original methods return.
         """
         enter, to_json = kind.__enter__, kind.to_json
 
@@ -203,7 +207,12 @@ def _count_barriers(program: CollectiveProgram) -> int:
 def _find_block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for the operations of a thread block, then of its pipelines."""
+    """Yield (kind of defect, text) for the operations of a thread block, then of its pipelines.
+
+    Compares the recorded operations, those after the package's fusion (only if the program has
+    `instr_fusion`), and those after its barriers (those for data only with `auto_sync`). Pipelines
+    are compared in their order, one level deep.
+    """
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
     lowered = insert_requested_barriers(fused)
     if program.auto_sync:
@@ -262,7 +271,10 @@ def _find_list_defects(
 def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
     """Yield (kind of defect, text) for one operation of the package's plan.
 
-    `instances`: of the program.
+    `instances`: of the program. Kinds: "switch", a sum and broadcast ("glres") with different
+    source and destination indices; "buffers", an operation that combines sources of several
+    buffers; "packets", sums of packets that are also stored, in more than one instance; "operator",
+    any other than sum. An operation can have several defects, in this order.
     """
     name = operation.name
     if name == "glres" and operation.src[0].index != operation.dst[0].index:

@@ -97,6 +97,9 @@ class _Gpu:
     def _build_channels(self) -> Iterator[dict[str, Any]]:
         """Yield the rank's channels by type, in the order of the first channel of each type; then
         switches.
+
+        Each type is one entry with a peer per channel; copies of a channel are adjacent. Every
+        switch group is an entry of its own, repeated for each copy.
         """
         channels = self.program.channels[self._rank]
         for kind in dict.fromkeys(kind for kind, _ in channels):
@@ -254,7 +257,12 @@ Locate = Callable[[Chunk], Chunk]
 
 
 def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Insert the nops that `data_sync` of the operations specifies, also within pipelines."""
+    """Insert the nops that `data_sync` of the operations specifies, also within pipelines.
+
+    A nop is the barrier of a thread block: one before the operation with `SyncType.before`, one
+    after it with `SyncType.after`, both with both. Returns a new list; the arguments are not
+    changed.
+    """
     inserted: list[Recorded] = []
     for operation in operations:
         nop = Recorded("nop", operation.rank)
@@ -357,8 +365,12 @@ def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
 
 
 def _list_tracked_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the accesses that the package tracks, in its order: see
-    `insert_data_barriers_as_package`.
+    """Yield the accesses (chunk, whether it is written) that the package tracks, in its order.
+
+    First those of inner operations, then the sources, then the destinations of the operation, only
+    on its own rank. Not tracked: operations on switches, sources of "upkt" and "rppkt",
+    destinations of "cpkt", and of sums of packets the first source and all destinations but the
+    first. `insert_data_barriers_as_package` uses them.
     """
     for inner in operation.body:
         yield from _list_tracked_accesses(inner)

@@ -300,7 +300,10 @@ def _read_operand(
 ) -> dict[str, int]:
     """Read one range: its buffer, first chunk and number of chunks, with references resolved.
 
-    `operation`: gives the channel type of a remote range.
+    `operation`: gives the channel type of a remote range. A local range names its buffer
+    (`reference` -1); a remote one and one of a switch have the position of a remote buffer or
+    switch channel in the thread block, which becomes that of the rank (`reference`). Raises
+    `InputError` for a size below 1, a negative index, or a position that the block does not have.
     """
     key = entry.member(_SCOPE_KEYS[scope])
     chunks = {

@@ -138,7 +138,9 @@ class PlanFollower:
     ) -> None:
         """Add the steps of a sum of `sources` into `target`, a range of the local rank.
 
-        Local operands first, then one message per remote operand.
+        A source equal to the target comes first, without a step. Otherwise the first local source
+        is copied to the target, or read in place if it is the only local one and messages follow.
+        Then the other local sources, then one message per remote source, each in the given order.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]

@@ -105,8 +105,9 @@ def _count_operations(plan: Plan) -> dict[str, int]:
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Collect the header of the plan, the units per chunk, and the number of operations of each
-    name.
+    """Collect the data of a plan that steps do not have, as JSON with the names of the format.
+
+    These are the header, the units per chunk, and the number of operations of each name.
     """
     header = plan.header
     counts: dict[str, Json] = {**_count_operations(plan)}

@@ -198,9 +198,10 @@ class StepList:
         cells: int,
         **values: int,
     ) -> int:
-        """Append a step and return its row; a side without a range is UNKNOWN.
+        """Append a step and return its row, counted from 0.
 
-        `values`: further columns, such as `peer`.
+        A side without a range is UNKNOWN with offset 0. `values`: further columns, such as `peer`;
+        they override the others, and those not stated have defaults. `cells`: its count.
         """
         row = {
             **COLUMN_DEFAULTS,

@@ -82,7 +82,10 @@ def _list_served_calls(
 ) -> Iterator[ServedCalls]:
     """Yield one record per window without defects; its plans are tried in the order of the table.
 
-    Reports the defects of other windows, and the number of calls that were tried.
+    A window is a run of adjacent rows with equal collective, mode and maximum size. Its defects are
+    reported to `source` as errors "call", each once, and then it yields nothing; neither does a
+    collective that the hub does not know. `min_bytes` and `byte_multiple` are the least of its
+    rows. At the end, reports as a note how many calls were tried, and how many of them get a plan.
     """
     tally: Counter[bool] = Counter()
 

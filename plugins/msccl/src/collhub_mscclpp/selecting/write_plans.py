@@ -370,7 +370,9 @@ def _store(
 ) -> None:
     """Add steps that store all units in the output after the sends `sent`.
 
-    `own_unit`: the unit of the input that is copied within the rank.
+    A copy of unit `own_unit` of the input to position `rank` of the output, and for each of `peers`
+    a receive of one unit to its own position; all in lane 0, each after `sent` only. The builder
+    `steps` is changed.
     """
     steps.add(
         rank,
@@ -399,7 +401,11 @@ def _store(
 def _add_up(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that sum input unit `own_unit` and all received units after the sends `sent`."""
+    """Add steps that sum input unit `own_unit` and all received units to unit 0 of the output.
+
+    One reducing receive per peer in the order of `peers`, each after the one before, the first
+    after the sends `sent`. Without peers nothing is added. The builder `steps` is changed.
+    """
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:
         row = steps.add(

@@ -116,10 +116,12 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add operation `name` on data. `channels`: one per destination, for operations that list
-        them.
+        """Add operation `name` on data to the last segment of the block.
 
-        No block barrier is added before it: the caller calls `add_barrier` if it needs one.
+        `channels`: one per destination, for operations that list them. If the segment has no room
+        for the operation, its channels or remote buffers, a new one is begun first. Ranges with a
+        rank of at least 0 are remote, with a group of at least 0 on a switch, else local. No block
+        barrier is added before it: the caller calls `add_barrier` if it needs one.
         """
         remote = [
             self._find_remote(operand, channel_type)

@@ -127,7 +127,12 @@ def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
 
 
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
-    """Select rows that write chunks without initial data that no other row writes: bool[rows]."""
+    """Select rows that write chunks without initial data that no other row writes: bool[rows].
+
+    Defined inputs count as a use of their memory, since initial data may still be read. False for a
+    row that writes nothing, and for one of whose chunks any has another use. Chunks are those of
+    `layout`, so buffers that share memory in this mode are one.
+    """
     uses = np.zeros(layout.total + 1, np.int64)
     ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
     starts = layout.base[ranks, Buffer.INPUT]

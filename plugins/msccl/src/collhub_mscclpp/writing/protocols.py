@@ -41,7 +41,10 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Put the data that is not pulled, and announce all messages.
 
-    Through a port, the proxy puts and signals, and the block waits until it has read all data.
+    A block barrier comes first, if the block has waited or moved data since the last one. Through a
+    port, each part of the range is a "put" and the last one a "pws", which also signals, and the
+    block waits until the proxy has read all data. A multicast is one "gstore" per part for all
+    members. Otherwise data are put to each receiver, and signals follow.
     """
     if draft.channel_type(group.row) == PORT:
         # The last put signals, and a flush waits until the proxy has read all data.

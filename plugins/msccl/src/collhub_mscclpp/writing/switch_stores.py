@@ -53,8 +53,11 @@ def place_switch_stores(
     """Choose the ranges of all multicasts and sums, and let their messages land there.
 
     A multicast lands at the destination of its receives if that range is equal and free on all
-    members, else in scratch. Sums whose messages are not pulled are removed from `work.switches`.
-    Returns a new landing (the same one without operations of switches) and the ranges.
+    members in every mode, its receives only store, and it has no packets; else in new scratch. The
+    result of a sum is stored where the multicast joined to it lands, else in new scratch. Sums
+    whose messages are not pulled are removed from `work.switches`, which is changed. If scratch is
+    used, it is made equal on all ranks. Returns a new landing (the same one without operations of
+    switches) and the ranges.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps

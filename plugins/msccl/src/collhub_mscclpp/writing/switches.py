@@ -83,7 +83,12 @@ class SwitchSteps:
             self.early_copies.discard(number)
 
     def remove(self, rows: Iterable[int]) -> None:
-        """Remove the multicasts and sums that these rows belong to; other rows have no effect."""
+        """Remove the multicasts and sums that these rows belong to; other rows have no effect.
+
+        All rows of a removed operation become single messages again (number -1). Removing a
+        multicast also removes its copies, and its link to the sum whose result it sends; the sum
+        itself remains. Removing a sum keeps the multicast.
+        """
         for row in rows:
             multicast, total = int(self.multicast[row]), int(self.total[row])
             if multicast >= 0:
