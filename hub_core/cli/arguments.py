@@ -44,7 +44,10 @@ class OutputRequest:
 def output_options(function: Function) -> Function:
     """Add the options of a command that verifies and writes a model; it gets them as `output`.
 
-    `--to`, `-O`, `--verify`, `--strict`, `--force` and `--json`.
+    The options are, in the order of the help: `--to`, `-O`, `--verify`, `--strict`, `--force` and
+    `--json`. `--to`, `-O`, `--strict`, `--force` and `--json` reach the function together, as one
+    keyword argument `output` of type `OutputRequest`; `--verify` and all other arguments are passed
+    on unchanged.
     """
 
     @wraps(function)
@@ -321,7 +324,10 @@ def _store_source_arguments(
 ) -> None:
     """Store the arguments after IN in the session: rank files before `--`, program arguments after.
 
-    Raises `click.UsageError` for arguments before `--` that are not rank files of one job with IN.
+    The number of words after `--` is `session.separated_arguments`. Files before it, together with
+    IN, become `session.rank_files` if their names or their contents show that they are the ranks of
+    one job; otherwise `click.UsageError` is raised that names the first of them. Without such
+    files, `rank_files` is unchanged. The words after `--` become `session.source_arguments`.
     """
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]

@@ -31,7 +31,9 @@ class BashWords(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the words before the one that is completed, and that word as typed so far.
 
-        Words that bash split at `=` or `:` are joined again.
+        bash splits words at `=` and `:`. A part that consists only of these characters, and the
+        part after it, are joined to the word before them. Sets `_typed`, the length of the start of
+        the word that bash does not replace: that before the part after the last break.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []
@@ -57,7 +59,9 @@ class BashWords(BashComplete):
 def answer_shell(program: click.Command, session: Session) -> int | None:
     """Print the completions that a shell requests; return the exit code, 1 after an error.
 
-    None if no shell requests completions. Errors are not printed, because the user is typing.
+    A shell requests them by the environment variable `_COLLHUB_COMPLETE`; None if it is unset or
+    empty. Errors of any kind, also those of broken plugins, are neither printed nor raised, because
+    the user is typing.
     """
     instruction = os.environ.get(VARIABLE)
     if not instruction:
@@ -75,7 +79,11 @@ def answer_shell(program: click.Command, session: Session) -> int | None:
 
 
 def plugin_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the names of installed plugins."""
+    """Complete the names of installed plugins, the core included.
+
+    Returns those that begin with `incomplete`, in upper and lower case as given, in the order of
+    the registry.
+    """
     session: Session = context.obj
     names = [plugin.name for plugin in session.registry().plugins]
     return [name for name in names if name.startswith(incomplete)]

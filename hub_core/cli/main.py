@@ -92,7 +92,10 @@ class _OfferedCommands(click.Group):
 
 
 def _list_commands(session: Session) -> list[Command]:
-    """Return the core's commands in their order, then those of plugins by name."""
+    """Return the core's commands in their fixed order, then those of plugins by name.
+
+    Only the offers of the commands are returned; their functions are not imported.
+    """
     from hub_core.plugin_api import Command
     from hub_core.registry.core_plugin import OWN_COMMANDS
 
@@ -108,10 +111,11 @@ def _list_commands(session: Session) -> list[Command]:
 
 
 def _import_plugin_command(session: Session, name: str) -> click.Command:
-    """Import the command of a plugin.
+    """Import the command of a plugin, which has this name, and return it.
 
-    Raises `UsageError` with the closest match for an unknown name, and `PluginError` for a broken
-    plugin.
+    Raises `click.NoSuchOption` for a name that begins with `-`, `UsageError` with the closest name
+    (else with all names, the core's included) for an unknown one, and `PluginError` that names the
+    plugin if its function cannot be imported.
     """
     if name.startswith("-"):
         raise click.NoSuchOption(name)
@@ -171,7 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` and return its exit code.
 
     None: the arguments of the command line. Then the process is configured for the program
-    (streams, garbage collection, warnings), and threads that plugins leave cannot prevent its end.
+    (streams, garbage collection, warnings, traceback of crashes), completions that a shell requests
+    are answered instead of a command, and threads that plugins leave cannot prevent its end. The
+    exit code is 141 if the reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS is
+    set to 1 unless it is set; COLLHUB_TRACEBACK other than empty and `0` shows tracebacks.
     Environment variables of colours are restored afterwards.
     """
     # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
@@ -260,7 +267,12 @@ def _prepare_streams() -> None:
 
 
 def _run(command_line: list[str], session: Session) -> int:
-    """Run one command; convert any exception, except for a closed pipe, to messages and a code."""
+    """Run one command and return its exit code; convert exceptions to messages and a code.
+
+    An empty command line means `--help`. A command that returns nothing or 0 gives 0. Ctrl-C and an
+    aborted prompt give 130. Other exceptions are reported by `_report`, in debug mode after their
+    traceback. Only `BrokenPipeError` (a closed pipe) is raised.
+    """
     try:
         with collhub.make_context("collhub", command_line or ["--help"], obj=session) as context:
             code = collhub.invoke(context)

@@ -28,8 +28,9 @@ _HANGING = 4
 def print_line(line: str = "") -> None:
     """Print one line of data on standard output, with coloured verdicts.
 
-    Control characters are escaped. On a terminal, it is wrapped between words with a hanging
-    indent.
+    Control characters are escaped. If the line is longer than the terminal is wide, it is wrapped
+    between words; the continuation lines are indented by 4 more than the line. Lines are not
+    wrapped where standard output is no terminal.
     """
     text = one_line(line)
     room = _get_terminal_width()
@@ -56,11 +57,13 @@ def print_json(document: object) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned.
+    """Print a header and rows as aligned columns, two spaces apart.
 
-    On a terminal, cells are wrapped between words, then at hyphens, so that the table fits into its
-    width. If that is not sufficient, every row is printed as lines of column name and value.
-    Nothing is truncated, and no number is separated from its unit.
+    The columns whose names are in `right` are right-aligned, all others left-aligned; trailing
+    spaces are omitted. On a terminal, cells are wrapped between words, then at hyphens, so that the
+    table fits into its width. If that is not sufficient, every row is printed as lines of column
+    name and value instead, without empty cells and with an empty line between rows. Nothing is
+    truncated, and no number is separated from its unit. Every row must have one cell per column.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]
@@ -173,7 +176,8 @@ def one_line(text: str) -> str:
 def progress(what: str) -> Iterator[None]:
     """Show `what` and the elapsed seconds on stderr while the body runs.
 
-    Only on a terminal, and not during the first second.
+    Only if stderr is a terminal, and not during the first second. A thread shows it; the thread has
+    ended when the body is left, also by an exception.
     """
     if not sys.stderr.isatty():
         yield
@@ -192,9 +196,11 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which shows the progress and the estimated remaining time.
 
-    Only on a terminal, at most once per second. A fraction of 0 means that the search waits, for
-    example for a compiler: it is shown at once, without an estimate, and the waiting time is
-    excluded from later estimates.
+    Nothing is shown unless stderr is a terminal, nor within 1 s of the start or the last line. The
+    remaining time assumes the average speed since the last wait, and is based on the largest
+    fraction so far. A fraction of 0 or less means that the search waits, for example for a
+    compiler: it is shown at once, without an estimate, and the waiting time is excluded from later
+    estimates. The line is erased when the body ends.
     """
     shown_at, shown_width = time.monotonic(), 0
     # Start of the work after the last wait, its fraction at that time, and its largest fraction so
@@ -270,8 +276,10 @@ def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
 def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """Compute column widths with a sum of at most `room`; None if that would break words.
 
-    The widest columns are narrowed first, but not below their longest word. Words are broken at
-    hyphens only if the table does not fit otherwise.
+    `room` includes the gaps of two characters between columns. Starting with the widths of the
+    longest cells, the widest column that can still be narrowed loses one character at a time (the
+    leftmost of equal ones), but not below its longest word. Words are broken at hyphens only if the
+    table does not fit otherwise.
     """
     widths = _measure_columns(table)
     room -= len(_GAP) * (len(widths) - 1)
@@ -312,7 +320,11 @@ def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
 
 
 def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of one row, each with a cell for every column; "" below shorter cells."""
+    """Yield the lines of one row, each with a cell for every column.
+
+    Cells are wrapped to the widths of their columns, at least 1; "" stands below the end of shorter
+    cells. A row whose cells all fit is yielded unchanged.
+    """
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)
         return
@@ -326,7 +338,8 @@ def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, 
 def _wrap_text(text: str, width: int) -> list[str]:
     """Wrap a text into lines of at most `width` characters; [""] for an empty text.
 
-    Between words, else at hyphens, else after punctuation, else anywhere.
+    Lines are filled with as many words as fit. A word that is longer than `width` is split, at
+    hyphens, else after punctuation, else anywhere. No-break spaces become spaces.
     """
     lines: list[str] = []
     line = ""

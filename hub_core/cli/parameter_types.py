@@ -61,9 +61,10 @@ class _Duration(click.types.StringParamType):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the time in seconds; a number without a unit means seconds.
+        """Return the time in seconds as a float; a number without a unit means seconds.
 
-        Fails as click does unless the time is above 0.
+        Fails as click does, with a `BadParameter`, for a text that is no time and for times of 0 or
+        below.
         """
         text = str(value)
         try:
@@ -106,7 +107,14 @@ class _TopologyText(_FileName):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete names with an example argument; after `?`, keys, and values of `network`."""
+        """Complete topology texts: builders with example arguments, then options after `?`.
+
+        Only the last part after `+` (joins planes) or `*` (joins dimensions) is completed. Without
+        `?`, candidates are files (only for the first part), the examples of builders whose example
+        or name begins with the part, and the names of builders that need no argument. After `?`,
+        they are keys of options, and after `network=` the names of networks. Every completion
+        contains the text before it.
+        """
         from click.shell_completion import CompletionItem
 
         from hub_core.plugin_api.formats import TopologyBuilder
@@ -145,7 +153,14 @@ class _OptionAssignment(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete keys with `=`; after it, choices, true and false, or names of offers."""
+        """Complete an assignment `KEY=VALUE` of an option of the named offers.
+
+        The offers are those that the command line names so far. Without `=`, candidates are the
+        keys with `=` and their help, in alphabetical order; a part before the last `.` of the key,
+        such as a side, is kept. After `=`, they are the values that can be enumerated: choices,
+        `true` and `false`, or names of synthesizers; only the last part after `,` is completed. `-`
+        in the key stands for `_` then.
+        """
         from click.shell_completion import CompletionItem
 
         options = list(_find_declared_options(ctx))
@@ -226,8 +241,9 @@ def _list_network_values(builders: Mapping[str, TopologyBuilder]) -> list[str]:
 def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
     """Yield the options of the offers that the command line names so far.
 
-    A parameter without value and default stands for all offers of its kinds that fit the files on
-    the command line.
+    A parameter that names offers may list several, separated by commas. Without a value and a
+    default, it stands for all offers of its kinds that fit the files `source` and `out` on the
+    command line. An option that several offers declare is yielded for each of them.
     """
     from hub_core.registry.compatibility import options_of
 
@@ -269,9 +285,11 @@ def _fits_files(offer: object, paths: list[str]) -> bool:
 
 
 def _list_values(ctx: click.Context, option: Option) -> list[str]:
-    """Return the values of an option that can be enumerated: choices, true and false, synthesizers.
+    """Return the values of an option that can be enumerated, as texts.
 
-    Empty for other options.
+    These are its choices without None, in their order; `true` and `false` for an option of type
+    BOOL; for an option named `candidates`, the installed synthesizers in alphabetical order. Empty
+    for all other options.
     """
     from hub_core.plugin_api.options import OptionType
     from hub_core.plugin_api.synthesis import Synthesizer

@@ -120,7 +120,9 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write artifacts that the command built in the format of `target`, and report the losses.
 
-        Raises `LossyError` for losses under `--strict`.
+        Losses are printed as warnings after the files have been written; under `--strict`,
+        `LossyError` is raised instead and nothing is written. An existing output is refused unless
+        `request.force`. Returns the paths and losses.
         """
         from hub_core.pipeline.outputs import write_result
 
@@ -145,10 +147,11 @@ class SessionOutputs(SessionState):
         *,
         strict: bool = False,
     ) -> Written:
-        """Write a network and report the losses.
+        """Write a network to `out` and report the losses; return the written paths and the losses.
 
-        `target_format`: name of the writer, None to choose it by suffix. Raises `LossyError` for
-        losses if `strict`.
+        `target_format`: name of the writer, None to choose it by the suffix of `out`. `options`:
+        those of the writer. Losses are printed as warnings; if `strict`, `LossyError` is raised for
+        them instead.
         """
         from hub_core.pipeline.outputs import write_topology
 
@@ -200,7 +203,10 @@ class SessionOutputs(SessionState):
         return SelectionFolders(self.registry())
 
     def write_file(self, out: str, content: bytes) -> Written:
-        """Write one file, or standard output for `-`; an existing file is replaced."""
+        """Write one file, or standard output for `-`; an existing file is replaced.
+
+        Returns the written path without losses. Raises `HubError` if the file cannot be written.
+        """
         from hub_core.pipeline.artifacts import Content, destination
         from hub_core.pipeline.outputs import Written
         from hub_core.plugin_api import Format
@@ -262,7 +268,11 @@ def _stem(opened: OpenedAlgorithm) -> str:
 
 
 def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:
-    """Whether a file of the input is among the files that the output would replace."""
+    """Return whether a file of the input is among the files that the output would replace.
+
+    For a format of one file per rank, all rank files with the prefix `target.out` would be
+    replaced, else only `target.out` itself. Different paths of the same file count as equal.
+    """
     from hub_core.pipeline.sources import rank_files, set_prefix
     from hub_core.plugin_api import Layout
 

@@ -38,7 +38,9 @@ class SessionState:
     def registry(self) -> Registry:
         """Return the plugins of this run; the first call discovers and imports them.
 
-        A plugin during whose import an earlier start ended is skipped.
+        Later calls return the same object. A plugin during whose import an earlier start of the
+        program ended is skipped with a warning. Plugins that are disabled for this run are not
+        imported.
         """
         if self._registry is None:
             from hub_core.cli.start_record import data_kept_apart, recorded_start
@@ -54,9 +56,11 @@ class SessionState:
         return self._registry
 
     def unloaded_registry(self) -> tuple[Registry, list[Plugin]]:
-        """Discover all plugins without importing any.
+        """Discover all plugins without importing any; return the registry and the importable ones.
 
-        Returns the registry and the plugins that `registry` would import.
+        In the registry, those plugins are refused with the reason `not imported`; it has the offers
+        of the core only. The list has the plugins that `registry` would import, in the order of
+        discovery. The registry of the session is not changed.
         """
         from hub_core.registry.discovery import discover
 

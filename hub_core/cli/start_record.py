@@ -78,7 +78,9 @@ class StartRecord:
     def enable(self, plugin: Plugin) -> bool:
         """Forget that a plugin was skipped or suspect, in any version, also on disk.
 
-        Returns whether it was.
+        Returns whether it was either. The marks of its suspected starts are removed, and the list
+        of skipped plugins is written again if anything was forgotten; an error of that writing is
+        ignored.
         """
         of_any_version = key_of(replace(plugin, version=""))
         known = {*self.skipped, *self.suspects}
@@ -190,7 +192,8 @@ def _get_record_folder() -> Path:
 def _create_locked_file(path: Path) -> int | None:
     """Create a file that is locked while this process lives; return its descriptor.
 
-    None if that is not possible.
+    Missing parent folders are created. None if the file cannot be created, for example because it
+    exists, or cannot be locked; then no file remains.
     """
     import fcntl
 
@@ -248,7 +251,12 @@ def _read_skipped(path: Path) -> dict[str, str]:
 
 
 def _write_skipped(folder: Path, skipped: dict[str, str]) -> bool:
-    """Replace the list of skipped plugins atomically; return False if it cannot be written."""
+    """Replace the list of skipped plugins atomically; return False if it cannot be written.
+
+    `skipped`: reasons by key of the plugin; they are written as sorted JSON to a temporary file in
+    `folder`, which then replaces `skipped.json`. The former list remains after an error; the
+    temporary file may remain as well.
+    """
     import json
 
     new = folder / f".{_SKIPPED}-{os.urandom(4).hex()}"
@@ -267,7 +275,11 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _close(mark: int | None, path: Path | None = None) -> None:
-    """Close a mark; remove its file if `path` is given."""
+    """Close a mark, the descriptor of a locked file; remove its file if `path` is given.
+
+    The file is removed first, while it is still locked. Does nothing, also to the file, if `mark`
+    is None; errors of closing are ignored.
+    """
     if mark is None:
         return
     if path is not None:

@@ -207,7 +207,11 @@ def _remove_moved_file(staged: Path, target: Path) -> None:
 
 
 def _make_folders(folder: Path, undo: _Undo) -> None:
-    """Create a folder and its missing parents."""
+    """Create a folder and its missing parents; does nothing if the folder exists.
+
+    For every created folder, its removal is appended to `undo`, parents first. An `OSError` is
+    raised; the parents that were created before it remain in `undo`.
+    """
     if not folder.exists():
         _make_folders(folder.parent, undo)
         # Recorded before the creation, so that lack of memory in between leaves no folder.
@@ -242,7 +246,11 @@ def _create_scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder with its content; files that cannot be removed remain."""
+    """Remove a folder with its content.
+
+    Files that cannot be removed remain, and so does the folder then; no error is raised, also if
+    the folder does not exist.
+    """
     try:
         # Usually all staged files have been moved.
         os.rmdir(folder)

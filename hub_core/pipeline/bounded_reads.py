@@ -65,7 +65,11 @@ def read_head(file: Path) -> bytes:
 
 
 def check_head(name: str, head: bytes) -> None:
-    """Raise `InputError` for an empty file and for one that begins with 4096 zero bytes."""
+    """Raise `InputError` for an empty file and for one that begins with 4096 zero bytes.
+
+    `head`: the first bytes of the file, at most `HEAD_BYTES` (4096). A shorter file of zeros is
+    accepted. `name`: the file in the message.
+    """
     if not head:
         raise create_read_error(name, "is empty", "name a file with content")
     # Files of zeros are refused before they are loaded.
@@ -82,7 +86,12 @@ def open_file(file: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def convert_read_errors(name: str) -> Iterator[None]:
-    """Convert errors of the file system in the body to `InputError` on the file `name`."""
+    """Convert errors of the file system in the body to `InputError` on the file `name`.
+
+    These are `OSError` and `ValueError`, as for a null byte in a path. For a missing file, the
+    message says that there is no such file or set of rank files; otherwise it has the system's
+    reason.
+    """
     try:
         yield
     except FileNotFoundError:

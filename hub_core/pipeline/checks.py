@@ -35,9 +35,10 @@ _BEYOND = 1 << 30
 def choose_versions(check: Check, version: str) -> RuntimeVersions:
     """Find the row of the check's version table that contains `version`.
 
-    `latest` and its synonyms mean the last row; `2.1` stands for all versions that begin with it.
-    Raises `UsageError` if there is no table, for a text that is no version, and unless exactly one
-    row contains it.
+    `newest` and `latest` mean the last row. Otherwise a version has one to four numbers, with or
+    without `v` before them; `2.1` stands for all versions that begin with it, and a row contains it
+    if any of them is in its range (a row without a last version is open). Raises `UsageError` if
+    there is no table, for a text that is no version, and unless exactly one row contains it.
     """
     name = f"runtime {check.name}"
     if not check.versions:
@@ -106,7 +107,12 @@ def list_versions(check: Check) -> str:
 
 
 def format_span(check: Check, versions: RuntimeVersions) -> str:
-    """Format a range of versions: `ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`."""
+    """Format a range of versions: `ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`.
+
+    The product in front is that by which the check counts its versions; it is omitted if the check
+    names none. `and later` stands for a row without a last version, and a single version for a row
+    whose first and last are equal.
+    """
     product = f"{check.versioned_by} " if check.versioned_by else ""
     if versions.last is None:
         return f"{product}{versions.first} and later"

@@ -58,9 +58,10 @@ def scan_json_head(head: bytes) -> JsonHead | None:
     """Scan the first bytes of a text; None if it begins with neither an object nor a list.
 
     The head may end anywhere. The result has the names of the members of the outermost object as
-    far as they are in `head`, and the value of its member `schema` if that is a schema of the hub.
-    `searched`: the bytes in which signatures are searched: that schema, else the head without
-    `extensions`, which may contain data of other formats.
+    far as they are in `head`, in their order, and the value of its member `schema` if that is a
+    schema of the hub (it begins with `collhub/`), else "". `searched`: the bytes in which
+    signatures are searched: that schema in quotes, else the head without the value of `extensions`,
+    which may contain data of other formats.
     """
     start = _START.match(head)
     if start is None:
@@ -252,9 +253,11 @@ def _create_json_error(
 ) -> InputError:
     """Create the error for JSON, or a file named `.json`, that no reader recognises.
 
-    The message depends on the head: no JSON, an unknown schema of the hub, an object with its first
-    six members, or a list. The remedy names the format with the most common members, if there is
-    one.
+    `head`: the scanned head, None if the file is no JSON (code `not-json`, with the first line up
+    to 40 bytes); otherwise the code is `unknown-format`, and the message names an unknown schema of
+    the hub, else the first six members of an object, else a list. The remedy is `--from`, or the
+    format with the most common members, if there is one; it says so if that is a topology where
+    none is wanted, or no topology where one is.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
@@ -286,8 +289,10 @@ def _create_json_error(
 def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
     """Find the reader of the format that shares most members with a JSON object; None for none.
 
-    Spelling matters little: `collective_size` is near `collective-size` and `collectiveSize`. Among
-    equal numbers of shared members, the format with fewer members is nearer.
+    All readers of algorithms, workloads and topologies are compared. Names are equal if they have a
+    similarity of at least 0.85 after normalisation: `collective_size` is near `collective-size` and
+    `collectiveSize`. Among equal numbers of shared members, the format with fewer members is
+    nearer; among those, the first one.
     """
     # Imported here, because most inputs are recognised.
     from difflib import get_close_matches

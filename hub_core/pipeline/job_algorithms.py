@@ -131,9 +131,11 @@ DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None
 
 
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
-    """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM`.
+    """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM`, which gives collectives of a job an algorithm.
 
-    `synthesizers`: names after which `:` begins options. Raises `UsageError` for an invalid text.
+    KIND is the name of a standard collective or `*` for every one. SIZE is a limit or range of
+    bytes; without it, all sizes match, and without GROUP, all groups. `synthesizers`: names after
+    which `:` begins options. Raises `UsageError` for an invalid text, kind, size or option.
     """
     match = _RULE.fullmatch(text)
     if match is None:
@@ -175,10 +177,13 @@ class _AlgorithmCache:
         members: tuple[int, ...],
         root: int,
     ) -> int:
-        """Return the index in `algorithms` of the algorithm for a collective.
+        """Return the index in `algorithms` of the algorithm that a rule gives a collective.
 
-        `size`: in bytes as in the job. `root`: a position in the group. Raises `HubError` that
-        names the rule and the collective.
+        `size`: in bytes as in the job. `members`: the NPUs of the group. `root`: a position in the
+        group. A name that is no synthesizer (or is `native`) is that of a file. Every file is read
+        once, and a synthesizer runs once for equal options, kind, size, number of ranks, root and
+        network; then the algorithm is added to `algorithms`. An error is raised with its own type,
+        a `HubError`; its messages are preceded by the rule and the collective.
         """
         try:
             synthesizers = {provided.name for provided in self.registry.all(Synthesizer)}
@@ -209,7 +214,12 @@ class _AlgorithmCache:
         return self._indices[key]
 
     def _read_file(self, name: str) -> Algorithm:
-        """Read the algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
+        """Read the algorithm of a file; errors are those of reading.
+
+        If the file cannot be read and its name has neither `/` nor `.`, it may be a misspelt
+        synthesizer: then `UsageError` with the closest name is raised instead, or `PluginError` if
+        a plugin that is not loaded may provide it.
+        """
         try:
             return self.read(name)
         except HubError:
@@ -261,8 +271,10 @@ def _restrict_to_members(
 ) -> Algorithm:
     """Convert an algorithm on all NPUs of a network to one on the members of a group.
 
-    Member i is NPU `npus[i]`; extensions are dropped. Raises `InputError` for steps on other NPUs,
-    such as relays.
+    Member i is NPU `npus[i]`. Ranks and peers are renumbered, the dependencies and the scratch
+    units of the members are kept, extensions are dropped. `collective`: that of the members; it
+    keeps the unit count of the algorithm. Raises `InputError` for steps on other NPUs, such as
+    relays; the message names the first of them.
     """
     steps = algorithm.steps
     position = np.full(algorithm.num_ranks, -1, np.int64)
@@ -286,7 +298,10 @@ def _restrict_to_members(
 
 
 def _parse_kind(text: str) -> CollectiveKind | None:
-    """Parse the kind of a rule; None for `*`. Raises `UsageError` with the closest kind."""
+    """Parse the kind of a rule, in any usual spelling; None for `*`, which means every kind.
+
+    Raises `UsageError` for any other text, with the closest kind if one is similar, else with all.
+    """
     if text == EVERY_KIND:
         return None
     kind = standard_kind(text)

@@ -265,8 +265,10 @@ def _write_artifacts(
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
     """Yield the artifacts of a writer with their bytes, each loaded when it is requested.
 
-    Raises `PluginError` for a name that does not fit the layout or is repeated, content that is no
-    bytes, an exception of the writer, and if there is no artifact.
+    Raises `PluginError` for a name that does not fit the layout of the format or is repeated, for
+    content that is no `bytes`, `bytearray` or `memoryview`, for an exception of the writer, and, at
+    the end, if there was no artifact. A `HubError` of the writer is not converted. Artifacts before
+    the defective one have been yielded by then.
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -219,7 +219,10 @@ class TimingSource:
         return topology if self.machine is None else topology.with_measured_switches()
 
     def machine_record(self) -> TimedMachine | None:
-        """Return the machine as part of a report; None for nominal links."""
+        """Return the machine as part of a report: name, library and held-out error of its model.
+
+        None if the times are those of nominal links.
+        """
         # Imported here, because only reports need it.
         from hub_core.reports import TimedMachine
 
@@ -231,7 +234,11 @@ class TimingSource:
         )
 
     def document(self) -> dict[str, JsonValue]:
-        """Return the fields of JSON reports."""
+        """Return the fields of JSON reports that say whose times they are: `timing` and `machine`.
+
+        `timing` is the note on the source of the times; `machine` has the name, the library and the
+        held-out error of the machine's model, and is None for nominal links.
+        """
         machine = self.machine
         description: dict[str, JsonValue] | None = None
         if machine is not None:
@@ -248,8 +255,10 @@ def simulator_name(
 ) -> str:
     """Return the simulator for the options `--machine` and `--backend`, whose options apply.
 
-    `of_workloads`: simulators of jobs instead of those of algorithms. Raises `UsageError` if the
-    two options exclude each other, `PluginError` if no plugin models machines.
+    `machine`: a profile, or None or `none`: then it is `backend`. With a profile, it is the
+    plugin's simulator that models machines; `backend` must then be that simulator or the default,
+    `analytical`. `of_workloads`: simulators of jobs instead of those of algorithms. Raises
+    `UsageError` if the two options exclude each other, `PluginError` if no plugin models machines.
     """
     if machine in (None, NO_MACHINE):
         return backend
@@ -311,7 +320,9 @@ def choose_timing(
 def predict_library_times(request: LibraryTimesRequest, registry: Registry) -> LibraryTimes:
     """Predict the times of a measured library on a machine, with the plugin that models machines.
 
-    Raises `PluginError` if no plugin predicts them, `HubError` for an unknown profile.
+    The first simulator by name that offers such times is asked; it returns one time per call of the
+    request. Raises `PluginError` if there is none, if it fails, or if its answer has not one time
+    per call, and `HubError` for an unknown profile.
     """
     offered = registry.all(Simulator)
     machine_simulator = next((one for one in offered if one.offer.library_times), None)
@@ -336,7 +347,8 @@ def _slack_ps(time_ps: int, truncated_ps: int) -> int:
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
     """Raise `UsageError` for a topology without an NPU for every rank.
 
-    `npus`: the NPU of each rank; None for NPU r for rank r.
+    `npus`: the NPU of each rank; None for NPU r for rank r. The topology needs more NPUs than the
+    largest number among them; an empty tuple counts as None. Duplicates are not noticed.
     """
     count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
     if count < needed:

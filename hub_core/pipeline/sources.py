@@ -200,7 +200,10 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
 def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     """Return all files of a folder with a rank in the name, such as `ring.0.et`, by rank.
 
-    Empty for a folder that cannot be read.
+    The name has a prefix that ends before `.` or with the word `rank`, the rank without leading
+    zeros (at most seven digits), and one of `suffixes`. Files of one rank are ordered by path;
+    several sets of files are not separated. Empty for a folder that cannot be read or does not
+    exist.
     """
     pattern = re.compile(
         rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"
@@ -218,7 +221,11 @@ def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
 
 
 def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
-    """Return the members if they are of one set. Raises `InputError` for several sets."""
+    """Return the members unchanged if all have the same prefix and suffix, so are of one set.
+
+    Raises `InputError` on `path` for several sets, with their number and the rank 0 of at most six
+    of them as examples. An empty list is returned.
+    """
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:
         folder = members[0].file.parent
@@ -343,7 +350,11 @@ def _open_part(file: Path) -> BinaryIO:
 
 
 def _decompress_part(part: SourcePart) -> SourcePart:
-    """Return the part with decompressed content; `load` returns at most 4 GiB."""
+    """Return the part with decompressed content and unknown size.
+
+    Nothing is read now. `load` raises `InputError` if the content is longer than 4 GiB; `open` has
+    no such limit. Both raise it for a damaged archive.
+    """
 
     def open_content() -> BinaryIO:
         return decompressed(part.stream(), part.name)
@@ -358,8 +369,10 @@ def _decompress_part(part: SourcePart) -> SourcePart:
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """Create a source of one part from a pipe.
 
-    The head is read now, and the rest when the part is loaded for the first time. `is_ours`: close
-    the file after reading, and on errors. Raises `InputError` for an empty stream.
+    The head, at most 4096 bytes, is read now, and the rest when the part is loaded for the first
+    time; later loads return the same bytes. `is_ours`: close the file after reading, and on errors
+    of the first read. Raises `InputError` for an empty stream, one that begins with 4096 zero
+    bytes, and one that cannot be read; loading raises it for a stream that is too long.
     """
     try:
         with convert_read_errors(name):

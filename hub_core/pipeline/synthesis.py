@@ -205,7 +205,8 @@ def _call_within_limits(
 ) -> SynthesisResult:
     """Call the synthesizer; its result lists the parts of the search that limits ended.
 
-    Raises `InputError` if a limit was reached before the first algorithm.
+    If a limit of the budget was reached, the synthesizer itself is listed as the last of these
+    parts. Raises `InputError` if a limit was reached before the first algorithm.
     """
     budget = request.budget
     try:
@@ -226,7 +227,8 @@ def _call_within_limits(
 def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
     """Return the result without bounds above its time, which are wrong, and with warnings.
 
-    Bounds for messages of one size are removed without a warning: other sizes may be faster.
+    Bounds equal to the time remain. Every removed bound adds a warning `bound-beaten`, except those
+    for messages of one size: with other sizes, an algorithm may be faster.
     """
     bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
     warnings = [
@@ -246,7 +248,8 @@ def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
 def _check_npus(request: SynthesisRequest) -> None:
     """Raise `UsageError` unless there is one NPU per rank, all different, and all NPUs exist.
 
-    The NPUs whose steps are requested (`wanted`) must exist too.
+    The NPUs whose steps are requested (`wanted`) must exist too. NPUs are numbered from 0. Only the
+    first defect is reported: number of NPUs, then NPUs that do not exist, then repeated ones.
     """
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:

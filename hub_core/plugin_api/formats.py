@@ -82,9 +82,11 @@ class Source:
         return self.parts[0].load()
 
     def sha256(self) -> str:
-        """Return the hexadecimal SHA-256 of all parts, for `Provenance.source_sha256`.
+        """Return the hexadecimal SHA-256 of all parts in their order.
 
-        For compressed files, the decompressed content counts.
+        It is meant for `Provenance.source_sha256`. The contents are hashed as one sequence of
+        bytes, without names and lengths. For compressed files, the decompressed content counts. The
+        parts are read in blocks of 1 MiB, never as a whole.
         """
         # Imported here: it loads a library that only readers of files need.
         import hashlib
@@ -285,7 +287,9 @@ class _GunzipStream(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Read decompressed bytes into the buffer; return their number, 0 at the end.
 
-        Raises `InputError` for a damaged archive, and for one that expands beyond the limit.
+        Raises `InputError` with the code `truncated` for a damaged archive or one that ends early,
+        and with the code `bomb` if the bytes so far exceed 64 MiB plus 300 times the compressed
+        bytes read.
         """
         try:
             count = self._archive.readinto(buffer)
@@ -301,7 +305,10 @@ class _GunzipStream(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the archive and its file."""
+        """Close the archive and the compressed file below it.
+
+        It has no effect if it is closed already.
+        """
         if not self.closed:
             self._archive.close()
             self._file.close()

@@ -26,8 +26,10 @@ def bind_options(
     """Create the record of options: values as given, else from the environment, else defaults.
 
     `owner`: name in messages (`writer chakra`). `-` in a name stands for `_`; `NAME.KEY` adds a
-    pair to an option of type PAIRS. An empty environment variable counts as unset. Raises
-    `UsageError` with one finding for every unknown name and every invalid value.
+    pair to an option of type PAIRS, pairs in alphabetical order of the keys. An empty environment
+    variable counts as unset; an option without any value is bound to None. Values are converted to
+    the declared types. Raises one `UsageError` with a finding for every unknown name, in
+    alphabetical order, then for every invalid value.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}

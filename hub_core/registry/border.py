@@ -52,8 +52,9 @@ def attempt(work: Callable[[], T]) -> Attempt[T]:
 def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
     """Convert exceptions of plugin code in the body to `PluginError` with plugin and function.
 
+    `owner`: the plugin; `reference`: the function. A missing module has its own message and remedy.
     Not converted: `HubError`, which the plugin raised on purpose; Ctrl-C; lack of memory, which is
-    not the plugin's fault.
+    not the plugin's fault. `SystemExit` is converted.
     """
     try:
         yield
@@ -90,7 +91,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _format_origin(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the innermost frame that raised an error; "" without a traceback."""
+    """Return ` (FILE:LINE)` of the innermost frame that raised an error; "" without a traceback.
+
+    FILE is the name of the source file without its folder; the text begins with a space.
+    """
     # Only the frames: the library's `extract_tb` would read every source file for its lines.
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
@@ -111,7 +115,8 @@ def _get_message(error: BaseException) -> str:
 def _intercept_exit() -> Iterator[None]:
     """Convert `os._exit` in the body, which would end the program silently, to `SystemExit`.
 
-    Processes that the body forks exit normally.
+    `os._exit` is replaced for all threads during the body and restored afterwards. Processes that
+    the body forks exit normally, and so does a call of the replacement after the body.
     """
     real_exit, owner = os._exit, os.getpid()
 

@@ -85,7 +85,12 @@ def options_of(offer: Offer) -> tuple[Option, ...]:
 
 
 def find_offer_defect(hook: str, returned: object) -> str | None:
-    """Return the reason why the result of a hook is not a list of valid offers, or None."""
+    """Return the reason why the result of a hook is not a list of valid offers, or None.
+
+    A tuple is as good as a list. The defects are, in this order: no list; an item whose type is not
+    exactly one of those of the hook, or that is not a valid offer; two offers of one kind with the
+    same name. Only the first one is returned. An empty list and an unknown hook with one have none.
+    """
     allowed = [kind.type for kind in OFFER_KINDS if kind.hook == hook]
     if not isinstance(returned, list | tuple):
         return f"{hook} returned {type(returned).__name__}, expected a list"
@@ -141,7 +146,10 @@ def _parse_numbers(version: str) -> tuple[int, ...]:
 
 
 def _parse_requirement(line: str) -> Requirement | None:
-    """Parse a requirement; None if it is invalid or its marker excludes this environment."""
+    """Parse a requirement of a distribution, as in its metadata (`numpy>=1.26; marker`).
+
+    None if it is invalid, or if its marker excludes this environment without any extra.
+    """
     # Imported here: most requirements need no parser.
     from packaging.requirements import InvalidRequirement, Requirement
 

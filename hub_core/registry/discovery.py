@@ -81,7 +81,11 @@ _of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", def
 
 @contextmanager
 def running_with(registry: Registry | None) -> Iterator[None]:
-    """Let `run_registry` return `registry` in the body; None leaves the present one."""
+    """Let `run_registry` return `registry` in the body; None leaves the present one.
+
+    The former one applies again afterwards, also after an exception. Other threads are not
+    affected.
+    """
     token = _of_the_run.set(registry or _of_the_run.get())
     try:
         yield
@@ -126,9 +130,11 @@ def _load_all(
 ) -> Registry:
     """Load the candidates in order, after the core, and return the registry of all plugins.
 
-    `switches`: reasons by name of disabled plugins; `use_plugins` False disables all. A candidate
-    whose name is used twice, or is that of the core, is broken. `admission` may refuse a plugin
-    before its import with a reason, which is recorded.
+    `switches`: reasons by name of disabled plugins (entry point or distribution, in any spelling);
+    `use_plugins` False disables all. Disabled plugins are not imported. A candidate whose name is
+    used twice, or is that of the core, is broken and not imported either; being disabled goes
+    first. `admission` may refuse a plugin before its import with a reason, which the settings of
+    the registry record by name.
     """
     refused: dict[str, str] = {}
 
@@ -271,8 +277,10 @@ def _import_plugin(
 ) -> Plugin:
     """Import a plugin and collect its offers; return it with its status.
 
-    BROKEN if the import or a hook fails, INCOMPATIBLE for another API version, else LOADED; the
-    text of the status then lists output during the import and threads that remain.
+    INCOMPATIBLE for another API version, BROKEN if the import or a hook fails or a hook returns no
+    valid offers; both without offers and with the reason. Otherwise LOADED; the text of the status
+    then lists output during the import and non-daemon threads that remain, and is empty without
+    them.
     """
     threads = set(threading.enumerate())
     imported = attempt(entry_point.load)

@@ -143,7 +143,11 @@ class Registry:
         raise self.unknown_name(message, name, known, everything)
 
     def clashes(self) -> list[str]:
-        """List names that several offers of one kind have, one line each, without repetition."""
+        """List names that several offers of one kind have, one line each, without repetition.
+
+        The order is that of the kinds of offers, then of the names. Equal names of different kinds
+        do not clash. Empty if there are none.
+        """
         lines = []
         for kind in OFFER_KINDS:
             offers: tuple[Provided[Offer], ...] = self.all(kind.type)
@@ -199,7 +203,8 @@ class Registry:
     def plugin(self, name: str) -> Plugin:
         """Return the plugin with this entry-point or distribution name, in any usual spelling.
 
-        Raises `PluginError` with the closest name if there is none.
+        The first such plugin of the registry is returned, whatever its status: disabled and broken
+        ones too. Raises `PluginError` with the closest name if there is none.
         """
         for plugin in self.plugins:
             if canonical_name(name) in (

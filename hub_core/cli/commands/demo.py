@@ -80,7 +80,12 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 
 def _check_plugins(registry: Registry) -> None:
-    """Raise `PluginError` if the plugins that the demo needs are not installed."""
+    """Raise `PluginError` if the plugins that the demo needs are not installed.
+
+    It needs a reader of files `.xml` (for MSCCL XML), the simulator `analytical` and the topology
+    builder `dgx1v`. The message lists everything that is missing and adds the registry's hint on
+    plugins that could not be loaded, if there are any; the remedy is to install all plugins.
+    """
     from hub_core.plugin_api import FormatReader, Simulator, TopologyBuilder
 
     readers = [
@@ -143,7 +148,13 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
 def _print(
     examples: Sequence[_Example], runs: Sequence[_Run], commands: Sequence[Sequence[str]]
 ) -> None:
-    """Print the verdicts, the table of times with bounds, and commands to try next."""
+    """Print the verdicts, the table of times with bounds, and commands to try next.
+
+    One line per example says its collective, ranks and steps, and that it is verified: only
+    verified examples get here. The table has one row per run with algorithm, topology, size, time,
+    bandwidth, bound and ratio; its meaning follows. Each command is printed after `collhub`, quoted
+    for a shell.
+    """
     for example in examples:
         collective = example.algorithm.collective
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
@@ -162,7 +173,13 @@ def _print(
 def _suggest_commands(
     registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield arguments of commands to try next: on the traces if they are kept, else on networks."""
+    """Yield arguments of commands to try next: on the traces if they are kept, else on networks.
+
+    `folder`: where the traces are kept, None if they are not. With a folder these are `inspect` and
+    `convert` (into JSON in the folder) of the first example, and `simulate` of the last one on a
+    ring of 25 GB/s. Without it, they are `compare`, `synthesize ring` and `topology show dgx1v`,
+    each only if the command or synthesizer is installed. `examples` must not be empty.
+    """
     from hub_core.plugin_api import Command, Synthesizer
 
     first, last = examples[0], examples[-1]

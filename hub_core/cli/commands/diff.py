@@ -93,8 +93,10 @@ def _format_value(value: JsonValue) -> str:
 def _print_traffic(comparison: Comparison, units_a: int, units_b: int) -> None:
     """Print the pairs of ranks with different traffic, most traffic first, ties by rank.
 
-    At most `LISTED_PAIRS` pairs, as fractions of the buffers, because both algorithms may have
-    different units. One line if all pairs are equal.
+    The order is that of the larger traffic of a pair, in A or in B, as a fraction of the buffer. At
+    most `LISTED_PAIRS` (10) pairs are printed, with the messages and the fraction of the buffers in
+    A and in B, because both algorithms may have different units: `units_a` and `units_b` are the
+    units of a full buffer. Prints one line if no pair differs.
     """
     if not comparison.traffic:
         print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")

@@ -79,8 +79,11 @@ def _collect_lines(
 ) -> Iterator[tuple[str, CheckLine]]:
     """Yield (owner, line) of the report: the core, then each plugin with its requirements.
 
-    Names that several plugins use and the checks of the installation follow. `is_warming`: these
-    checks may compile kernels.
+    The lines of the plugins are in the order of the registry: the status of the plugin, then its
+    requirements. Names that several plugins use follow, each as a failed line of the core, and then
+    the checks of the installation with the plugin that offers them. `trials`: trial imports by name
+    of the plugin; a plugin without one has no time of import. `is_warming`: the checks of the
+    installation may compile kernels.
     """
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
@@ -148,7 +151,9 @@ def _check_temporary_folder() -> CheckLine:
 def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
     """Return the line on the status of a plugin, and the time of its import in another process.
 
-    It is ok if the plugin is disabled, or loaded within `_MAX_IMPORT_S` without a remark.
+    The line is ok if the plugin is disabled, or if it is loaded without a remark in its status and
+    was imported within `_MAX_IMPORT_S` (2 s). It is bad for any other state, for a loaded plugin
+    without a trial, for a slower import, and for a remark, such as output during the import.
     """
     status = plugin.status
     reason = f": {status.reason}" if status.reason else ""

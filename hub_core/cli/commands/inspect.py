@@ -201,7 +201,8 @@ def _create_report(
 def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
     """Return the texts, numbers and booleans of extensions by name of the extension.
 
-    Lists, objects and null are omitted, and extensions that have nothing else.
+    Extensions are in alphabetical order, their members in that of the source. Lists, objects and
+    null are omitted, and so are extensions that are no objects or have nothing else.
     """
     values_by_extension: dict[str, dict[str, JsonValue]] = {}
     for name, extension in sorted(algorithm.extensions.items()):
@@ -225,7 +226,10 @@ def _sum_by_link(
 
 
 def _describe_lanes(lane_counts: Lanes) -> str:
-    """Describe the lanes: maximum per rank and longest lane; `not stated` if there are none."""
+    """Describe the lanes in one line: maximum per rank and steps of the longest lane.
+
+    Adds the number of fused steps if there are any. `not stated` if no step has a lane.
+    """
     if not lane_counts.most:
         return "not stated"
     fused = f", {lane_counts.fused} steps fused" if lane_counts.fused else ""
@@ -307,9 +311,10 @@ def _describe_path(longest: CriticalPath | None) -> str:
 
 
 def _print_links(sent: Traffic) -> None:
-    """Print the `LISTED_LINKS` pairs of ranks with the most units, ties by rank.
+    """Print the pairs of ranks with the most units, ties by sender, then receiver.
 
-    Prints nothing without traffic.
+    At most `LISTED_LINKS` (10) pairs. The columns are link, messages, units and bytes; bytes are
+    `-` if the size of the collective is unknown. Prints nothing without traffic.
     """
     if not len(sent.source):
         return

@@ -235,7 +235,10 @@ def noun_of(kind: OfferKind) -> str:
 def plugin_module(nouns: Sequence[str]) -> str:
     """Return the source text of the module that offers one example of each kind in `nouns`.
 
-    It imports only what these kinds need, and has one hook function per hook of the kinds.
+    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`. The module imports only
+    what these kinds need, declares the API version and the constants of the examples, each once,
+    and has one hook function per hook, in the order in which the kinds first need it. The text ends
+    with a line break. A noun that is unknown is an error of `kinds_of`.
     """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
@@ -276,7 +279,10 @@ def readme(nouns: Sequence[str]) -> str:
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     """Yield the source lines of one hook function, which returns an example of each kind.
 
-    The return type is split over several lines if the signature is too long.
+    `name`: the hook; `kinds`: kinds of offers of that hook. The lines begin with two empty ones. If
+    the signature is longer than 100 characters, the return type moves to a line of its own, or with
+    one type per line if that is too long as well. If the docstring is longer than that, it gives
+    only the number of kinds.
     """
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)

@@ -95,7 +95,10 @@ def shared_pairs(
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
     """Print the possible applications of all installed passes that can list them for this model.
 
-    As a table with one column per effect, or as the JSON report `collhub/report-moves-1`.
+    As a table of one row per application: pass, one column per effect with signed numbers (0 for an
+    effect that the application does not name), and the `-O` options that request it. The effects
+    are in the order in which the passes name them. With `as_json`, prints the report
+    `collhub/report-moves-1` instead. Passes for the other kind of model are ignored.
     """
     moves_by_pass = _collect_moves(session, model)
     if as_json:
@@ -195,8 +198,10 @@ def is_search(session: Session, name: str) -> bool:
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
     """Separate arguments: (those without the options after passes, passes with these options).
 
-    A pair `-O KEY=VALUE` belongs to the last `--pass` before it. Malformed and repeated pairs,
-    pairs before the first pass and arguments after `--` stay among the arguments.
+    A pair `-O KEY=VALUE` belongs to the last `--pass` before it and is taken out of the arguments;
+    `--pass` itself remains among them. Malformed pairs (no `=` or an empty key), pairs whose key
+    this pass already has, pairs before the first pass, and everything from `--` on stay among the
+    arguments in their order.
     """
     remaining: list[str] = []
     steps: list[PassStep] = []
@@ -233,9 +238,12 @@ def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
 
 
 def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
-    """Return (name of the pass, move) of all passes for this kind of model, by name of the pass.
+    """Return (name of the pass, move) of all passes that can list moves of this kind of model.
 
-    Raises `PluginError` if a pass fails or returns no list.
+    A move is one possible application of a pass. The order is that of the names of the passes, then
+    that in which a pass lists its moves. Passes for the other kind of model (algorithm or workload)
+    and passes without a list of moves are ignored. Raises `PluginError` if a pass fails or returns
+    anything but a list or tuple.
     """
     from hub_core.pipeline.calls import blame, misfit
 

@@ -84,7 +84,10 @@ def parse_offers(text: str) -> tuple[str, ...]:
 def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | None:
     """Describe the plugin, package or offer that already has the name; None if it is free.
 
-    `offers`: kinds that the new plugin shall have; only names of these kinds are compared.
+    `offers`: kinds that the new plugin shall have; only names of offers of these kinds are
+    compared. The first owner found is described: a plugin whose name or distribution is the name,
+    or is `collhub-` and the name, in any usual spelling; then an importable package `collhub_NAME`;
+    then an installed offer with the name that the example of a kind would get.
     """
     canonical = canonical_name(name)
     for plugin in registry.plugins:
@@ -120,7 +123,10 @@ def _read_tutorial() -> Iterator[tuple[str, str]]:
 def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of the files of a distribution with these offers.
 
-    Files that all plugins have come from the tutorial, modules from examples of each kind.
+    Paths are relative to the distribution and still have the name of the example. First come
+    `pyproject.toml` and the package's `__init__.py` and `py.typed`, from the tutorial, then
+    `README.md`, the module of the plugin, the modules of each kind of offer (each once; the
+    tutorial's version if it has one), and the conformance test.
     """
     example = dict(_read_tutorial())
     for path in _OF_EVERY_PLUGIN:
@@ -256,7 +262,11 @@ def _list_plugins() -> Sequence[PluginItem]:
 
 
 def _run_listing(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a listing; None if a plugin ended the process or the time limit was exceeded."""
+    """Run a listing of plugins and return the finished process with its captured text output.
+
+    None if it ran for more than 60 s, was ended by a signal, or ended with exit code 0 and without
+    output, as when a plugin ends the process. Other exit codes are returned, not raised.
+    """
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_MAX_LISTING_S

@@ -253,7 +253,11 @@ def _print_results(name: str, results: Sequence[RuleResult]) -> None:
 
 
 def _create_checked_item(session: Session, name: str, results: Sequence[RuleResult]) -> PluginItem:
-    """Describe a plugin with the results of its rules; an absent one by the reason."""
+    """Describe a plugin together with the results of its rules, in their order.
+
+    If no plugin `name` is installed, the item has the status `absent`, the error as reason, and
+    empty distribution, version, module and offers; it lists the results as well.
+    """
     from msgspec.structs import replace
 
     from hub_core.cli.reports.installation_records import PluginItem, RuleItem

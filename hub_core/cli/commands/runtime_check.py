@@ -38,7 +38,11 @@ class RuntimeVerdict:
         return self.report.ok
 
     def record(self) -> Record:
-        """Return the verdict as an item of `RuntimeVerdictsReport`."""
+        """Return the verdict as an item of `RuntimeVerdictsReport`.
+
+        `self.runtime` is split at the first `@` into name and version; without one, the version is
+        None. `is_accepted` is the fact of that name that the check states, else the same as `ok`.
+        """
         from hub_core.cli.reports.algorithm_records import RuntimeInput, UsedCall
         from hub_core.reports import list_findings
 
@@ -75,7 +79,9 @@ class RuntimeVerdict:
 def check_file(session: Session, source: str, runtime: str, options: Assignments) -> RuntimeVerdict:
     """Check whether a runtime uses a file, by the check with the name of the runtime.
 
-    Raises `HubError` for an unknown runtime or option and for an unreadable file.
+    `runtime`: name, or `NAME@VERSION`; `options`: options of the check. Progress is shown on stderr
+    and findings on the way are printed. A file that the runtime does not use is a verdict, not an
+    error. Raises `HubError` for an unknown runtime, version or option and for an unreadable file.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime

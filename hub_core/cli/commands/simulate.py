@@ -180,7 +180,11 @@ def _print(
 
 
 def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
-    """Write the timeline of the steps; the writer refuses runs without times of steps."""
+    """Write the timeline of the steps of a run to the file `out`.
+
+    The suffix of `out` selects the writer of reports. That writer refuses a run whose simulator
+    states no times of steps (they are None), with a `HubError`.
+    """
     from hub_core.plugin_api import RunTimeline
 
     result = timing.result
@@ -280,7 +284,12 @@ def _create_report(
     source_of_times: TimingSource,
     timings: Sequence[Timing],
 ) -> SimulateReport:
-    """Create the report: the run of a single size as its members, several under `results`."""
+    """Create the report: the run of a single size as its members, several under `results`.
+
+    `results` is absent for a single run. The NPUs are those on which the algorithm is placed, else
+    0 to ranks - 1. `timing` and `machine` say whose times they are; `machine` is None for nominal
+    links.
+    """
     from msgspec import structs
 
     from hub_core.cli.reports.timing_records import SimulateReport

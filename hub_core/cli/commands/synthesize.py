@@ -214,8 +214,8 @@ def _run_for_groups(session: Session) -> int:
 def _check_options(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
     """Raise `UsageError` for options that have no meaning in this combination.
 
-    These are `--root` for a collective without root, `--relays` without `--ranks`, and `--to`
-    without `-o`.
+    These are, in this order, `--root` for a collective without root, `--relays` without `--ranks`,
+    and `--to` without `-o`; only the first one found is reported.
     """
     kind = CollectiveKind(request.collective)
     if request.root is not None and not kind.traits.is_rooted:
@@ -255,10 +255,14 @@ def _run_synthesizer(
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
-    """Read the topology, run the synthesizer and measure its elapsed and CPU time in s.
+    """Read the topology, run the synthesizer, and measure its elapsed and CPU time in s.
 
-    With a machine, or for `auto`, algorithms are compared by the times on that machine, which is
-    also the time of the result.
+    Without relays, the network is reduced to the chosen ranks (all NPUs by default). With a
+    machine, and for `auto` where the network is that of a known machine, algorithms are compared by
+    the simulated times on it, and the time of the result is replaced by that of the fastest
+    variant, whose simulation counts to the elapsed time; this is not done for a partial result. If
+    the machine's network differs from the nominal one, its bounds replace those of the synthesizer.
+    Raises `HubError` if the topology, the options or the search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -309,7 +313,12 @@ def _run_synthesizer(
 def _replace_bounds(
     result: SynthesisResult, request: SynthesisRequest, network: Topology
 ) -> SynthesisResult:
-    """Replace the bounds of nominal links by the best one that holds on the machine's network."""
+    """Return the result with the best bound on the machine's network in place of all its bounds.
+
+    The bounds of the synthesizer hold for nominal links only. `network`: the network of the
+    machine. The bound is the best one that any installed method proves for the collective, size and
+    NPUs of the request; the result has none if no method proves one.
+    """
     from hub_core.pipeline.bounds import best_bounds
 
     (bound,) = best_bounds(
@@ -342,7 +351,12 @@ def _create_simulation(
 def _build_timed_variant(
     result: SynthesisResult, simulation: SimulationResult, session: Session
 ) -> SynthesisResult:
-    """Return a result whose algorithm is the variant that the times of a simulation describe."""
+    """Return a result whose algorithm is the variant that the times of a simulation describe.
+
+    The passes that `simulation` names are applied in their order, each with its options. The time
+    is that of the simulation, or the former one if that is None or 0. If there is a pass, the
+    statistic `variant` describes the passes and their options.
+    """
     from hub_core.pipeline.calls import transform
 
     algorithm, variant = result.algorithm, ""
@@ -362,10 +376,11 @@ def _build_timed_variant(
 def _build_collective(
     request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
-    """Build the collective of the request, with one unit per part and in place.
+    """Build the collective of the request, in place, with one unit per part of the buffer.
 
-    Rank i is `npus[i]`; the default root is the first one. Raises `UsageError` if the root does not
-    take part.
+    `npus`: those that take part; rank i is `npus[i]`. The root of the request is an NPU, the first
+    of them by default; in the collective it is a rank, or None for kinds without root. Raises
+    `UsageError` if the root does not take part, also for kinds without root.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

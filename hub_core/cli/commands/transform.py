@@ -151,7 +151,12 @@ def _create_report(
     written: Written | None,
     cuts: Sequence[SearchCut],
 ) -> TransformReport:
-    """Create the report; `written` is None if a search only reports."""
+    """Create the JSON report of a transformation.
+
+    `target` is None if nothing was to be written, `written` is None if a search only reports; then
+    the report has no target format, or no artifacts and losses. `changes`: (pass, change) in order
+    of application. The result is partial if limits cut a search (`cuts` is not empty).
+    """
     from hub_core.cli.reports.algorithm_records import PassChange, TransformReport
     from hub_core.reports import list_cuts, list_losses
 
@@ -225,7 +230,9 @@ def _find_search(
 ) -> PassStep:
     """Return the only installed pass that searches for this kind of model, as `--search` asks.
 
-    Raises `click.UsageError` without a topology, and unless exactly one such pass is installed.
+    Its options are `topology` and, if `size` is given, `sizes`. The kind of model is workload or
+    algorithm, as `opened` holds it. Raises `click.UsageError` without a topology, and unless
+    exactly one such pass is installed; the message lists those that are.
     """
     from hub_core.plugin_api import Subject
 

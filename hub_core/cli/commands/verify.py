@@ -55,7 +55,11 @@ class _VerifyOptions:
 def _complete_checks(
     subject: Subject,
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a completion of the names of the checks of a subject, for shells."""
+    """Return a function that completes the names of the checks of a subject, for shells.
+
+    The function returns the names of all installed checks of that subject that begin with the text
+    typed so far, as `checks_of` orders them.
+    """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from hub_core.pipeline.checks import checks_of
@@ -69,7 +73,12 @@ def _complete_checks(
 def _complete_runtimes(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Complete the names of runtimes in a shell; after `@`, their versions and `newest`."""
+    """Complete the names of runtimes in a shell; after `@`, their versions and `newest`.
+
+    Without `@` in the word, candidates are all names; with it, `NAME@VERSION` with the last version
+    of each row of the table (its first, if the row is open), then `NAME@newest` for runtimes with a
+    table. Returns the candidates that begin with `incomplete`, in this order.
+    """
     from hub_core.pipeline.checks import NEWEST, checks_of
 
     offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
@@ -258,7 +267,11 @@ def _check_names_are_known(session: Session, subject: Subject, names: tuple[str,
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:
-    """Raise `UsageError` for an option that has no meaning with --runtime."""
+    """Raise `UsageError` for the first option that is given but has no meaning with --runtime.
+
+    `options`: values by name of the option; None means that it is not given. Other values, also
+    empty ones and false, count as given.
+    """
     for name, value in options.items():
         if value is not None:
             raise UsageError(
@@ -287,7 +300,9 @@ def _run_named_checks(
 ) -> dict[str, CheckReport]:
     """Run the checks of algorithms with these names and return their reports by name.
 
-    Raises `HubError` for an unknown check.
+    They run one after another in the given order, which is that of the result; a name that is given
+    twice is run twice and listed once. Raises `HubError` for an unknown check, before later ones
+    run, and if a check fails to run.
     """
     from hub_core.pipeline.checks import find_check, run_check
     from hub_core.plugin_api import CheckRequest
@@ -305,8 +320,11 @@ def _check_certificate(
 ) -> CheckReport:
     """Return the report of the first check that knows the kind of certificate of an algorithm.
 
-    `topology_text`: topology to compare it with, None for that of the certificate. Raises
-    `InputError` if there is no certificate, `PluginError` if no installed plugin checks any.
+    All installed checks of certificates run; the first one whose report is applicable, in the order
+    of `checks_of`, is returned. `topology_text`: topology to compare the certificate with, None for
+    that of the certificate. `source`: name of the input in messages. Raises `InputError` if no
+    check is applicable (there is no certificate), `PluginError` if no installed plugin checks
+    certificates.
     """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest

@@ -143,7 +143,10 @@ def _find_last_members(
 ) -> tuple[Int64Array, Int64Array]:
     """Return (rows of finished collectives, the row of each call's member that began last).
 
-    The k-th collective of a group is the same call on all its ranks.
+    Both arrays are parallel and ordered by group, then number of the call, then start. A collective
+    is finished if `end` is not negative. The k-th collective of a group on a rank, by start and
+    then by row, is the same call as the k-th ones on its other ranks. Among members that began at
+    the same time, the last one in the order of group, rank and start is taken.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]

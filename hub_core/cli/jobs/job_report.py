@@ -181,7 +181,10 @@ class _Table:
     def _sum_calls(self, members: Int64Array, calls: int) -> Spent:
         """Sum the times in ns of rows that are calls of one kind.
 
-        `members`: the rows; `calls`: their number. The size is -1 if it differs between calls.
+        `members`: the rows, at least one; `calls`: the number of calls that they belong to. Kind
+        and number of ranks are those of the first row. The size in bytes is -1 if it differs
+        between rows. Total time, exposed time (in which the rank does not compute) and waiting time
+        are sums over all rows; the exposed time per rank is that of the rank with the most.
         """
         first = members[0]
         exposed = self._exposed_ns[members]
@@ -251,7 +254,12 @@ def create_group_item(group: str, spent: Spent) -> GroupCommunicationItem:
 
 
 def create_path_item(workload: Workload, report: JobReport) -> CriticalPathItem:
-    """Return the critical path for the JSON report; of its nodes, only the longest ones."""
+    """Return the critical path for the JSON report.
+
+    The number of nodes and ranks and the shares by kind in ns count the entire path; of its nodes,
+    only the `LISTED_NODES` (20) longest are listed, longest first and ties in the order of the
+    path.
+    """
     nodes = workload.nodes
     top = sorted(report.path, key=lambda node: -node.duration_ns)[:LISTED_NODES]
     return CriticalPathItem(

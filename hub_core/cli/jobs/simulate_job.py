@@ -64,7 +64,11 @@ def simulate_workload(
 ) -> int:
     """Simulate a workload and print when each rank finishes; exit 1 if a rank never finishes.
 
-    `warnings`: findings of checks. A finding that the simulation reports as well is printed once.
+    `warnings`: findings of checks. A finding that the simulation reports with the same code and
+    message is printed once; if the simulation fails, the warnings are printed before its `HubError`
+    is raised. As `outputs` asks, the job is also simulated with unlimited slots (to show what
+    overlap could save), the times of nodes and a timeline are written to files, and the JSON report
+    is printed instead of the text. Returns the exit code: DONE, or INVALID if `time_ns` is None.
     """
     workload, name = request.workload, outputs.name
     try:
@@ -105,9 +109,10 @@ def simulate_workload(
 
 
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge findings that differ only in the rank into one at the first rank.
+    """Merge findings that differ only in rank and place within the file into one, the first.
 
-    Its message lists the other ranks. The order is that of first appearance.
+    The message of the merged finding lists the ranks of the later ones, without repetition and in
+    ascending order; nothing is added if they have none. The order is that of first appearance.
     """
     ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}
@@ -154,7 +159,13 @@ def _create_report(
     unlimited: WorkloadTimes | None,
     report: JobReport | None,
 ) -> SimulateWorkloadReport:
-    """Create the JSON report; without `report`, it has no times of nodes."""
+    """Create the JSON report of the simulation of a job.
+
+    `times`: the result of the simulation; `unlimited`: that with unlimited slots, None if it was
+    not requested; the member is then absent. `report`: the figures that need times of nodes
+    (computing per rank, kinds of communication, groups, critical path); None if the simulator
+    states no times of nodes; these members then keep their defaults.
+    """
     # Imported here: the help of the command needs no numpy.
     from msgspec import structs
 
@@ -238,7 +249,13 @@ def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | No
 
 
 def _print_report(workload: Workload, report: JobReport) -> None:
-    """Print the kinds of communication, then the critical path."""
+    """Print the kinds of communication as a table, then the critical path.
+
+    The table has the first 8 kinds of `report.spent`, which are ordered by exposed time, longest
+    first; it is omitted if there are none. Of the critical path, the numbers of nodes and ranks,
+    the share of each kind in percent of the path's time, and the 8 longest nodes are printed (ties
+    in the order of the path); nothing for an empty path.
+    """
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 
     if report.spent:

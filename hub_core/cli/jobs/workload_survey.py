@@ -87,7 +87,11 @@ class _Counts:
         self._edges: Counter[str] = Counter()
 
     def files(self, source: Source) -> Iterator[RankFile]:
-        """Open the files in order of rank."""
+        """Yield the rank files of a trace in order of rank, each loaded when it is requested.
+
+        As a side effect, it keeps the metadata of the first file and records the number of nodes of
+        each. Raises what loading and parsing a file raise.
+        """
         for rank, part in enumerate(rank_parts(source)):
             # Only one file is in memory at a time, in addition to the batch that is decoded.
             content = part.load()
@@ -100,7 +104,10 @@ class _Counts:
     def add(self, nodes: NodeColumns) -> None:
         """Count the nodes of a batch: types, dependencies, and attributes by type of node and kind.
 
-        Dependencies on missing nodes are counted as dangling, not refused.
+        A dependency on a node that is missing is counted as dangling, not refused; one whose parent
+        does not come before its child counts as forward. Data and control dependencies are counted
+        as the nodes list them, dangling ones included. The counts are added to those of earlier
+        batches.
         """
         links = link(nodes, drop_dangling=True)
         self._edges["dangling"] += links.dropped
@@ -118,7 +125,12 @@ class _Counts:
                     self._uses[use] += count
 
     def result(self, name: str) -> TraceSurvey:
-        """Return the survey of all counted nodes."""
+        """Return the survey of all nodes that were counted so far; `name` is that of the trace.
+
+        Types and uses of attributes are in ascending order. The metadata are the version and the
+        attributes of the first file, as texts; a text longer than 80 characters is cut. An
+        attribute that is named `version` replaces the version.
+        """
         attributes = self._metadata.attributes
         shown = {key: _format_value(value) for key, value in attributes.items()}
         uses = sorted(self._uses.items())
@@ -155,7 +167,10 @@ class _Counts:
 
 
 def _format_value(value: AttributeValue) -> str:
-    """Format a value as text; a long one is truncated and its length is added."""
+    """Format a value as text: a text as it is, any other value as its `repr`.
+
+    A text longer than 80 characters is cut there; `...` and its full length are added.
+    """
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _MAX_TEXT:
         return text
@@ -165,7 +180,13 @@ def _format_value(value: AttributeValue) -> str:
 
 
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
-    """Print a survey as text or as `collhub/report-survey-1`."""
+    """Print a survey as text, or as the JSON report `collhub/report-survey-1`.
+
+    The text has the name, dialect, ranks, nodes by type, dependencies, metadata, and a table of the
+    attributes with the type of the node, the kind of value (`none` without one) and the number of
+    uses; no table without attributes. A note on stderr says that the input is a trace of a
+    workload.
+    """
     if as_json:
         print_json(to_json(_create_report(survey)))
         return

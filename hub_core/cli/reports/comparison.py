@@ -87,7 +87,13 @@ class Comparison:
 
 
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
-    """Compare the effects of two algorithms; provenance and extensions are ignored."""
+    """Compare the effects of two algorithms; provenance and extensions are ignored.
+
+    The result has the facts with different values, in the order of the report; the pairs of ranks
+    with a different number of messages or a different fraction of the full buffer, ascending by
+    source and destination (a pair without messages counts as 0); the number of pairs with messages
+    in A or in B; and the first step that differs, None if all are equal.
+    """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (
         Difference(name, facts_a[name], facts_b[name])
@@ -111,7 +117,14 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
 
 
 def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
-    """Collect the facts that are compared by value, in the order of the report."""
+    """Return the facts that are compared by value, by name and in the order of the report.
+
+    They describe the collective (kind, root, operator, digest of its contract, ranks, units, size,
+    claims), the verdict on each mode, the number of steps in all and by kind, channels, lanes,
+    scratch units, dependencies, and longest chains. Verifies the algorithm. A fact without meaning
+    is None: the operator of a collective that does not reduce, and the chains if dependencies form
+    a cycle.
+    """
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)
     longest = critical_path(steps)
@@ -150,7 +163,12 @@ def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
 
 
 def _compute_digest(contract: CustomContract | None) -> str | None:
-    """Return a short digest of the contract of a custom collective; None without a contract."""
+    """Return a digest of the contract of a custom collective; None without a contract.
+
+    It is the first 12 hexadecimal digits of a SHA-256 over the input units, output units and
+    defined flags by rank and, if the contract has a postcondition, its columns in their order.
+    Equal contracts have equal digests.
+    """
     if contract is None:
         return None
     # Imported here: most collectives are not custom.
@@ -202,7 +220,13 @@ def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
 
 
 def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
-    """Find the first step whose dependencies differ, for tables that are otherwise equal."""
+    """Find the first step whose dependencies differ, for tables that are otherwise equal.
+
+    Data dependencies are compared before control dependencies; the first step is that of the lowest
+    row whose dependencies of that kind differ. The result has its rank, its position in the rank,
+    and its dependencies in A and in B as text. None if all dependencies are equal or the tables
+    differ in length.
+    """
     if len(a) != len(b):
         return None
     for kind in ("data", "control"):
@@ -236,7 +260,11 @@ def _describe_dependencies(steps: StepTable, kind: str, row: int) -> str:
 
 
 def _describe_step(steps: StepTable, row: int) -> str:
-    """Describe a step: kind, count, regions, peer, channel, lane and duration."""
+    """Describe a step in one line: kind and count, then regions, peer, channel, lane and duration.
+
+    Parts that are not specified are omitted: regions in an unknown buffer, a negative peer (then
+    the channel as well), lane or duration. The duration is in ns, the offset of a region in units.
+    """
     kind = StepKind(int(steps.kind[row]))
     parts = [kind.name.lower().replace("_", "-"), f"count {int(steps.count[row])}"]
     for side, word in (("src", "from"), ("dst", "to")):

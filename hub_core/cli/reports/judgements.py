@@ -81,7 +81,10 @@ class AlgorithmVerdict:
         return _create_record(self.source, self.report, self.checked)
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict, the table of modes if it is the only input, and the findings."""
+        """Print the verdict, the findings, and the reports of the further checks.
+
+        With `is_alone` (the input is the only one), the table of modes follows the verdict.
+        """
         _print_outcome(self.source, self.algorithm, self.report)
         if is_alone:
             _print_modes(self.report)

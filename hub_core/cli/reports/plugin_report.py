@@ -74,7 +74,12 @@ def create_option_item(option: Option) -> OptionItem:
 
 
 def default_text(option: Option) -> str:
-    """Format the default of an option as on the command line: `true`, `4GiB`."""
+    """Format the default of an option as on the command line: `true`, `4GiB`.
+
+    A size has the unit that `format_bytes` chooses, without a space, if that text is exact, else it
+    is in bytes (`1234567B`); a bandwidth has a unit, too. Other defaults are formatted by `str`, so
+    a missing one is `None`.
+    """
     if isinstance(option.default, bool):
         return str(option.default).lower()
     if option.type is OptionType.SIZE and isinstance(option.default, int):

@@ -69,9 +69,11 @@ def change_object(change: JobChange) -> dict[str, JsonValue]:
 
 
 def change_lines(changes: Sequence[JobChange]) -> list[str]:
-    """Format one line per change of a job, then each assumption once.
+    """Format one line per change of a job, in their order, then each assumption once.
 
-    A line has the time of the changed job, what it saves or costs in ns and percent, and the band.
+    A line has the time of the changed job and of the unchanged one, their difference as `saves`
+    (also for 0) or `costs`, as a time and in percent of the unchanged time (0.0 if that is 0), and,
+    if both its limits are known, the band of the saving that the held-out error of the model gives.
     """
     lines = []
     for change in changes:
@@ -92,7 +94,12 @@ def change_lines(changes: Sequence[JobChange]) -> list[str]:
 
 
 def print_check(name: str, report: CheckReport) -> None:
-    """Print the verdict, the computed details, the examined lines and the findings."""
+    """Print the report of a check: verdict, computed details, examined lines and findings.
+
+    The verdict stands under the `name`, each line under its subject as `ok` or `BAD` and details.
+    Of details or lines with the same name, only the last is printed, at the place of the first.
+    Findings are printed on stderr.
+    """
     lines = {
         line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")
         for line in report.lines
@@ -103,7 +110,11 @@ def print_check(name: str, report: CheckReport) -> None:
 
 
 def say_losses(written: Written, out: str, work: str) -> None:
-    """Print the losses of an output as warnings, and the notes of its writer."""
+    """Print the losses of an output as warnings (code `lossy`), then the notes of its writer.
+
+    `out`: the file in the messages; `work`: what loses, such as `conversion`. Nothing is raised:
+    under `--strict`, losses have been refused before.
+    """
     for loss in written.losses:
         message = f"the {work} loses: {loss}"
         # A warning; --strict turns losses into errors.
@@ -116,7 +127,12 @@ def say_losses(written: Written, out: str, work: str) -> None:
 def with_path(
     findings: Iterable[Diagnostic], algorithm: Algorithm, source: str
 ) -> list[Diagnostic]:
-    """Return the findings with the user's path if the algorithm was read from that file."""
+    """Return the findings with the user's path if the algorithm was read from that file.
+
+    This is so if the base name of `source` is the source name in the algorithm's provenance. Then
+    findings whose file is that name get `source` as file; all others, and all if it is not so, are
+    returned unchanged. The order is kept.
+    """
     name = algorithm.provenance.source_name
     if not name or os.path.basename(source) != name:
         return list(findings)

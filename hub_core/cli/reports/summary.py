@@ -57,7 +57,12 @@ class Lanes:
 
 
 def lanes(steps: StepTable) -> Lanes:
-    """Count the lanes of the ranks and the steps of the longest lane."""
+    """Count the lanes of the ranks, the steps of the longest lane, and the fused steps.
+
+    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A send that
+    forms one instruction with the preceding receive is fused; it is not counted in the length of
+    its lane. `most` and `longest` are 0 if no step has a lane.
+    """
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])
     distinct, lane = np.unique(pairs, axis=1, return_inverse=True)
@@ -80,9 +85,11 @@ def count_channels(steps: StepTable) -> int:
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
-    """Sum the messages from rank to rank.
+    """Sum the messages from rank to rank, as one entry per pair, by source and then destination.
 
-    `collective_bytes`: size of the collective, None if unknown; then the result has no bytes.
+    Every SEND counts as one message; pairs without one have no entry. Units are those of the full
+    buffer. `collective_bytes`: size of the collective in bytes, None if unknown; then the result
+    has no bytes.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -101,8 +108,10 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 def critical_path(steps: StepTable) -> CriticalPath | None:
     """Find the longest chains over dependencies and messages; None if there is a cycle.
 
-    A RECV follows the SEND that it matches; an unmatched RECV has no predecessor.
-    Level-synchronous: O(steps + dependencies) time plus a constant per level.
+    A chain has at least one step; its messages are counted separately, so the chain with most
+    messages need not be the longest one. A RECV follows the SEND that it matches; an unmatched RECV
+    has no predecessor. Both lengths are 0 without steps. Level-synchronous: O(steps + dependencies)
+    time plus a constant per level.
     """
     parent, child, is_message = _list_edges(steps)
     order = np.argsort(parent, kind="stable")
@@ -133,7 +142,12 @@ def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[n
 
 
 def _match_messages(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Match messages: rows of the SENDs, and of the receives that match them."""
+    """Match messages: return (rows of the SENDs, rows of the receives that match them).
+
+    A receive, with or without reduction, matches the SEND with its pair of ranks in the same
+    direction and the same message tag. Both arrays are parallel and ordered by pair, then tag.
+    Steps without a partner are omitted.
+    """
     tags = message_tags(steps).astype(np.int64)
     send, receive = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
     pairs = np.concatenate(
@@ -152,7 +166,10 @@ def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> 
 
 
 def _sum_by_entry(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
-    """Sum the values by entry: int64[length]."""
+    """Sum the values by entry exactly: int64[length].
+
+    `entry`: index into the result for each value; an index without values has the sum 0.
+    """
     sums = np.zeros(length, np.int64)
     # Exact, whereas `bincount` sums weights in floating point.
     np.add.at(sums, entry, values)

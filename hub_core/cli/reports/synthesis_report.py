@@ -65,7 +65,11 @@ def print_synthesis(
     as_json: bool,
     is_stdout_taken: bool,
 ) -> None:
-    """Print the report as text or JSON."""
+    """Print the report on a synthesis as text, or as JSON if `as_json`.
+
+    JSON contains everything. Otherwise, the findings go to stderr, and the fields of the report to
+    standard output unless `is_stdout_taken`: then the algorithm itself is written there.
+    """
     if as_json:
         from hub_core.reports import to_json
 
@@ -80,7 +84,13 @@ def print_synthesis(
 def _collect_fields(
     synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
 ) -> dict[str, str]:
-    """Collect the lines of the text report by name."""
+    """Return the lines of the text report by name, in their order.
+
+    The bandwidth is the size in bytes by the time in ns, so in GB/s; a time of 0 counts as 1 ns.
+    The statistics of the synthesizer follow the size; the lines on skipped variants and on the
+    parts of the search that limits ended are there only if they occurred. `bounds` is `none known`
+    without any.
+    """
     result, topology = synthesis.result, synthesis.topology
     algorithm = result.algorithm
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
@@ -102,7 +112,12 @@ def _collect_fields(
 
 
 def _format_bounds(result: SynthesisResult) -> str:
-    """List all lower bounds, and the ratio to the largest one for messages of any size."""
+    """List all lower bounds in one line, and the ratio of the time to the largest one.
+
+    The ratio is `result.ratio_to_bound`, which ignores bounds for messages of one size; if there
+    are such bounds, the text says that the ratio refers to the largest other one. Only the bounds
+    if the ratio is None; empty without bounds.
+    """
     bounds = ", ".join(f"{name} {format_time(value)}" for name, value in result.bounds_ns.items())
     ratio = result.ratio_to_bound
     if ratio is None:
@@ -114,7 +129,10 @@ def _format_bounds(result: SynthesisResult) -> str:
 
 
 def _describe_skipped_variants(result: SynthesisResult) -> dict[str, str]:
-    """Describe the variants that a search skipped, by reason; empty if there are none."""
+    """Return the line `not tried` on the variants that a search skipped; empty if there are none.
+
+    It has their number and, by reason in order of first appearance, their names.
+    """
     if not result.not_tried:
         return {}
     names: dict[str, list[str]] = {}

@@ -95,8 +95,11 @@ def judge(
 ) -> list[Timing]:
     """Compare the results of `backend`, by size in bytes, with the bounds of the collective.
 
-    `bounded`: the network whose bounds hold for the times, None for `topology`.
-    There are no bounds if messages do not share links, and for custom collectives.
+    `bounded`: the network whose bounds hold for the times, None for `topology`. Returns one
+    `Timing` per size, in the order of `results`, with the result, its bound, the exact time and its
+    uncertainty in ps (both from `exact_time`), and whether the contents of the algorithm are known.
+    The bound is None for all sizes if messages of any result do not share links, for custom
+    collectives, and where no method proves one.
     """
     collective = algorithm.collective
     sizes = list(results)
@@ -130,10 +133,11 @@ def judge(
 
 
 def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, out: str) -> None:
-    """Write one line per step, or per node of a job.
+    """Write a CSV file with a header and one line per step, or per node of a job, in row order.
 
-    Columns: rank, position in the rank, kind, peer, start and end in ns; -1 for a step that never
-    started or ended. Raises `UsageError` if the simulator does not report times of steps.
+    Columns: rank, position in the rank, kind in lower case, peer, start and end in ns; -1 for a
+    step that never started or ended. An existing file `out` is replaced; `-` is standard output.
+    Raises `UsageError` if the simulator does not report times of steps.
     """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api import Format
