@@ -111,7 +111,10 @@ def remove_bucket(bucket_index: Integer, now: Integer, world: EventQueue) -> Non
 
 @compiled
 def _take_event_record(world: EventQueue) -> Integer:
-    """Allocate an event and return its index."""
+    """Allocate an event and return its index: the one returned last, if any, else a fresh one.
+
+    The record is not initialized, and the capacity of the pool is not checked.
+    """
     store = world.store[0]
     index: Integer = store["returned"]
     if index >= 0:
@@ -124,7 +127,10 @@ def _take_event_record(world: EventQueue) -> Integer:
 
 @compiled
 def _take_bucket_record(world: EventQueue) -> Integer:
-    """Allocate a bucket and return its index."""
+    """Allocate a bucket and return its index: the one returned last, if any, else a fresh one.
+
+    The record is not initialized, and the capacity of the pool is not checked.
+    """
     store = world.store[1]
     index: Integer = store["returned"]
     if index >= 0:

@@ -85,7 +85,13 @@ class Kernel:
         return self._run_interpreted(states) if native is None else native(*states)
 
     def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
-        """Return the machine code for these states; None if they are to be interpreted."""
+        """Return the machine code for these states; None if they are to be interpreted.
+
+        The estimated events of all calls are added up. Up to 4000, or if `NUMBA_DISABLE_JIT` is
+        neither empty nor "0", the kernel is interpreted; then stored code is loaded, if there is
+        any for these types, and from more than 60 000 on, the kernel is compiled. `compile_at_once`
+        omits the counts. The result is remembered by the types of the states.
+        """
         self._events += events
         if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
             return None
@@ -116,7 +122,11 @@ class Kernel:
         return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:
-        """Return (direct and indirect parts of the kernel, a digest of the code of all parts)."""
+        """Return (direct and indirect parts of the kernel, a digest of the code of all parts).
+
+        The digest (SHA-256, hexadecimal) also covers the values of the constants that the code uses
+        and the parts' options. The kernel itself is in the digest, not in the list.
+        """
         functions: list[Any] = [self.function]
         content: list[object] = []
         # The list grows during the iteration.

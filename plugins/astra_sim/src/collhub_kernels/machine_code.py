@@ -111,7 +111,13 @@ def _describe(value: Any) -> str:
 
 
 def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
-    """Return (function of addresses, lengths and numbers that calls the kernel, its signature)."""
+    """Return (function of addresses, lengths and numbers that calls the kernel, its signature).
+
+    The states are flattened to parameters: an array becomes a pointer and its lengths as int64 (C
+    order is assumed), a named tuple its entries, a boolean an int64 (true if not 0), other numbers
+    int64 or float64. The function assembles the states again and returns the kernel's result as
+    int64.
+    """
     import numba
     from numba.np import arrayobj
 
@@ -170,7 +176,11 @@ def _compile_kernel(
 def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
     """Load object code and return a Python function that runs it on states.
 
-    The function raises `ArithmeticError` if the machine code reports an error.
+    `name`: the function in the code. `states`: an example, whose flattened entries determine the
+    types of arguments: int64 for integers (also addresses), else double. The returned function
+    takes states of the same structure and returns the result as an integer; it raises
+    `ArithmeticError` if the machine code reports an error. The code remains loaded until the
+    process ends.
     """
     from llvmlite import binding
 
@@ -223,7 +233,12 @@ def _compute_key(digest: str, states: Sequence[Any]) -> str:
 
 
 def _list_folders() -> Iterator[Path]:
-    """Yield the folders for stored code, in order of preference."""
+    """Yield the folders for stored code, in order of preference.
+
+    Only `NUMBA_CACHE_DIR` if it is set and not empty; else `__pycache__` next to this module, then
+    `collhub/kernels` in `XDG_CACHE_HOME` if that is an absolute path, else in `~/.cache`. The last
+    one is omitted if the user has no home directory. The folders need not exist.
+    """
     if configured := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(configured)
         return
@@ -259,7 +274,12 @@ def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
 
 
 def _write_code(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
-    """Store object code in the first writable folder; without one, do nothing."""
+    """Store object code in the first writable folder; without one, do nothing.
+
+    `stored`: (name of the function in the code, code). The file consists of the SHA-256 of the rest
+    as a line, the name as a line, and the code; it is readable by everyone (mode 0644). It replaces
+    an existing file at once, so that readers never see a part; an incomplete one is deleted.
+    """
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
     for folder in _list_folders():

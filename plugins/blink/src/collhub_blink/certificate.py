@@ -139,7 +139,12 @@ def build_planes_certificate(
 
 
 def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
-    """Build the common fields of every certificate: problem, rate and bound."""
+    """Build the common fields of every certificate: problem, rate and bound.
+
+    The network is stated with its links only if they take at most 2^15 numbers, at 4 per link.
+    Rates are fractions as text; `is_optimal` tells that `rate` equals the bound's exactly. `root`
+    exists only for a collective with a root, and is the number of the NPU.
+    """
     topology = task.topology
     has_links = topology.num_links * _NUMBERS_PER_LINK <= _MAX_NUMBERS
     document: JsonObject = {

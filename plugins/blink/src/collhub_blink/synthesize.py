@@ -113,7 +113,11 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
 
 
 def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on a topology with one plane: the fastest of all packings."""
+    """Synthesize on a topology with one plane: the fastest of all packings that the options allow.
+
+    Fastest is the least time of the schedule found for each. The algorithm carries statistics and a
+    certificate of the packing's rate. Raises an error if there is too little data for any schedule.
+    """
     task = PackingTask.of(request, options)
     packings = _choose_packings(task)
     timer = _ScheduleTimer(task, request)
@@ -176,7 +180,13 @@ class _ScheduleTimer:
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize one algorithm over several planes, which share the data."""
+    """Synthesize one algorithm over several planes, which share the data.
+
+    Each plane packs on its own; the fastest division of the data found, by the time of the joint
+    schedule, becomes the result. Its bound is that of the network of all planes. Start-up times are
+    counted per plane, 0 for planes without a share. Raises an error if there is too little data for
+    any division.
+    """
     planes = find_planes(request, options, _choose_packings)
     # The network of all planes, for the bound and for the joint algorithm.
     full_task = PackingTask.of(request, options)
@@ -253,7 +263,11 @@ def _collect_bounds_ns(
 
 
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Choose the packings that the option `trees` allows. Raises `UsageError` if there are none."""
+    """Choose the packings that the option `trees` allows. Raises `UsageError` if there are none.
+
+    "auto" allows all, "shallow" those built as shallow, "fewest" among the others those with the
+    minimum number of trees. The order is that of the search.
+    """
     packings = find_packings(task)
     if task.trees == "auto":
         return packings

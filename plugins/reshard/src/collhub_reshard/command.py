@@ -177,7 +177,9 @@ def _plan(
 ) -> ReshardPlan:
     """Plan the moves on the network of the options.
 
-    Raises `UsageError` unless exactly one is given.
+    The network is a topology or equal hosts with one bandwidth, `latency` and `cards` (default 1).
+    Plans are simulated with the context's simulator. Raises `UsageError` unless exactly one of the
+    topology and the bandwidth is given.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
 

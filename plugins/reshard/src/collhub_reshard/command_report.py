@@ -24,7 +24,13 @@ from hub_core.reports import list_cuts
 
 
 def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> ReshardReport:
-    """Create the report of `collhub reshard --json`; `optimum_s` is null if not proved."""
+    """Create the report of `collhub reshard --json`.
+
+    `optimum_s` is the makespan if the status is "optimal", else None. Strategies are counted by
+    name and sorted by it; `chunks` is the largest number of chunks of a unit task, 0 if there are
+    none. `is_partial` tells that a budget cut parts of the search, which `cut` lists. `paths`: the
+    files that were written.
+    """
     outcome, tasks, layout = plan.outcome, plan.tasks, lowered.layout
     cuts = plan.choices.effort.budget.cuts
     return ReshardReport(
@@ -66,7 +72,13 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
 
 
 def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
-    """Build the lines of the text output, by name."""
+    """Build the lines of the text output, as texts by name in the order of output.
+
+    Always: resharding, strategies, time, bound, status, predicted, layout, algorithm. Then
+    "simulated" if a simulated time exists, the fields of a budget that was cut, and "late" with the
+    number of tasks that finish after their due times, if there are any. Times are in seconds with
+    six significant digits.
+    """
     algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
@@ -197,9 +209,13 @@ def parse_state_dict(
 def _parse_entry(
     entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
 ) -> list[Move]:
-    """Parse one entry of the list: `count` equal moves.
+    """Parse one entry of the list: `count` equal moves (default 1, at most 10 000).
 
-    Raises `InputError` for unknown members, missing sides, and invalid times or counts.
+    Sides that the entry lacks are those of `sides`, the name is "tensor" and the entry's number by
+    default, the release 0, and no due time.
+
+    Raises `InputError` with the file's name for unknown members (the first in alphabetical order),
+    missing sides or tensor, negative times, and invalid counts, tensors or sides.
     """
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:
@@ -274,7 +290,12 @@ class ReshardOptions:
 def parse_choices(
     assignments: Assignments, budget: SearchBudget
 ) -> tuple[ReshardChoices, int | None]:
-    """Return (choices, devices per host). Raises click's errors, which name the option."""
+    """Return (choices, devices per host). Raises click's errors, which name the option.
+
+    Without values: strategy None (chosen per box), as for "auto", chunks None (the planner
+    chooses), layout "packed", split None, the default work, and devices per host None. Limits:
+    65536 chunks and devices, an effort from 0 to 1000.
+    """
     # Parsed here, because a command has no option record that the program fills in. The errors
     # have the form of those of other options.
     strategy = _parse_choice(assignments, "strategy", _STRATEGIES)

@@ -161,9 +161,11 @@ class Delivery:
 
 
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
-    """Group unit tasks with equal senders and receivers.
+    """Group unit tasks with equal senders and receivers, in the order in which they first occur.
 
-    Empty boxes, and receivers that are also senders, are omitted.
+    Equal means the same devices in the same order. Empty boxes, receivers that are also senders,
+    and boxes without other receivers are omitted. A delivery lists its tasks and the cumulated
+    bytes at their ends.
     """
     rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
@@ -198,7 +200,12 @@ class LinkBound:
 def compute_proved_bound_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], weights: Mapping[int, int]
 ) -> Fraction:
-    """Return the minimum time in seconds that these weights of links prove."""
+    """Return the minimum time in seconds that these weights of links prove.
+
+    It is the sum over deliveries of bytes times the bound of the cheapest tree to the receivers,
+    divided by the sum over links of rate (bytes/s) times weight. Links without weight cost 0. The
+    result is 0 if the divisor is 0.
+    """
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():
         column[link] = weight

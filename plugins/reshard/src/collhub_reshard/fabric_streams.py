@@ -94,7 +94,13 @@ class StreamPlan:
 
 
 def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
-    """Plan streams of all boxes on a topology. Raises `InputError` for devices without a path."""
+    """Plan streams of all boxes on a topology. Raises `InputError` for devices without a path.
+
+    Deliveries are groups of unit tasks with equal ends; without any, the plan is empty and its
+    bound 0. The bound is the best that prices of links from the search prove; if the streams take
+    longer than it, the best of the cuts of the network is tried as well and the larger bound is
+    kept.
+    """
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
     deliveries = group_deliveries(units)
@@ -217,9 +223,12 @@ class _StreamSearch:
         return self._trees[key]
 
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Solve the linear program.
+        """Solve the linear program: the smallest makespan of shares of the trees found so far.
 
-        Return (share of every tree, price of every link, price of every delivery).
+        The shares of the trees of each delivery add up to 1, and no link is busy for longer than
+        the makespan; among equal makespans, a small total load wins (by a price of
+        `_LINK_TIME_PRICE`, 10^-4). Return (share of every tree, price of every link, at least 0,
+        price of every delivery in s).
         """
         # Imported here: scipy takes half a second.
         from scipy.optimize import linprog

@@ -251,7 +251,13 @@ def _run_round(
     source_shard: _Tiled,
     arrivals: _Arrivals,
 ) -> None:
-    """Post all messages of a round at once, wait, and store the received boxes."""
+    """Post all messages of a round at once, wait, and store the received boxes.
+
+    A message from this rank to itself is copied. A message that it sends is read from its source
+    shard if it is a sender of the unit task, else from the boxes that have arrived. Messages
+    between other ranks are ignored. Received boxes are written to `arrivals` after all operations
+    ended.
+    """
     import torch
     import torch.distributed as dist
 

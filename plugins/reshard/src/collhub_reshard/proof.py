@@ -140,7 +140,9 @@ def build_stream_document(
 ) -> dict[str, JsonValue]:
     """Build the proof of streams.
 
-    It contains the moves as text, the links, the streams, and the weights that bound their time.
+    It contains the moves as text, the links (columns source, destination, bandwidth in bytes/s),
+    the streams (delivery, edges, first and last fraction of it as text), and the weights of links,
+    by link, that bound their time. Times in seconds are exact fractions as text.
     """
     topology = plan.fabric.topology
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
@@ -227,7 +229,11 @@ def require_list(value: JsonValue) -> list[JsonValue]:
 
 
 def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
-    """Parse a move of a proof; its devices are on the default hosts."""
+    """Parse a move of a proof; its devices are on the default hosts.
+
+    Sides are parsed for the tensor's number of dimensions; a due time of null is None. Raises
+    `KeyError` for a missing member, and `InputError` or `ValueError` for text that does not parse.
+    """
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
     sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]

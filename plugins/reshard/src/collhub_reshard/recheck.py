@@ -97,10 +97,11 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _ScheduleClaim:
-    """Read a proof.
+    """Read a proof of a schedule, with rates as exact fractions.
 
-    Raises `FlawError` if its tasks or hosts do not follow from its moves, or its network is not
-    that of the topology.
+    Raises `FlawError` if its list of hosts does not fit its moves ("form"), if its tasks do not
+    follow from its moves, or if, with `topology` given, its rates are not those of the topology
+    ("topology"); the number of cards is not compared.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -236,7 +237,15 @@ def _check_bound(claim: _ScheduleClaim) -> Fraction:
 
 
 def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
-    """Compute the bound of one kind, in seconds; see `Bound` for the kinds."""
+    """Compute the bound of one kind, in seconds; see `Bound` for the kinds.
+
+    "nothing": 0. "task": the bytes of `task`, times its work, at the fastest of its senders, plus
+    its release. "receiver": all bytes for the one host in `hosts`, at the rate of its cards, plus
+    the earliest release of them. Other kinds: the bytes of tasks that only `hosts` can send, at the
+    sum of their rates; for "exclusive", tasks that every receiving host needs are excluded from
+    that and added at the rate of a single card of the slowest receiving host; releases do not
+    count. Raises `ValueError` if "receiver" has not exactly one host.
+    """
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
     if kind == "nothing":
@@ -315,7 +324,12 @@ def _is_met(claim: _ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
 
 
 def _list_unproved(claim: _ScheduleClaim, bound: Fraction, has_topology: bool) -> dict[str, str]:
-    """Return the claims that no check proves, as text by the path of their field."""
+    """Return the claims that no check proves, as text by the path of their field.
+
+    Always: the names of tensors and the method. The stated lower bound only if it exceeds the
+    recomputed `bound` by a tick or more; status and proof only if the solver claims them; the cards
+    only if no topology was given to compare them with.
+    """
     document = claim.document
     unproved = {
         "moves.name": "the names of tensors",

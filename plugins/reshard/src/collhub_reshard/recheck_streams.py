@@ -55,7 +55,11 @@ def check_streams(
 ) -> CheckReport:
     """Check a proof of streams and return the report.
 
-    Raises `FlawError` for a flaw, and `KeyError`, `TypeError` or `ValueError` for a malformed
+    Labels, streams, makespan (equal to the time of the fullest link), bound (equal to what the
+    weights of links prove), their relation, and the messages of the algorithm are checked in this
+    order. The report tells by how many percent the streams may be longer than the best schedule,
+    and lists as unproved names, method, hosts and, without a topology, the network. Raises
+    `FlawError` for the first flaw, and `KeyError`, `TypeError` or `ValueError` for a malformed
     document.
     """
     check_labels(document)
@@ -94,9 +98,11 @@ def check_streams(
 
 
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _StreamClaim:
-    """Read a proof.
+    """Read a proof of streams: its moves, links and streams; of all other fields only the document.
 
-    Raises `FlawError` for release or due times, and for links other than the topology's.
+    The links are those of `topology` if given, else those that the proof states. Raises `FlawError`
+    for release or due times ("form"), and for links other than the topology's ("topology");
+    `KeyError`, `TypeError` or `ValueError` for malformed fields.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -153,7 +159,10 @@ def _read_streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
 def _check_streams(claim: _StreamClaim) -> None:
     """Check that every part of a delivery is sent once, by devices that have it, to all receivers.
 
-    Raises `FlawError`.
+    A stream's edges are followed in their order, starting with the delivery's senders as holders.
+    Raises `FlawError` if a source does not hold the delivery yet or a destination is no device of
+    the fabric ("sender"), if receivers are not reached ("receivers"), or if the parts of a
+    delivery's streams leave a gap or overlap ("coverage").
     """
     parts: list[list[Interval]] = [[] for _ in claim.deliveries]
     for stream in claim.streams:

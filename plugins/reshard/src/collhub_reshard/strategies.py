@@ -129,7 +129,14 @@ class Audience:
 
 
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
-    """List the transfers of a strategy, chunk by chunk in the order in which they are sent."""
+    """List the transfers of a strategy in the order in which they are sent.
+
+    Send/recv: receiver by receiver, and for each all chunks, directly from the sender. Broadcast:
+    chunk by chunk from host to host, along the first device of each, which spreads the chunk within
+    its host. Local all-gather and the remaining strategies: their transfers for the entire box,
+    repeated for every chunk. A transfer's parent is the index in the list of the transfer that
+    brings its source the data, or -1.
+    """
     if strategy is Strategy.SEND_RECV:
         receivers = [device for devices in audience.hosts.values() for device in devices]
         return [

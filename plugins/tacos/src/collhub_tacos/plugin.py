@@ -124,7 +124,13 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Run small syntheses that together use every kernel."""
+    """Run small syntheses that together use every kernel, so that all of them are compiled.
+
+    All-gathers on `ring:4`, `mesh:3x3` and `switch:4` and an all-reduce on `mesh:3x3`, each with a
+    replay of its schedule; then, on the mesh of the all-gather, the kernels that a synthesis skips
+    if a simpler schedule reaches the bound: matching, evacuation bound, and search with deadlines.
+    Results are discarded.
+    """
     # Imported here: numba takes a second.
     from collhub_packing.warming import small_request
 

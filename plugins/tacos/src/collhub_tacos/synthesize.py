@@ -49,7 +49,14 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 
 
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
-    """Search, verify and assemble the result; raises like `synthesize`, also for a single rank."""
+    """Search, verify and assemble the result; raises like `synthesize`, also for a single rank.
+
+    `UsageError` (`one-rank`) for one rank, and an error for a network without links. Memory is
+    checked twice: before the search for a lower bound of the number of transfers (units or, for
+    gather and scatter, chunks per share, times the other ranks), after it for the fastest
+    candidate. The algorithm gets the provenance (options as texts) and an extension with
+    statistics, bounds and proof. The result is partial if ranks were requested.
+    """
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
         raise UsageError(

@@ -255,7 +255,11 @@ class AstraFolder:
         return system
 
     def _build_script(self) -> str:
-        """Return the text of run.sh, which runs every algorithm of the folder."""
+        """Return the text of run.sh, which runs every algorithm of the folder in order.
+
+        The script describes each by name, collective, bytes and number of ranks. It runs on all
+        NPUs of the placement and uses a group if only a part of them takes part.
+        """
         ranks = len(self.placement.members)
         descriptions = [
             f"{program.name}: {program.run_as} of {program.collective_bytes} bytes on {ranks} ranks"

@@ -174,7 +174,10 @@ class _Tree(NamedTuple):
 def double_binary_tree(task: NativeTask) -> NativePlan:
     """Build one of the two trees of an all-reduce, between which ASTRA-sim alternates.
 
-    Raises `InputError` unless the number of ranks is a power of 2.
+    `task.is_lowest` selects the tree whose root is rank 0, else the last rank is the root. Leaves
+    send their data up, inner ranks add both children's and send on, the root has one child; the sum
+    then goes down. Steps wait for the endpoint delay, and after a receive that is added also for
+    the reduction. Raises `InputError` unless the number of ranks is a power of 2.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):
@@ -207,7 +210,12 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 
 
 def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
-    """Compute the tree of all ranks; `is_lowest`: the root is rank 0, otherwise the last rank."""
+    """Compute the tree of all ranks; `is_lowest`: the root is rank 0, otherwise the last rank.
+
+    Every number in the tree is the rank, or without `is_lowest` the rank plus 1; odd numbers are
+    leaves. A node's parent and children differ by powers of two; the root has the single child at
+    half of the number of ranks. The number of ranks must be a power of 2.
+    """
     me = np.arange(ranks)
     number = me if is_lowest else me + 1
     is_root = number % ranks == 0

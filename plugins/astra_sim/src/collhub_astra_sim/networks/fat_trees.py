@@ -47,10 +47,11 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return the first reason why no network has these numbers, or None.
+        """Return the first reason why no network has these numbers, as text, or None.
 
-        Checked in order: number of NPUs, divisibility of all counts, number of cables, equal ports
-        of adjacent tiers.
+        Checked in order: 1..`MAX_NODES` / 4 NPUs; divisibility of all counts into whole numbers of
+        at least 1; at most `MAX_LINKS` / 2 cables; then for each pair of adjacent tiers equal
+        numbers of ports, and that a switch's bundles reach all switches above it.
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
@@ -126,7 +127,12 @@ class FatTree:
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
 
     def _list_cables(self) -> Iterator[Cable]:
-        """Yield all cables, tier by tier from the NPUs."""
+        """Yield all cables, tier by tier from the NPUs, as (low node, high node, ...).
+
+        NPU i is joined to switch i // radix_down of tier 0. Between tiers, each lower switch is
+        joined to the switches above it by as many cables as the upper tier's bundle. Nodes are
+        numbered NPUs first, then the switches tier by tier.
+        """
         first = self.npus
         for npu in range(self.npus):
             yield self._make_cable(0, npu, first + npu // self.tiers[0].radix_down)
@@ -192,7 +198,10 @@ class _File:
     def __init__(self, source: Source) -> None:
         """Parse all lines of a file into keys and tiers.
 
-        Raises `InputError` for a malformed line, and for unknown or repeated keys and tiers.
+        A line is a key and a whole number; empty lines and those that begin with `#` are skipped,
+        keys are not case-sensitive, and `tier N` begins the block of tier N. Raises `InputError`
+        for a file above 1 MiB, a malformed line, numbers of more than 9 digits or below their
+        minimum, and for unknown or repeated keys and tiers.
         """
         self._name = source.name
         content = source.content()
@@ -228,7 +237,11 @@ class _File:
                 block[key] = value
 
     def topology(self) -> Topology:
-        """Build the network. Raises `InputError` for missing or inconsistent numbers."""
+        """Build the network. Raises `InputError` for missing or inconsistent numbers.
+
+        Required are nodes, tiers and podsize, 2 or 3 tiers, and a block for every tier from 0 on.
+        The latency of a switch is added to the links that leave it.
+        """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:
             self._fail(None, f"missing: {', '.join(missing)}", "write for example Nodes 16")

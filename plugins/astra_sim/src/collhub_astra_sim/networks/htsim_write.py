@@ -54,7 +54,12 @@ class _Levels:
     """A network by hops from the nearest NPU (level 0: the NPUs, 1: switches next to them)."""
 
     def __init__(self, topology: Topology) -> None:
-        """Raises `_NoFatTreeError` if links join nodes of one level, or a switch is unused."""
+        """Divide the nodes into levels. Raises `_NoFatTreeError` if links contradict a fat tree.
+
+        The level is 0 for NPUs, else the number of hops to the nearest NPU. Refused are a switch
+        that is not within three hops of an NPU (or has no link), and a link between nodes whose
+        levels do not differ by exactly one.
+        """
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
         level = [0] * self._npus + [-1] * (topology.num_nodes - self._npus)

@@ -201,7 +201,12 @@ def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
 def _build_dimension(
     name: str, kind: _Scalar, size: _Scalar, bandwidth: _Scalar, latency: _Scalar
 ) -> Dimension:
-    """Return the dimension that four entries describe. Raises `InputError` for invalid ones."""
+    """Return the dimension that four entries describe. Raises `InputError` for invalid ones.
+
+    `kind` is a known word, `size` a whole number of at least 1 with at most `_MOST_DIGITS` (7)
+    ASCII digits, `bandwidth` above 0 and below 10^9 GiB/s, `latency` from 0 to below 10^18 ns. The
+    error states the line of the first invalid entry. The result is in bytes/s and s.
+    """
     if kind.text not in _KINDS:
         known = ", ".join(_KINDS)
         _fail(name, kind.line, f"topology {kind.text[:80]!r} is not one of {known}")

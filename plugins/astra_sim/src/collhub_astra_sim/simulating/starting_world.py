@@ -190,7 +190,14 @@ def _assemble_world(
     model: TimingModel,
     switches: tuple[Records, Records],
 ) -> SimulatedWorld:
-    """Assemble the state from its parts and allocate the scratch arrays."""
+    """Assemble the state of the simulation from its parts and allocate the scratch arrays.
+
+    Nothing has happened in it: links and buckets are empty, no rank has finished (-1), no RECV
+    occupies its slot. Pools have the largest sizes that a run can need: one pending event per node
+    and per link, one running COMP per node, and scratch arrays for the rank with the most nodes (at
+    least 2). `first_slot`: first slot of every key of messages, and the end; `switches`: the
+    records (switches, their sums). Links are shared if the timing model regards congestion.
+    """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
     # At most one event is pending per node and per link, and at most one COMP is running per node.

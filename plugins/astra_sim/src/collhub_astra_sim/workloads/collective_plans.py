@@ -186,7 +186,10 @@ class CustomTables(NamedTuple):
 def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     """Return the tables of these algorithms, concatenated.
 
-    Indices of nodes and children are shifted to the positions in the concatenation.
+    Indices of nodes, roots and children are shifted to the positions in the concatenation; `ranks`
+    states where the ranks of every algorithm begin, and ends with their total number. The scratch
+    arrays and the most nodes per rank are those of the largest algorithm. Without algorithms the
+    tables are empty.
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
@@ -219,7 +222,10 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 def _build_tables(nodes: NodeTable) -> CustomTables:
     """Return the tables of one algorithm: its nodes, roots and children.
 
-    Roots and children are in the order in which ASTRA-sim's sets iterate over them.
+    Roots and children are in the order in which ASTRA-sim's sets iterate over them. The work of a
+    message is its bytes, that of another node its duration in ns. A rank's record has its first
+    node, its count of nodes, and the same for its roots; the last field of the result is the
+    largest count of nodes of a rank.
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders

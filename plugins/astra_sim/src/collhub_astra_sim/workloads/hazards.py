@@ -60,7 +60,13 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield hazards of slots and statistics, which count the nodes of all kinds."""
+    """Yield hazards of slots and statistics, which count the nodes of all kinds.
+
+    A check is (code, mask of the nodes that are affected, message, severity, cure); all are
+    yielded, also those whose mask is empty. `h1`, a warning: computations of the host, loads,
+    stores and markers of a rank whose last node may be a message. `h2`, an error: METADATA nodes.
+    `host-message`, an error: SEND and RECV nodes that are marked as operations of the host.
+    """
     nodes = workload.nodes
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     is_marker = nodes.is_kind(NodeKind.MARKER)
@@ -87,7 +93,15 @@ def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check
 
 
 def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield hazards of nodes that are passed to the system layer."""
+    """Yield hazards of nodes that are passed to the system layer.
+
+    A check is (code, mask of the nodes that are affected, message, severity, cure); all are
+    yielded, also those whose mask is empty. Warnings: `h3` (no time) for empty work and markers,
+    `h8` for ranks with several small groups per type, `h9` for groups whose decimal name exceeds
+    `_LAST_GROUP` (499). Errors: `h6` for collectives of an unknown kind or on the host, `no-size`
+    for native collectives, loads and stores without bytes (< 0), `no-tag` and `foreign-end` for
+    messages, and `h7` for an all-gather with fewer bytes than splits.
+    """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     is_empty = is_empty_work(workload, system) | nodes.is_kind(NodeKind.MARKER)

@@ -107,7 +107,13 @@ def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
-    """Perform the action of a code at time `now` (ns)."""
+    """Perform the action of a code at time `now` (ns); other kinds than those known do nothing.
+
+    The lowest `CODE_BITS` bits of the code are the kind of the action, the bits above the index of
+    its object (stream, message, node, transfer). A packet to reduce becomes ready after the
+    stream's reduction time. If the action completes a packet or the last node of a custom phase,
+    its stream advances.
+    """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
     if kind == PACKET_READY:

@@ -92,10 +92,14 @@ class Layout:
     def build_machine(
         self, *, queues: int, has_rendezvous: bool, is_shared: bool, has_slots: bool
     ) -> Machine:
-        """Return the machine before the start.
+        """Return the machine, i.e. all records and tables of the simulation, before the start.
 
         `queues`: per level. `has_rendezvous`: messages wait for their receivers. `is_shared`:
-        messages contend for links. `has_slots`: a rank runs one node of each kind at a time.
+        messages contend for links. `has_slots`: a rank runs one node of each kind at a time. Pools
+        of streams get 2, those of messages, batches, delays and events 4 records per unit of the
+        margin; they can be expanded. The active chunks of the system are divided among the queues
+        of a level, rounded up. No node has run: all records of pools are zero, and no rank has
+        finished.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -201,7 +205,13 @@ class Layout:
     def _build_routes(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return (links; routes: first index by source, destinations, first hop, hops)."""
+        """Return (links; routes: first index by source, destinations, first hop, hops).
+
+        Routes exist for the pairs that collectives need, and for both directions between the ends
+        of every SEND and RECV (not in a replay); they are ordered by source, then destination. The
+        first index has an entry per rank and the end. Links have bytes per ns and latency in ns;
+        `is_shared` decides whether routes lead over the links of the topology that pairs share.
+        """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
         if self.system.is_replay_only:

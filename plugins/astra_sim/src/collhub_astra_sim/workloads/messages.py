@@ -85,7 +85,9 @@ def _take_message(
 ) -> Integer:
     """Allocate a message or receive with these fields and return its index.
 
-    If the pool is exhausted, sets `counter[1]`.
+    The record returned last is reused, else a fresh one is taken; all other fields are reset (no
+    partner: -1, nothing arrived). If the pool is exhausted, sets `counter[1]` and gives out the
+    last record again.
     """
     store = machine.store[MESSAGES]
     index: Integer = store["returned"]

@@ -224,7 +224,12 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 
 @outlined
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send the next packet, if one is ready and due, and post the corresponding receive."""
+    """Send the next packet, if one is ready and due, and post the corresponding receive.
+
+    Nothing happens if all packets made are sent, none is left to send, or no packet is free. The
+    receive comes from the position at the same distance on the other side, with halving-doubling
+    from the partner itself. Sizes are in bytes, distances count positions in the phase's group.
+    """
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
         return
@@ -267,7 +272,13 @@ def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> 
 
 @compiled
 def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the distance from the sender to the receiver of a packet, clockwise in positions."""
+    """Return the distance from the sender to the receiver of a packet, clockwise in positions.
+
+    `number`: the packet's number in the phase. Ring: 1. Direct: 1 plus the number modulo (size -
+    1). Halving-doubling: a power of two, which doubles with the number in a reduce-scatter, halves
+    in an all-gather, and does the one, then the other in an all-reduce; negative for the upper
+    partner of a pair, and negated again for a reversed stream, so that its direction has no effect.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     if phase["algorithm"] == RING:

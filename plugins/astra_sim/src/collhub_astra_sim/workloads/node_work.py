@@ -42,9 +42,15 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return the work of all nodes.
+    """Return the work of all nodes: action, slot, work (ns, or bytes of messages), streams, type.
 
-    Raises `InputError` at the first node on which ASTRA-sim aborts.
+    Nodes of the host use the host's slot, other computations the compute slot, other nodes the
+    communication slot, RECV nodes none. In a replay all nodes are timers of the node's duration, at
+    least 1 ns. LOAD and STORE take the memory's latency plus bytes divided by its rate, rounded
+    down to ns; markers are skipped.
+
+    Raises `InputError` at the first node on which ASTRA-sim aborts: a message whose peer is no rank
+    or its own rank, or that has no bytes; or a LOAD or STORE without a remote memory.
     """
     nodes = workload.nodes
     count = len(nodes)

@@ -117,7 +117,11 @@ def _run_machine(
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Return (the machine after its run, the reasons why ASTRA-sim aborts).
 
-    Raises `UsageError` if one event needs more memory than the margin.
+    When the pools of records are exhausted, they are expanded and the run continues. An event at
+    time 0 that makes ASTRA-sim abort ends the run with `stops_at_abort`, else it continues and only
+    that reason is returned. With `stops_at_abort`, a run that ends returns the reasons at the start
+    and those of the statistics. Raises `UsageError` (`too-large`) if one event needs more memory
+    than the margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools

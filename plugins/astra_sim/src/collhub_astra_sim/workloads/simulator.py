@@ -124,7 +124,12 @@ def _run_simulation(
     options: JobOptions,
     backend: str,
 ) -> SimulatedTimes:
-    """Simulate a job with the custom algorithms of its folder (empty: none) and of its nodes."""
+    """Simulate a job with the custom algorithms of its folder (empty: none) and of its nodes.
+
+    `memory`: remote memory of LOAD and STORE nodes. The folder's `per_node` maps identities of
+    nodes to prefixes of algorithms. The simulation ends where ASTRA-sim aborts only for a job of a
+    folder with ASTRA-sim's slots.
+    """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
     # The prefixes of custom algorithms by identity of nodes.

@@ -128,7 +128,12 @@ class _StoppedJob:
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 
     def _explain(self, row: int) -> _Reason:
-        """Return why a running node does not finish, by its kind."""
+        """Return why a running node does not finish, by its kind.
+
+        RECV: a message that its peer never sends; SEND: waits for its peer; else, if ASTRA-sim
+        never ends such nodes, that; a collective gets its own explanation; for others no reason is
+        known.
+        """
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
         if kind is NodeKind.RECV:
@@ -207,7 +212,12 @@ class _StoppedJob:
         return _Reason(text, self._describe_cure())
 
     def _describe_cure(self) -> str:
-        """Return the cure: how collectives of all ranks get a separate numbering."""
+        """Return the cure: how collectives of all ranks get a separate numbering.
+
+        If a group has all ranks, the first such one is to be named in the nodes; otherwise a new
+        group is to be added, numbered one higher than the highest numbered group (1 if there is
+        none). Its ranks are listed if there are at most `_LISTED_RANKS` (8), else shortened.
+        """
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)
         if name is not None:

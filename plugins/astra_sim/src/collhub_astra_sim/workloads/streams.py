@@ -41,7 +41,11 @@ _TAG_MODULUS = 500_000_000
 
 @outlined
 def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start the root nodes of the algorithm that a stream runs, and reset its progress."""
+    """Start the root nodes of the algorithm that a stream runs, and reset its progress.
+
+    The position in the group (the rank if there is no group) selects the nodes of the algorithm;
+    all of their counts of unfinished parents are set anew. Roots start in the order of the table.
+    """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]
     position = stream["rank"]
@@ -96,7 +100,8 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
     """Finish a node and start the nodes for which it was the last parent.
 
-    Return whether the algorithm has finished.
+    They start in the order in which ASTRA-sim's set of them would iterate. Return whether the
+    algorithm has finished, that is, no node of it is running or was started.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -127,7 +132,13 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 @outlined
 def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
-    """Create the streams of a collective; each starts as soon as its queue has capacity."""
+    """Create the streams of a collective; each starts as soon as its queue has capacity.
+
+    `row`: the collective's node, whose algorithm is chosen here. Every one of its streams gets the
+    node's bytes, the next stream number, and the first of the phases that its algorithm has; a
+    stream of a custom algorithm has phase -1 and a single step. A native algorithm without phases
+    gets no streams, so that the collective never finishes.
+    """
     node = machine.node[row]
     _choose_algorithm(row, machine)
     node["unfinished"] = node["streams"]
@@ -240,7 +251,11 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 @outlined
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
-    """Append a stream to the queue of its current phase and return the queue."""
+    """Append a stream to the queue of its current phase and return the queue.
+
+    The queue, whether the stream runs in reverse, and whether its tree has the lowest position as
+    root, come from its entry for the current step; queues are counted from the first of its node.
+    """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
     stream["is_reverse"] = choice & _REVERSE != 0

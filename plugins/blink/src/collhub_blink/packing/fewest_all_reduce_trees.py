@@ -110,7 +110,11 @@ def _build_tree(
     chosen: Int64Array,
     weight: int,
 ) -> SpanningTree:
-    """Build the tree with the chosen links, rooted at its centre."""
+    """Build the tree with the chosen links, rooted at its centre.
+
+    `chosen`: indices of `links`, which must connect all nodes without a cycle; a link contributes
+    its arc of the direction that leads away from the root. `weight` becomes the tree's weight.
+    """
     parent = np.full(graph.num_nodes, -1, np.int64)
     arc = np.full(graph.num_nodes, -1, np.int64)
     arcs = np.concatenate([links.up[chosen], links.down[chosen]])
@@ -184,7 +188,12 @@ def _build_joint_search(
 
 
 def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
-    """Build the search before its first step; None if a link has no allowed set of trees."""
+    """Build the search before its first step; None if a link has no allowed set of trees.
+
+    Links are ordered by their higher node, then by the lower one. The sets of a link are those of
+    trees whose weights fit on its capacity (fill it, if the problem is full), the largest load
+    first. In the beginning every node is a part of its own in every tree.
+    """
     # Links among the first nodes first, so that trees close cycles early.
     lower = np.minimum(problem.first, problem.second)
     higher = np.maximum(problem.first, problem.second)

@@ -160,8 +160,9 @@ def _build_parent_search(
 ) -> _ParentSearch | None:
     """Build the search before its first step.
 
-    None if a node is farther from the root than `depth`, or if its in-arcs have no room for the
-    weights.
+    Nodes are ordered by their number of patterns (choices of parents for all trees), then by the
+    distance in hops from the root, then by number. None if a node is farther from the root than
+    `depth`, or if its in-arcs have no room for the weights.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:

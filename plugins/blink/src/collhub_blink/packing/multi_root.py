@@ -48,7 +48,12 @@ def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
 def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Build optimal trees of every rank, with traffic at switches as `spread` specifies."""
+    """Build optimal trees of every rank, with traffic at switches as `spread` specifies.
+
+    If it is spread everywhere, the number of seeds is that for flat trees, else the ordinary one;
+    both start with the task's seed. The bound is the data that must enter a set of nodes; every
+    rank needs a tree, so the number of compute nodes is the minimum of trees.
+    """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
         network.graph,

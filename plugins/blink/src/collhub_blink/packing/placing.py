@@ -93,7 +93,12 @@ def _place_tree(
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> PlacedTree:
-    """Convert one tree over ranks to a tree over NPUs; see `place_trees`."""
+    """Convert one tree over ranks to a tree over NPUs; see `place_trees`.
+
+    Ranks are taken by ascending depth. The route of a rank is that of its arc, where ranks are
+    joined over switches and NPUs that forward; it begins at an NPU on it that has the chunk
+    already, so that no NPU gets the chunk twice.
+    """
     nodes = network.nodes
     root = int(nodes[tree.root])
     segments: list[Stops] = []

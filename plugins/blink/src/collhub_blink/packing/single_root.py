@@ -56,7 +56,12 @@ def _generate_front_packings(
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield the packings of `find_tree_front` in a network without switches."""
+    """Yield the packings of `find_tree_front` in a network without switches.
+
+    Their trees have the total weight `total` from the task's root, start from an arborescence
+    packing of the requested seeds, and are placed on direct links; no packing has both more trees
+    and more depth than another. Each has `bound`, and the proved minimum of trees with its reason.
+    """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
     for result in find_tree_front(task, graph, total, known):
@@ -77,7 +82,9 @@ def _generate_switched_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings in a network with switches, which are replaced by direct arcs first.
 
-    `InputError` if a maximum depth is requested.
+    In this order: the chain, if there is one; trees with traffic concentrated at switches, then
+    with traffic spread over them unless the trees are equal; and packings of machines. `InputError`
+    (`depth`) if a maximum depth is requested.
     """
     graph = network.graph
     if task.depth is not None:

@@ -209,7 +209,14 @@ def lower_schedule(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert a schedule to an algorithm. Raises `InputError` for a layout of too many runs."""
+    """Convert a schedule to an algorithm. Raises `InputError` for a layout of too many runs.
+
+    `choices` selects the layout ("rows", else packed with 16 units per chunk if possible) and, by
+    row of a unit task, strategy and chunks. Pieces are written in the schedule's order. A tree
+    needs a topology; without one, the strategy's ordinary transfers are used. If hosts have one
+    card, pieces to the same receiver take turns: the sender of the next waits for a token.
+    `extension` is attached to the algorithm.
+    """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
         layout = build_row_layout(units, moves)

@@ -57,7 +57,13 @@ class BoxLayout:
 
 
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
-    """Lay out boxes in sequence; a box has at least `least_units` units if elements allow."""
+    """Lay out boxes in sequence; a box has at least `least_units` units if elements allow.
+
+    Every device stores its boxes one after the other in the order of unit tasks, separately for
+    input (as a sender) and output (as a receiver). A box whose task is a further summand shares the
+    output region of the task before it. The last unit of a box may be padded; the layout counts
+    these padding bytes over all devices, and regions of summands once.
+    """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
     num_devices = len(units.host_of)
@@ -127,7 +133,13 @@ def _list_divisors(number: int) -> list[int]:
 
 
 def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
-    """Lay out tiles in row-major order. Raises `InputError` for boxes of too many short runs."""
+    """Lay out tiles in row-major order, and every box as the runs that it has within its tile.
+
+    Tiles of a device are stored one after the other in the order of `moves`, separately for input
+    and output. A unit of data is the greatest common divisor of all lengths, starts and tile sizes
+    (at least 1 byte), so there is no padding. Unit tasks without bytes have no regions. Raises
+    `InputError` (`too-many-runs`) if boxes have more than `_MAX_RUNS` (2^18) runs in total.
+    """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
     for move in moves:
@@ -192,7 +204,13 @@ class _TileGrid:
         self.element_bytes = move.tensor.element_bytes
 
     def runs(self, units: UnitTasks, row: int, is_output: bool) -> tuple[Int64Array, int]:
-        """Return (first bytes, length in bytes) of the runs of a box in its tile."""
+        """Return (first bytes, length in bytes) of the contiguous runs of a box in its tile.
+
+        The tile is the unit task's source tile or, with `is_output`, its destination tile, stored
+        in row-major order. Runs have equal lengths and ascending starts, relative to the tile.
+        Trailing dimensions that the box fills entirely are merged, so that runs are as long as
+        possible.
+        """
         tile = int(units.destination_tile[row] if is_output else units.source_tile[row])
         at = np.unravel_index(tile, self.counts)
         low = np.asarray([cut[index] for cut, index in zip(self.cuts, at, strict=True)])

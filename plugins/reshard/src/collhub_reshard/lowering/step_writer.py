@@ -118,7 +118,15 @@ class StepWriter:
         return self._sent
 
     def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
-        """Add one message and return its RECV; -1 for an empty one, which is not sent."""
+        """Add one message and return its RECV; -1 for an empty one, which is not sent.
+
+        The message carries `count` units from unit `low` of the unit task's box. A transfer with a
+        parent forwards what its source has received, after step `parent` (-1: no step); one without
+        sends the source's own box, after the copy that packs it, if any, and after the steps that
+        the device awaits. Every message also waits for its turn on the source host's card. SEND and
+        RECV are recorded: for the card (only between hosts), for the sender, and as an arrival of
+        the box.
+        """
         if count <= 0:
             return -1
         source, destination = transfer.source, transfer.destination
@@ -201,7 +209,12 @@ class StepWriter:
         return [step] if device == sender else [self._token(device, step, sender)]
 
     def _token(self, device: int, sent: int, source: int) -> int:
-        """Signal another device that a message has been sent; return the RECV of the token."""
+        """Signal device `source` that `device` has sent a message; return the RECV of the token.
+
+        The token is a message of one unit (a unit that the sender can read, whose value does not
+        matter) that is sent after step `sent` and received in a new unit of SCRATCH. `tokens` is
+        increased.
+        """
         unit = self._find_readable_unit(device)
         self._builder.add(
             device,

@@ -67,7 +67,11 @@ def _evaluate(
 ) -> float:
     """Build the schedule of a state and return its cost.
 
-    `outcome` becomes (lateness, makespan) in ticks.
+    Tasks are taken in the state's order; each starts as soon as the chosen sender and all receivers
+    have a free card and it is released, and occupies the card of each that is free first. `outcome`
+    becomes (lateness, makespan) in ticks, where lateness is the largest excess over a due time, at
+    least 0. The cost is the excess of the makespan over `target`, plus the excess of every card's
+    last end, plus a million times the lateness. `cards` is overwritten.
     """
     cards.sending[:] = 0
     cards.receiving[:] = 0

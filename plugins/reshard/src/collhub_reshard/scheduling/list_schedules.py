@@ -157,7 +157,13 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Order all tasks: repeatedly append the task that can start first."""
+        """Return (task, sender) pairs: repeatedly, the task that can start first is appended.
+
+        Tasks with equal sender and receivers form a queue: earliest release first, then earliest
+        due time, then longest task. Among queues that can start equally early, the one whose cards
+        have the most remaining load wins, where the load is raised at random by up to `noise` of
+        it. A task occupies a card of its sender and of every receiver until its end.
+        """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
         order = []

@@ -128,7 +128,11 @@ def search_order(tasks: HostTasks) -> Order:
 
 
 def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
-    """Yield complete orders of a depth-first search, the earliest possible start first."""
+    """Yield complete orders of a depth-first search, the earliest possible start first.
+
+    An order lists (task, sender). The search ends when its `_SEARCH_NODES` are used up, where a
+    prefix costs 1 plus its length, or when all orders are yielded.
+    """
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
     while stack and budget > 0:
@@ -224,7 +228,12 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
 def _compute_round_s(
     units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
 ) -> Fraction:
-    """Return the seconds of the busiest card of any host in a round."""
+    """Return the seconds of the busiest card of any host in a round; 0 without messages.
+
+    `messages`: (unit task, sending device, receiving device). Messages within a host do not count.
+    All bytes that a host sends, or receives, are divided by the rate of a card times the number of
+    cards; the maximum over hosts and directions is returned.
+    """
     cards: dict[tuple[bool, int], int] = {}
     for row, start, end in messages:
         hosts = int(units.host_of[start]), int(units.host_of[end])

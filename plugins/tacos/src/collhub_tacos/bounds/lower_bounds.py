@@ -185,7 +185,13 @@ def _build_crossings(
     network: LinkNetwork,
     node_sets: Sequence[BoolArray],
 ) -> Mapping[str, list[LinkGroups]]:
-    """Return the groups of links that messages must cross, by the name of their bound."""
+    """Return the groups of links that messages must cross, by the name of their bound.
+
+    "ingress" and "egress": per node its in-links or out-links, with the number of units that must
+    cross them; "cut": the links out of each known set, each of `node_sets`, and their complements;
+    "bandwidth": links that limit the total number of messages (of an all-to-all or all-reduce).
+    Groups that no message must cross are included.
+    """
     inside = demand.is_member.astype(np.int64)
     is_root = np.arange(network.num_nodes) == demand.root
     # Messages that enter a node leave the set of all other nodes.

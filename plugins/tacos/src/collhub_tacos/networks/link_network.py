@@ -252,7 +252,11 @@ def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int6
 
 
 def _find_npus_behind_switches(topology: Topology) -> BoolArray:
-    """Return which NPUs every switch reaches over switches: bool[switches, NPUs]."""
+    """Return which NPUs every switch reaches over switches: bool[switches, NPUs].
+
+    An NPU counts if it is the end of a directed path whose other nodes are all switches. Row i is
+    the switch with node number i + the number of NPUs.
+    """
     npus = topology.num_npus
     reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
     switches, heads = topology.source - npus, topology.destination

@@ -82,7 +82,11 @@ class Translations:
 
 
 def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> Int64Array:
-    """Subtract nodes dimension by dimension, each modulo its size."""
+    """Subtract nodes dimension by dimension, each modulo its size (0 to size - 1).
+
+    `moduli`: the sizes, the first of which is that of the fastest-changing dimension of node
+    numbers.
+    """
     result = np.zeros(np.broadcast_shapes(left.shape, right.shape), np.int64)
     stride = 1
     for modulus in moduli:
@@ -117,7 +121,12 @@ def _generate_shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
 def _find_translations(
     network: LinkNetwork, moduli: tuple[int, ...], times: LinkTimes | None
 ) -> Translations | None:
-    """Return the translations of one shape, None if they do not map the network to itself."""
+    """Return the translations of one shape, None if they do not map the network to itself.
+
+    `moduli`: the sizes of the cyclic dimensions of the nodes' numbers. All nodes must have in-links
+    from equal differences and, if `times` is given, with equal times. The in-links of each node are
+    sorted by difference, links of equal differences by number.
+    """
     num_nodes = network.num_npus
     source = network.source.reshape(num_nodes, -1)
     if _fails_at_probed_nodes(source, moduli):

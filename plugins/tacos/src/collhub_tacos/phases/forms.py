@@ -225,7 +225,12 @@ def _number_variants(
 def _build_spread(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-gather and broadcast, planned and unplanned ones."""
+    """Build candidates for all-gather and broadcast.
+
+    The planned spreading comes first, if prospects consider it worth building, then the free ones,
+    which no search plans. All have the form "spread"; the index counts the variants. `pieces`:
+    chunks per share.
+    """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
     task = _create_task(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
@@ -271,7 +276,10 @@ def _build_two_phase(
 ) -> list[SynthesisCandidate]:
     """Build candidates of an all-reduce: a reduce-scatter, then an all-gather without a barrier.
 
-    If all links are duplex, one synthesis serves both phases.
+    Each rank is the origin of `pieces` chunks. If all links are duplex, one synthesis serves both
+    phases; else the reduce-scatter is synthesized on the transposed network. The planned pair comes
+    first, if prospects consider it worth building, then pairs of free spreadings, as many as both
+    directions have.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
@@ -308,7 +316,12 @@ def _build_two_phase(
 def _build_routed(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-to-all, scatter and gather: chunks with one origin and target."""
+    """Build candidates for all-to-all, scatter and gather: chunks with one origin and target.
+
+    The routed schedule comes first, if prospects consider it worth building, then the schedules of
+    direct sending. The candidates of each have the form "routed" and an index that counts variants.
+    `pieces`: chunks per share. Progress becomes 1 after routing.
+    """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
 

@@ -98,7 +98,11 @@ class Router:
     def improve(self, rules: RouteRules, progress: FractionReport = ignore_fraction) -> None:
         """Route every chunk again, in a random order, with the load of all other chunks.
 
-        `progress`: receives the fraction of routed chunks.
+        The order depends on the seed and the number of the round. The routes are replaced, and the
+        round counter increases by 1; the result may be slower than before. `rules`: slack as a
+        fraction of the minimum load, steepness of the prices and weight of the depth. `progress`
+        receives the fraction of routed chunks after every `_TRANSFERS_PER_CALL` (100 000) transfers
+        or so.
         """
         chunks, nodes = len(self._routes.first), self._network.num_nodes
         # Chunks that are routed last see most of the new load, so every round uses another order.
@@ -221,7 +225,11 @@ def _sum_rates_of_nodes(
 
 
 def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, LinkTimes]:
-    """Return the arcs for the kernel, and the times of their links."""
+    """Return the arcs for the kernel, and the times of the links of their paths.
+
+    All arrays are contiguous int64. Outgoing arcs and paths are listed by pointers: the entries of
+    row i are those from pointer i to pointer i + 1.
+    """
     paths, single = get_links_of_arcs(network, times)
     # Kernels are compiled for one type: contiguous int64 arrays.
     out_indptr, out = network.out_links()

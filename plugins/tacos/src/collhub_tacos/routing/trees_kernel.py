@@ -102,7 +102,11 @@ class TreeWorkspace(NamedTuple):
 
 @part
 def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
-    """Insert a node into the heap or decrease its key; return the size of the heap."""
+    """Insert a node into the heap or decrease its key; return the size of the heap.
+
+    A node is in the heap if its place is not negative. Its key must not increase, because it only
+    moves up. Places of moved nodes are updated.
+    """
     keys, nodes, places = space.key, space.node, space.slot
     # A node in the heap moves up from its position.
     hole = places[node]
@@ -123,7 +127,11 @@ def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Int
 
 @part
 def _pop(space: TreeWorkspace, size: Integer) -> Integer:
-    """Remove and return the node with the smallest key of a heap with `size` entries."""
+    """Remove and return the node with the smallest key of a heap with `size` entries, at least one.
+
+    Its place becomes -1; the places of moved nodes are updated. Ties are resolved by position, not
+    by node number. The caller decreases its `size`.
+    """
     keys, nodes, places = space.key, space.node, space.slot
     top: Integer = nodes[0]
     places[top] = -1
@@ -270,7 +278,13 @@ def _relax_arcs(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Relax the arcs that leave a node; return the size of the heap."""
+    """Relax the arcs that leave a node; return the size of the heap.
+
+    Heads that are in the tree already are skipped. The cost of an arc is the sum over its links; a
+    head is updated if it has no cost in this search (its stamp is not `mark`) or a greater one. It
+    is pushed with its cost plus the lower bound of the remaining cost to the target of `row` (0 if
+    `row` is negative).
+    """
     base = space.cost[node]
     for position in range(arcs.out_indptr[node], arcs.out_indptr[node + 1]):
         arc = arcs.out[position]

@@ -84,7 +84,12 @@ def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
 
 @lean_part
 def _take_next_event(events: EventQueue) -> Integer:
-    """Remove and return the earliest event."""
+    """Remove and return the earliest event; equal times leave in order of insertion.
+
+    It is taken from the front of the heap's first line (the events of one instant). A line that
+    becomes empty leaves the heap, loses its time (-1) and is added to the free lines. There must be
+    an event.
+    """
     line = events.line[0]
     item: Integer = events.first[line]
     events.first[line] = events.following[item]
@@ -98,7 +103,11 @@ def _take_next_event(events: EventQueue) -> Integer:
 
 @inlined
 def _push(events: EventQueue, time: Integer, line: Integer) -> None:
-    """Insert a line into the heap."""
+    """Insert a line, i.e. a queue of events of one instant, into the heap, keyed by `time`.
+
+    The line receives the next sequence number, so among equal times the line inserted first is the
+    first to leave the heap.
+    """
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     hole = counter[_SIZE]
     sequence = counter[_NEXT]  # Lines of one instant occur in the order in which they were started.
@@ -118,7 +127,11 @@ def _push(events: EventQueue, time: Integer, line: Integer) -> None:
 
 @inlined
 def _pop(events: EventQueue) -> None:
-    """Remove the line of the earliest instant from the heap."""
+    """Remove the line of the earliest instant from the heap, which must not be empty.
+
+    Among equal times, the line with the smallest sequence number, i.e. the one inserted first, is
+    the root that is removed. Returns nothing: the caller reads the root before.
+    """
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     counter[_SIZE] -= 1
     size = counter[_SIZE]

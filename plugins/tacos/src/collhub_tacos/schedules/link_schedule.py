@@ -176,7 +176,10 @@ class LinkSchedule(ColumnTable):
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:
-        """Convert to the columns of the core's algorithms, with windows by `times.rule`."""
+        """Convert to the columns of the core's algorithms, with windows by `times.rule`.
+
+        The order of transfers is kept; link indices become those of the topology.
+        """
         network = self.network
         # The core orders messages by topology link.
         row = network.row[self.link]

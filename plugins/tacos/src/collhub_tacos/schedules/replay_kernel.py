@@ -90,9 +90,11 @@ def replay_steps(
     first_step: int,
     end_step: int,
 ) -> tuple[int, int, int]:
-    """Process steps `first_step..end_step-1`.
+    """Process steps `first_step..end_step-1`, in each the arrivals before the sendings.
 
-    Returns the first fault with its link and the step in which it was sent.
+    `carried`: per step one bit per link, eight links a byte, lowest bit first. Messages of a step
+    arrive `lag` steps later. Returns (first fault, its link, the step in which it was sent), or
+    (`_NONE`, 0, 0). A bit after the last link is a fault, too, which names the last link.
     """
     log, have, sent, arrived = holdings
     for step in range(first_step, end_step):

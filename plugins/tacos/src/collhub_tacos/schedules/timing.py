@@ -167,7 +167,12 @@ def _build_jobs(
     unmet: Int64Array,
     rank: Int64Array,
 ) -> Jobs:
-    """Build the transfers before the first event; `unmet` is copied and changes later."""
+    """Build the transfers before the first event; start and finish of all are -1.
+
+    `waits`: the columns (earlier transfer, waiting transfer), from which each transfer's children
+    are grouped. `unmet`: the number of transfers that each waits for, which is copied because it
+    changes later. `rank` (the priority) and `link` are not copied.
+    """
     count = len(link)
     paths, _ = get_links_of_arcs(network, times)
     child_indptr, child = csr(waits[0], waits[1], count)
@@ -194,7 +199,13 @@ def _build_queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Return (the links before the first event, the number of links that may send)."""
+    """Return (the links before the first event, the number of links that may send).
+
+    With `is_fixed`, a link sends its transfers by ascending `rank`, and all of them are available;
+    otherwise the transfers are grouped by arc and sorted by `rank` within it, and only those
+    without `unmet` predecessors are available. A transfer belongs to the first link of its arc. All
+    links are idle; those with an available transfer are listed as touched, by ascending number.
+    """
     from collhub_tacos.schedules.retiming import sort_by_group
 
     paths, single = get_links_of_arcs(network, times)

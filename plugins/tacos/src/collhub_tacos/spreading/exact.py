@@ -116,8 +116,10 @@ def _solve(
 ) -> Int64Array | None:
     """Return the indices of the variables that are 1, ascending; None if no solution is found.
 
-    A solution brings each chunk to each other NPU exactly once, forwards it only after its arrival,
-    and sends at most one chunk per link and step.
+    Variable i is the sending of `chunk[i]` over `link[i]` in `step[i]`. A solution brings each
+    chunk to each other NPU exactly once, forwards it only after its arrival (in an earlier step),
+    and sends at most one chunk per link and step. The search ends after `_MAX_NODES` (20) nodes,
+    and after `time_limit_s` if that is not None; an incomplete search may return a solution.
     """
     # Imported here: scipy takes long to import.
     from scipy.optimize import Bounds, LinearConstraint, milp

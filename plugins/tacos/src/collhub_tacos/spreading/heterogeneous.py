@@ -241,7 +241,11 @@ class _EventGather:
             raise unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
-        """Return all transfers, by destination and arrival."""
+        """Return all transfers, by destination, then by arrival; initial chunks have none.
+
+        A transfer starts before its arrival (`when`, ps) by the arrival time of its link. None
+        reduces.
+        """
         state = self._state
         # Initial chunks have no link.
         is_transfer = state.via >= 0
@@ -300,7 +304,11 @@ def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
 
 
 def _check(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> None:
-    """Raise `InputError` for switches, links that are busy beyond the arrival, or bad origins."""
+    """Raise `InputError` for switches, links that are busy beyond the arrival, or bad origins.
+
+    Codes are `switches`, `link-times` (also for negative busy times) and `origin-range` (an origin
+    that is no NPU), checked in this order.
+    """
     name = network.topology.name
     if network.num_nodes > network.num_npus:
         raise InputError(

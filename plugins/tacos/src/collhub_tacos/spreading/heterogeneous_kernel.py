@@ -261,7 +261,10 @@ def _push(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array,
 
 @lean_part
 def _pop(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array) -> int:
-    """Remove and return the first link of a heap with `size` links."""
+    """Remove and return the first link of a heap with `size` links, at least one.
+
+    The first one finishes soonest; ties go to the smaller tie rank. The caller decreases `size`.
+    """
     end = size - 1
     top, link, hole = heap[0], heap[end], 0
     while 2 * hole + 1 < end:

@@ -227,7 +227,11 @@ class _LockstepVariant:
         return LockstepResult(result.result, result.seed, is_symmetric, result.is_interrupted)
 
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
-        """Return the log of a seed, of all nodes or translated from the part of one node."""
+        """Return the log of a seed: for every node, the order in which chunks arrive.
+
+        Without translations all nodes are computed, and `report` receives the progress; with
+        translations one node is, and its part is translated to all others, without reports.
+        """
         if self.translations is None:
             return all_gather(
                 self.network,

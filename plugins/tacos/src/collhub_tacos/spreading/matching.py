@@ -202,7 +202,11 @@ class _MatchedSpread:
     def schedule(
         self, seed: int, limit_ps: int | None, progress: FractionReport
     ) -> LinkSchedule | None:
-        """Return the schedule of a seed, None if it takes `limit_ps` or more."""
+        """Return the schedule of a seed, None if it takes `limit_ps` or more (None: no limit).
+
+        Time advances in steps; a message arrives after the arrival time, rounded up to steps.
+        `progress` receives the fraction of chunks that have arrived.
+        """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import InLinks, advance
 
@@ -318,7 +322,12 @@ class _DeadlineSpread:
         self._noise_unit = float(np.mean(times.arrival)) * network.num_nodes
 
     def schedule(self, seed: int, deadline_ps: int) -> LinkSchedule | None:
-        """Return the schedule of a seed, None if some chunk would arrive after `deadline_ps`."""
+        """Return the schedule of a seed, None if some chunk would arrive after `deadline_ps`.
+
+        The seed draws the random numbers and selects the strength of noise: the entry of `_NOISES`
+        (0.01, 0.2) at the seed modulo their number. The transfers are in the order in which they
+        were sent; none reduces.
+        """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import (
             EventTimes,

@@ -114,6 +114,8 @@ def spread_by_events(
 ) -> bool:
     """Send messages that arrive by the deadline (ps); return whether all needed chunks arrive.
 
+    At every event time, nodes choose chunks in a random order; a link whose message would arrive
+    too late is no longer free. Stops as soon as no chunk is missing or no event is pending.
     Invariant when a node chooses: messages on its free links would arrive in time.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
@@ -173,7 +175,11 @@ def _process_event(
 
 @part
 def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Integer) -> None:
-    """Let a node take chunks over its free in-links."""
+    """Let a node take chunks over its free in-links, those of the greatest weight first.
+
+    Weights are those of `_find_candidates`. Sends the matched chunks, decreases the count of
+    missing chunks, and adds the number of candidates + 1 to the cost counter.
+    """
     chunks, degree = len(state.can_send), links.indptr[node + 1] - links.indptr[node]
     place = np.empty(chunks, np.int64)
     weight = np.empty(chunks, np.float64)
@@ -220,7 +226,13 @@ def _find_candidates(
     place: Int64Array,
     weight: npt.NDArray[np.float64],
 ) -> int:
-    """Find missing chunks that an in-neighbour can send, and their weights; return their number."""
+    """Find missing chunks that an in-neighbour can send, and their weights; return their number.
+
+    A chunk counts if the node does not hold it and a free in-link's source can send it. Its weight
+    is the sum over all nodes of the decrease of the distance to the chunk if this node holds it,
+    plus random noise below `links.noise`. A node that needs no chunks takes only those with a
+    decrease. The first entries of `place` (chunks, ascending) and `weight` are overwritten.
+    """
     begin, end = links.indptr[node], links.indptr[node + 1]
     far = links.far[node]
     num_candidates = 0
@@ -251,7 +263,14 @@ def _find_candidates(
 def _match(
     links: InLinks, state: SpreadState, node: Integer, chunks: Int64Array, matched: Int64Array
 ) -> None:
-    """Assign in-links to chunks in this order by augmenting paths; -1 for remaining links."""
+    """Assign in-links of a node to chunks in the order of `chunks` by augmenting paths.
+
+    `matched` becomes the chunk of every in-link, -1 for links without one. Only free links whose
+    source can send the chunk are used. A chunk that gets a link keeps some link, but later chunks
+    may move it to another; among possible paths the breadth-first search takes the shortest, and
+    the link of lowest index. Chunks for which there is no path get none. Ends when all free links
+    have chunks.
+    """
     begin, degree = links.indptr[node], len(matched)
     matched[:] = -1
     reached_from = np.empty(degree, np.int64)

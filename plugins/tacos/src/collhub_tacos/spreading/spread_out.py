@@ -286,7 +286,12 @@ def _wrap_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -
 def _spread_symmetrically(
     translations: Translations, task: SpreadTask, progress: Progress
 ) -> SpreadResult:
-    """Compute the part of one node and translate it to all nodes."""
+    """Compute the part of one node and translate it to all nodes.
+
+    Tries the requested number of seeds, by default `_MAX_SEEDS` (20), starting with that of the
+    setting; the lower bound that ends the search early is that of the data entering a node. The
+    result's kernel is "symmetric".
+    """
     # Imported here and below: numba takes a second.
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
     from collhub_tacos.spreading.symmetric import find_all_gather
@@ -306,7 +311,12 @@ def _spread_symmetrically(
 
 
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use causal events on links of any times and, if they miss the bound, deadlines."""
+    """Use causal events on links of any times and, if they miss the bound, deadlines.
+
+    A search for deadlines follows only if the spreading is an all-gather, its estimated cost is at
+    most `MAX_DEADLINE_COST` (2^25), and the first search was not interrupted. The result names the
+    kernel "deadlines" if that search found something faster, else "events".
+    """
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import (
         MAX_DEADLINE_COST,
@@ -343,7 +353,13 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use equal steps in lockstep and, if they miss the bound, matchings and an exact search."""
+    """Use equal steps in lockstep and, if they miss the bound, matchings and an exact search.
+
+    Returns the lockstep result if it reaches the bound, was interrupted, or if all nodes act
+    equally on links of unequal times. Matchings are skipped with more than
+    `_MAX_CELLS_FOR_MATCHING` (100 000) cells; they replace the result only if faster. An
+    interrupted result is returned without the exact search.
+    """
     from collhub_tacos.spreading.matching import find_best_matched_all_gather
 
     # Usually at the bound, and the least expensive kernel.

@@ -348,7 +348,12 @@ class _SymmetricGather:
         return int(np.max(finish, initial=0))
 
     def schedule(self, part: Part) -> LinkSchedule:
-        """Return the transfers of all nodes, in order of start, then of links."""
+        """Return the transfers of all nodes, in order of start (ps), then of links; none reduces.
+
+        `part`: (starts, slots of in-links) of the cells that node 0 holds, of which the first, as
+        many as it has chunks of its own, are no transfers. The transfers of the other nodes follow
+        by translation, over their in-link of the same slot.
+        """
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
         npus = self._network.num_npus
