@@ -142,7 +142,14 @@ def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[i
 def _choose_plan(
     request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
 ) -> _Plan:
-    """Return the options, completed by NCCL's choice on a known machine."""
+    """Return algorithm, channels, chunks and facts: the options, completed by NCCL's choice.
+
+    If the topology is no known machine, the defaults are ring, 1 channel, 1 chunk and no facts.
+    Otherwise the given algorithm, or the cheapest modelled one for `auto`, is launched with the
+    channels and chunk size of NCCL. The chunks are the data per channel (for a ring without root
+    divided by the ranks) over NCCL's chunk size, rounded up, 1 to `_MAX_CHUNKS`. Given channels and
+    chunks always win. The facts contain the NCCL version, NCCL's own choice and the protocol.
+    """
     communicator = communicator_of_topology(
         request.topology,
         version="" if options.version is None else parse_version(options.version),

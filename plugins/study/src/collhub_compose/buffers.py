@@ -99,7 +99,11 @@ class Relocation:
         self.shift[where, old] = shift[where]
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with relocated regions."""
+        """Return a copy of the steps whose regions are relocated; all else is unchanged.
+
+        For each side, the region of a rank and buffer moves to the buffer and by the shift (in
+        units) that this relocation has for them. Steps without a region on a side keep it.
+        """
         moved = {}
         for side in SIDES:
             rows, buffer, offset = side.regions(steps)

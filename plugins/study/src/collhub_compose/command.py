@@ -195,7 +195,11 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 
 
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
-    """Create the report for `--json`."""
+    """Create the report for `--json` from the outcome of a composition.
+
+    It states the composed sources, the collective with its ranks, units and memory use, the number
+    of steps, the paths of written files and the losses of writing.
+    """
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses
 

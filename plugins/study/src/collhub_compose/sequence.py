@@ -67,7 +67,13 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 
 
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
-    """Compose two algorithms in sequence."""
+    """Compose two algorithms so that the second one starts from the result of the first.
+
+    Both get common units first. The pairs of modifications in `_VARIANTS` are tried in order, and
+    the first one whose data fit around the seam wins; the last always fits. The provenance is
+    "sequential". Raises `InputError` (`check_seam`, `find_common_op`, `compose_contracts`) if the
+    two cannot follow each other, before anything is placed.
+    """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)
     check_seam(first, second)

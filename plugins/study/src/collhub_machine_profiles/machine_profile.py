@@ -138,7 +138,12 @@ def profile_name(label: str) -> str:
 
 
 def profile_document(profile: MachineProfile) -> dict[str, object]:
-    """Return the profile as JSON values."""
+    """Return the profile as JSON values of the schema `SCHEMA`.
+
+    Constants are rounded to five significant digits and carry source, points and meaning. The
+    fields of an unknown GPU, an empty network list, an empty GPU name and an empty date are null;
+    tables, errors and sources are lists that may be empty.
+    """
     gpu = profile.known_gpu
     constants = {
         name: {

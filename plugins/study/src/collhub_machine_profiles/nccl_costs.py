@@ -184,7 +184,13 @@ def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bo
 def _refusal(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, dtype: str
 ) -> str:
-    """Return why NCCL does not use an algorithm and protocol; "" if it may."""
+    """Return why NCCL does not use an algorithm and protocol; "" if it may.
+
+    The first reason that applies wins: algorithm without this collective; LL or LL128 without
+    support; CollNet always; pat before NCCL 2.23 or with several GPUs per node; NVLS without
+    NVSwitch of Hopper or later, with one GPU per node, with sums of 8-bit integers, on several
+    nodes, and its trees on one node; LL128 on several GPUs per node without NVLink.
+    """
     gpu = communicator.gpu
     constants = communicator.constants
     is_single = communicator.nodes == 1
@@ -227,7 +233,13 @@ def ring_steps(collective: str, ranks: int) -> int:
 
 
 def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
-    """Return the algorithm bandwidth in GB/s."""
+    """Return the algorithm bandwidth of NCCL's cost model in GB/s.
+
+    It is that of bytes of the whole buffer per time. The base is channels x speed of the searched
+    channels: pat gets 3/4 of it; a ring the limited bus bandwidth x ranks / steps; trees half of
+    the limited one. The limits of LL, LL128 and trees depend on architecture (for LL between nodes
+    on the CPU) and on 1, 2, or 3 and more nodes. NVLS algorithms are left to `_nvls_bandwidth`.
+    """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)
     constants, architecture = communicator.constants, communicator.gpu.architecture
@@ -293,7 +305,13 @@ def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str)
 def _latency_us(
     communicator: Communicator, collective: str, algorithm: str, protocol: str
 ) -> float:
-    """Return the latency in us."""
+    """Return the latency of NCCL's cost model in microseconds.
+
+    It is the base of the algorithm plus its hops: trees pay twice the GPUs of a node less one and
+    twice floor(log2(nodes)) network hops; NVLS pays one hop and, on several nodes, one network hop;
+    NVLS trees one hop and twice the levels; pat levels / 3.5 network hops and 2.8 us per rank; NVLS
+    variants have no base. With one GPU per node, versions with pat use the network hop of trees.
+    """
     constants, column = communicator.constants, PROTOCOLS.index(protocol)
     nodes, ranks = communicator.nodes, communicator.ranks
     local_hops = constants.nvlink_hop_us if communicator.gpu.has_nvlink else constants.pci_hop_us

@@ -441,7 +441,14 @@ def _search_pieces(
     instances: int | None,
     chunk_bytes: int | None,
 ) -> Search:
-    """Try pipelines of each protocol, the one with the fastest run first."""
+    """Try pipelines of each run in `runs`, the fastest first; return the best run of all.
+
+    Runs whose estimated floor cannot beat the best by `_MIN_GAIN` are skipped. The phases of a case
+    are separated; if they cannot be, nothing is tried. The numbers of pieces are those of `_PIECES`
+    above the number of rounds, or 2 if there is none; they are tried in order until one is more
+    than `_MIN_GAIN` slower than the one before. A pipeline must be faster by more than `_MIN_GAIN`
+    to win. Numbers that exceed the work limit `_MAX_WORK` count as not tried.
+    """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0
     for whole in sorted(runs, key=lambda one: one.time_ps):

@@ -210,7 +210,13 @@ def _set_times(
     timing: KernelTiming,
     row_bytes: Float64Array,
 ) -> Float64Array:
-    """Set the times of instructions; return the distinct sizes, to which `size_class` refers."""
+    """Set the times of instructions; return the distinct sizes, to which `size_class` refers.
+
+    Modifies `record`: `size_class` is the index of the bytes of an instruction in the ascending
+    sizes; durations, lags and tails are in picoseconds, from the message times of its link kind
+    (network where its path crosses nodes). Receives pay their share only, messages in switches the
+    share stated there. A local step with a stated duration (ns) gets it instead.
+    """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)
     local[instructions.of_row] = np.arange(len(steps))

@@ -158,7 +158,12 @@ class _GivenMachine:
 
 
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
-    """Return the machine that the user names. Raises `UsageError` for an unknown one."""
+    """Return the machine that the user names by `--like` or `--topology`; unknown if by neither.
+
+    `--like` names a GPU or a profile, whose label is then used. A topology must name a known GPU in
+    its text or name; it also gives the ranks and the nodes (ranks / GPUs per node, rounded up).
+    Raises `UsageError` for both options together and for an unknown GPU.
+    """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu
 

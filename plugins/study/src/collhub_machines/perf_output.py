@@ -95,7 +95,14 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
-    """Split a text into tests and parse their rows."""
+    """Split a text into tests and parse their rows; drop tests without rows and columns.
+
+    Comment lines may start a new test; rows that begin with a digit belong to the last test once it
+    has columns. Blank lines are ignored, and all others are counted as lines of other programs, in
+    one note at the first of them. `skipped` receives this note, unusable rows, and a finding
+    `wrong-results` for a test whose values are out of bounds. A line "..." in a list of ranks marks
+    it as cut.
+    """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -184,7 +191,13 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 
 
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
-    """Parse a data row into its times; report a row or a time that cannot be used."""
+    """Append the times of a data row to `test.rows`; note those that cannot be used in `skipped`.
+
+    A row has one time per place (in or out). A row that does not fit the columns is skipped as a
+    whole; a time that is no number or has a wrong result is skipped alone; "N/A" is skipped
+    silently. Times are in microseconds; the ratio is bus / algorithm bandwidth, None if unknown.
+    Fields from a date on are not part of the values.
+    """
     fields = line.split()
     day = ""
     for index, text in enumerate(fields):

@@ -162,7 +162,12 @@ def _gpu_name(label: str, like: Gpu | None) -> str:
 
 
 def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> list[Diagnostic]:
-    """Report configurations without a table, and sizes beyond one."""
+    """Return a warning per configuration without a table, and one on sizes beyond a table.
+
+    A configuration is collective, ranks, nodes and library; its warning `no-table` states its
+    number of points, sorted by name. Points larger than the largest size of their table are counted
+    in one warning `beyond-table`. Returns an empty list if all points are covered.
+    """
     missing: dict[str, int] = {}
     beyond = 0
     for point in points:

@@ -37,7 +37,10 @@ def nccl_tests() -> Sequence[MeasurementRequest]:
 
 
 def nccl_tests_json() -> Sequence[MeasurementRequest]:
-    """Return a document with one result on two GPUs."""
+    """Return a document with one result on two GPUs, as requests to test the reader.
+
+    The all-reduce of 1024 bytes is measured out of place in 7.11 us; `in_place` is null.
+    """
     times = {"time": 7.11, "alg_bw": 0.14, "bus_bw": 0.14, "nwrong": 0}
     document = {
         "version": 3,

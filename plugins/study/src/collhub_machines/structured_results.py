@@ -204,7 +204,12 @@ def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, An
 
 
 def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read JSON lines of mscclpp-test and of MSCCL++'s reference values."""
+    """Read JSON lines of mscclpp-test and of MSCCL++'s reference values.
+
+    The time is in microseconds; nodes are ranks / ranksPerNode, and the kernel number is the
+    variant of the library. Lines with an unknown collective, with ranks that are no multiple of
+    ranksPerNode, or with a defective point are skipped with a note.
+    """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
     for number, entry in _lines(text, collector):
@@ -325,7 +330,13 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
 
 
 def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read points in the hub's own form, schema `measured-collectives/1`."""
+    """Read points in the hub's own form, schema `measured-collectives/1`.
+
+    Points with an unknown collective, or that `Measurement` finds defective, are skipped with a
+    note that names `points[i]`. `nodes` is 1 if missing; texts that are missing are empty. The
+    licence facts of each named source are kept, names cut to 80 characters. A document without
+    points is left to the collector.
+    """
     file = facts.source.name
     collector = _Collector(file)
     document = parse_json_file(facts.source)

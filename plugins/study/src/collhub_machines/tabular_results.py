@@ -40,7 +40,13 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 
 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the output of an OSU collective latency test; it needs `--ranks`."""
+    """Read the output of an OSU collective latency test; it needs `--ranks`.
+
+    A title line sets library and collective for the rows after it (else MPI and the collective of
+    the request), a header line the columns. Rows that begin with a digit are measurements; an
+    unusable row is skipped with a note of the reason. Other lines are ignored. `_finish` decides
+    about a file without any usable row.
+    """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
     points: list[Measurement] = []
@@ -168,7 +174,13 @@ def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> Measur
 
 
 def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> MeasurementSet:
-    """Convert columns of aiconfigurator: elements to bytes, milliseconds to microseconds."""
+    """Convert columns of aiconfigurator: elements to bytes, milliseconds to microseconds.
+
+    All points are on one node, out of place, of NCCL. Only sums of int8 carry the data type. Rows
+    with an unknown operation or data type, or with invalid numbers, are skipped with a note; the
+    line is the row from 1. Raises `InputError` if required columns are missing; versions and
+    devices are optional.
+    """
     missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
     if missing:
         message = f"no column {', '.join(missing)}"

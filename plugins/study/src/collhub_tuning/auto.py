@@ -188,7 +188,13 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 
 
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
-    """Try each synthesizer that supports the collective, lowest estimate first, until a limit."""
+    """Try each synthesizer that supports the collective, lowest estimate first, until a limit.
+
+    Modifies `search`: candidates are added, unsupported and failed synthesizers get a reason in
+    `failures`, and those left at a limit one in `not_tried`. Without a candidate, a reached limit
+    of work does not end the search, but a reached limit of time does. The findings of a
+    `PluginError` also become warnings.
+    """
     kind = request.collective.kind
     supporting = []
     for name in search.names:
@@ -223,7 +229,13 @@ def _get_first_message(error: HubError) -> str:
 
 
 def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
-    """Add the result of a synthesizer to the candidates. Raises `HubError`."""
+    """Add the result of one synthesizer to `search.candidates`; `HubError` if it fails.
+
+    If it has the option to stay within a time, it gets the best time so far as the limit. A
+    complete result is simulated for its time in nanoseconds, which reuses a simulation that the
+    synthesizer made itself; if the work limit forbids it, or the result is partial, the candidate
+    has the time that the result states.
+    """
     # Reuses the simulation if the synthesizer has simulated its result itself.
     stopwatch = Stopwatch(request.simulate)
     best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)

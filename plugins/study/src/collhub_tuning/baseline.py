@@ -105,7 +105,13 @@ def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: fl
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
-    """Return one row per window of collectives with a baseline: NCCL's choices, range of gains."""
+    """Return one row per window with a baseline: NCCL's choices and the range of gains.
+
+    The columns are collective, range of sizes, algorithm, distinct baselines in order of sizes, and
+    gain. Windows without a size that has a baseline get no row. The gain is the smallest and
+    largest of the known gains (one text if they are equal), empty if none is known or the timing
+    does not model machines.
+    """
     from collhub_tuning.coverage import format_sizes  # Imported here: coverage imports reports.
 
     rows = []

@@ -186,7 +186,14 @@ def _compare_job(
     outputs: dict[str, str | None],
     as_json: bool,
 ) -> int:
-    """Compare candidates and networks for the job in `arguments["job"]`."""
+    """Compare candidates and networks for the job `arguments["job"]`, and print the result.
+
+    The networks are those of `--topology`, followed by the variations of each (other bandwidth or
+    latency, failed links). Prints JSON with `as_json`, else a table, then notes and failures.
+    Returns `ExitCode.INVALID` if no candidate could be timed, else `DONE`. Raises `UsageError` for
+    an option that only single collectives have, such as `--measured`, a machine other than none or
+    an output, and for variations without a network.
+    """
     from collhub_tuning import job_comparison as report
     from collhub_tuning.variations import create_variations
     from hub_core import TimingSource
@@ -238,7 +245,13 @@ def _print_sensitivity(
 def _run_comparisons(
     context: CommandContext, arguments: dict[str, Any]
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
-    """Compare the algorithms on the network as given, then on every variation of it."""
+    """Compare the algorithms on the network as given, then on every variation of it.
+
+    Returns the outcome of the given network and those of the variations in order. Measured times of
+    libraries are used for the given network only. The outcome of the given network also contains
+    what was cut by a limit of the search on variations. All variations are created before the first
+    measurement, so that an invalid one raises `UsageError` early.
+    """
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion

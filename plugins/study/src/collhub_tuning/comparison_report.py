@@ -163,7 +163,13 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
 
 
 def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-compare-1`."""
+    """Return the report in the schema `report-compare-1`.
+
+    The lists `sizes` (bytes), `bounds_ns`, `bound_methods` and `winners` are parallel. The winner
+    is the first of the ranking of a size, None if no algorithm has a time there. `results` has one
+    object per measurement of an algorithm at a size; `is_partial` states that a limit of the search
+    cut something, `cut` what.
+    """
     question = outcome.question
     results: list[JsonValue] = [
         dict(measurement_fields(outcome, measurement)) for measurement in outcome.measurements

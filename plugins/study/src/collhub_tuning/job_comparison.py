@@ -128,7 +128,13 @@ def _measure(
     backend: str,
     options: Mapping[str, str],
 ) -> JobMeasurement:
-    """Simulate the job with one candidate on one network."""
+    """Simulate the job with one candidate on one network; never raises `HubError`.
+
+    The rules of the candidate `name` are applied first, if it has any. Times are in nanoseconds;
+    the exposed one is the maximum over ranks. A `HubError` gives a result without times whose
+    failure is the first message and its cure in one line; a job that never finishes gives the first
+    diagnostic and the finish times of the ranks.
+    """
     try:
         rules = [*_create_rules(workload, name)]
         job = apply_rules(context, workload, rules, network) if rules else workload

@@ -347,7 +347,13 @@ def format_decision(decision: Decision | None) -> str:
 
 
 def measured_to_json(outcome: ComparisonOutcome) -> JsonValue:
-    """Return curves and decisions by size; None without measurements."""
+    """Return the measured curves and the decisions by size; None without measured times.
+
+    Each curve has the library's name, version and variant and one time in nanoseconds per size of
+    the question (None where not measured). `decisions` has one object per size, in the order of the
+    question, or None where the comparison decides nothing. `ignored` states the measurements that
+    are not used.
+    """
     measured = outcome.measured
     if measured is None:
         return None

@@ -143,7 +143,14 @@ def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
 def _plan_run(
     tuned: TunedCollective, subject: str, sizes: Sequence[int], has_msccl: bool
 ) -> PlannedRun:
-    """Return the run of an algorithm, or of the default, at ascending sizes."""
+    """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
+
+    The default, and algorithms that NCCL has itself, are runs of the NCCL tests, the latter with
+    NCCL_ALGO; Tree counts only for `_TREES_OF`, PAT only with one rank per node. Other algorithms
+    are MSCCL programs (XML) if `has_msccl`, else an emitted NCCL program that is built with make
+    and called once per size. Programs are created for the largest size. The environment is shown
+    separately on one node only; on several nodes the commands contain it.
+    """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus
     nodes = count_nodes(tuned.outcome.topology)

@@ -239,7 +239,15 @@ def _measure_sizes(
     algorithm_at: Callable[[int], Algorithm],
     budget: SearchBudget,
 ) -> Iterator[Measurement]:
-    """Measure from the largest size down; reuse an algorithm while it scales."""
+    """Yield one measurement per size, largest size first; reuse an algorithm while it scales.
+
+    An algorithm created for a size is scaled to the next smaller sizes as long as its scaled time
+    is accepted (`scales_to`); otherwise `algorithm_at` creates one for the size. Created algorithms
+    are verified unless their steps equal those verified last. If a new algorithm does not scale to
+    the very next size, none is scaled any more; the algorithm of a file never is. A `HubError`
+    becomes a failed measurement of its size. A reached limit of `budget` yields its reason for all
+    remaining sizes and ends the search.
+    """
     verified: Algorithm | None = None
     previous: _Timed | None = None
     is_new = False

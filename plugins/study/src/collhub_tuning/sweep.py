@@ -86,7 +86,14 @@ class Measuring:
         question: ComparisonQuestion,
         network: Topology | None,
     ) -> Iterator[_Done]:
-        """Yield each algorithm with its measurements or the reason, in order of completion."""
+        """Yield each algorithm with its measurements or the reason, in order of completion.
+
+        Without a timeout and an own executor, and with one job or one algorithm, the measurements
+        run in this process; otherwise in workers, which are created once and kept. Files are read
+        here if the workers do not share them; an unreadable one yields its failures at once. After
+        the timeout, the workers are stopped and each algorithm left is yielded with the reason of
+        the budget.
+        """
         arguments = (question, network, None, self._registry, self._budget)
         timeout_s = self._get_timeout_s()
         # A task that may be stopped needs a separate process.

@@ -253,7 +253,13 @@ def _create_outcome(
 def _run_comparisons(
     context: CommandContext, arguments: dict[str, Any], options: OptionsBySide
 ) -> list[TunedCollective]:
-    """Run the comparison of every collective."""
+    """Compare the algorithms for every collective and mode of call; return one result for each.
+
+    Collectives come in the order of the roots, each with its modes by `--mode`. Sizes, collectives,
+    network, root, algorithms, timing and measured files are read from `arguments` once and shared
+    by all comparisons. Invalid arguments raise `UsageError` or `InputError` before the first
+    comparison.
+    """
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective

@@ -127,7 +127,13 @@ def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
 
 
 def tuning_page(outcome: TuningOutcome) -> str:
-    """Return the report as Markdown."""
+    """Return the report as Markdown that ends with a line feed.
+
+    The head and the table of chosen algorithms always exist. The sections on NCCL's choice, on
+    sizes that keep the default, on measurements to run and on what was left out exist only if they
+    have content; one section per written format follows. `outcome.tuned` must not be empty:
+    network, sizes and timing in the head are those of its first element.
+    """
     first = outcome.tuned[0].outcome
     sizes = first.question.sizes
     lines = [

@@ -132,7 +132,13 @@ def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
 
 
 def _create_without_links(topology: Topology, text: str) -> Variation:
-    """Remove links, and all links parallel to them."""
+    """Return the network without the named links and without all links parallel to them.
+
+    `text` lists links, separated by commas; each may mean one or both directions, of which one must
+    exist, else `UsageError`. Planes without links disappear and the others are renumbered; the
+    result has no regular dimensions. `_check_connected` refuses a network that falls apart. The
+    name is "without " and the text.
+    """
     fails = np.zeros(topology.num_links, np.bool_)
     for link in text.split(","):
         matches = np.zeros(topology.num_links, np.bool_)
@@ -265,7 +271,12 @@ def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) 
 def sensitivity_document(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> dict[str, JsonValue]:
-    """Return the fields of `report-compare-1` about variations."""
+    """Return the fields `variations` and `robustness` of the schema `report-compare-1`.
+
+    Each variation has its name, its measurements, and, parallel to the sizes of the base
+    comparison, bounds in nanoseconds and winners (the first of the ranking; None without one).
+    `robustness` has one object per size.
+    """
     networks: list[JsonValue] = []
     for variation in varied:
         results: list[JsonValue] = [

@@ -270,7 +270,15 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return choice, time, deciding rule and notes."""
+    """Return the choice, its time in microseconds, what decided, and notes.
+
+    `costed` has the cheapest alternative first; those without a time are not allowed. The first
+    allowed one is chosen by the "cost model". If tuner rules are given, a matching rule decides the
+    alternative and the channels ("tuner line N"); without a match, the cost model decides and the
+    example tuner leaves one channel. A channel count of 0 in a rule means the count of the model,
+    within the limits of the settings. Notes compare with NCCL's default if rules or settings are
+    given. Without an allowed alternative, `_decide_without_alternatives` answers.
+    """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]
     if not allowed:

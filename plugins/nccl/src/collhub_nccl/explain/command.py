@@ -178,7 +178,14 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
 
 
 def _explain_evidence(context: CommandContext, request: _Request) -> int:
-    """Compare logs of NCCL and files of measured times with the model."""
+    """Compare logs of NCCL and files of measured times with the model, and print the result.
+
+    Each file is read as measured times if it is no tuning log and a reader of measurements accepts
+    it, else as a log. Logs use the machine of `--machine` or `--topology`, else only facts of the
+    log; `--ranks` and `--nodes` replace those of the log. Prints one JSON report with `--json`,
+    else one table per log, then one of all measured calls. Returns `ExitCode.DONE` even if findings
+    disagree. Raises `UsageError` if a collective, `--size` or `--tuner` is given.
+    """
     from collhub_machine_profiles.nccl_constants import parse_version
 
     from collhub_nccl.explain import report

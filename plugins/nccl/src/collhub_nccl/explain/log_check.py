@@ -321,7 +321,14 @@ def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[
 
 
 def _explain_choice(logged: LoggedChoice, row: Alternative, call: ExplainedCall) -> str:
-    """Return the setting, version or data type with which the model makes the logged choice."""
+    """Explain why NCCL logged another choice than the model, as one text.
+
+    The text first states both costs in microseconds, or why the model refuses the logged choice.
+    Then the call is explained again with sums of 8-bit integers or floats, with settings (NVLS off,
+    the logged protocol, the logged algorithm, or both) and with the constants of other versions.
+    The first two variations that give the logged algorithm and protocol are named; without any, a
+    tuner or another search of channels.
+    """
     request = call.request
     name = f"{logged.algorithm} {logged.protocol}"
     cost = ""

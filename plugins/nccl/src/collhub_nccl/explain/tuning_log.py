@@ -125,7 +125,13 @@ class _Reader:
         self.columns: list[tuple[str, str]] = []
 
     def read(self, number: int, text: str) -> None:
-        """Read one message of the log."""
+        """Read one message (its line number and text) and add what it states to this reader.
+
+        The first version and the first channel count win; ranks and nodes are those of the largest
+        communicator, the first of equal ones; a repeated setting replaces the earlier value. Text
+        with "|" is a row of a table of costs. A choice without a known form adds the warning
+        `unknown-line` to `unread`; all other text is ignored.
+        """
         if match := _VERSION.search(text):
             self.version = self.version or match[1]
         elif match := _MEMBERS.search(text):
@@ -170,7 +176,13 @@ class _Reader:
                     self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
 
     def _read_choice(self, number: int, text: str) -> bool:
-        """Read a choice; False if the line has no known form."""
+        """Store the choice on a line; return False if the line has no known form.
+
+        A symmetric kernel is added to `kernels`, any other choice to `choices`. Sizes must be 1 to
+        `_MAX_SIZE` bytes, and operation, algorithm and protocol must be known words. The operation
+        may be missing if the line states a time; without a time, the line needs an operation and at
+        least one channel. Nothing is stored if the result is False.
+        """
         if match := _SYMMETRIC.match(text):
             kind = standard_kind(match[1])
             if kind is None or not 0 < int(match[2]) <= _MAX_SIZE:

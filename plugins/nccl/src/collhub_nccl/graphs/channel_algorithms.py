@@ -75,7 +75,14 @@ _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Ar
 
 
 def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None) -> _Hops:
-    """(block, source, target, round, whether it reduces, channel) of the messages on one ring."""
+    """Return the columns (block, source, target, round, reduces, channel) of one ring's messages.
+
+    Without a root, each rank sends in each of its n - 1 rounds to the next rank of the ring:
+    partial sums (reduce-scatter), blocks (all-gather), or first one and then the other (all-reduce,
+    rounds 0 to 2n - 3). With a root, block 0 passes along the chain of n - 1 hops from the root
+    (broadcast) or, summed, from its successor to the root (reduce). `channel` is repeated in each
+    row. Other collectives raise `KeyError` without a root.
+    """
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:
         round_, position = (axis.ravel() for axis in np.indices((ranks - 1, ranks)))

@@ -93,7 +93,13 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
 
 
 def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
-    """The graph with the values of the given options. Raises `UsageError` for invalid ones."""
+    """Return the graph with the values of the given options; others change nothing.
+
+    `copies` repeats each ring and its network devices that often, copies adjacent to each other;
+    `gpus` replaces the devices and drops the ranks; `speed` (GB/s per channel) sets both speeds,
+    `type` the link type within a node. Raises `UsageError` if the copies exceed `MAX_CHANNELS`
+    channels, for a speed not between 0 and 1e6, and for an invalid list of devices.
+    """
     copies = options.copies
     if copies > 1 and copies * len(graph.channels) > MAX_CHANNELS:
         raise UsageError(

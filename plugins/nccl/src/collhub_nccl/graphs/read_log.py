@@ -83,7 +83,12 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
 
 
 def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> CommunicatorFacts:
-    """Return the named communicator, else the largest one with rings or trees."""
+    """Return the named communicator, else the one of most ranks; of equal ones the first.
+
+    Only communicators with rings or trees count. The name is compared in lower case, and the first
+    with that name wins. Raises `UsageError` with up to 8 known names if none has it, and
+    `InputError` (code `no-rings`) if no name is given and the log has no rings and no trees.
+    """
     graphs = [
         communicator
         for communicator in log.communicators.values()
@@ -156,7 +161,12 @@ def _check_channels(
 
 
 def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
-    """Report the facts of the log that an algorithm does not express."""
+    """Report the facts of the log that an algorithm does not express, each as a note `nccl-log`.
+
+    The notes name transports of connections and NCCL's choices (at most `_MAX_LISTED` of each),
+    channels, calls, other communicators in the log, lines without a known communicator and
+    `skipped` lines of calls, in this order. Facts that are missing or 0 get no note.
+    """
     lines = [
         f"{count} connections via {transport}"
         for transport, count in sorted(facts.transports().items())[:_MAX_LISTED]

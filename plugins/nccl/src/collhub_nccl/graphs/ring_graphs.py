@@ -307,7 +307,12 @@ def _record_passages(collective: Collective, program: LevelledProgram) -> _Passa
 def _execute_messages(
     collective: Collective, program: LevelledProgram
 ) -> Iterator[tuple[Int64Array, int, int]]:
-    """Yield (parts, source, target) of every message."""
+    """Yield (parts, source, target) of every message, in an order that the program allows.
+
+    Executes the program on the numbers of the initial parts of the collective's buffer. `parts` is
+    a copy of the numbers received, `source` and `target` are ranks. Copies and sums within a rank
+    yield nothing. Raises the refusal of this reader if a rank reduces different parts together.
+    """
     memory = _build_initial_memory(collective, program)
     source, target = _get_addresses(program)
     # Lists, because elements of columns cost more, and some columns are computed at each access.

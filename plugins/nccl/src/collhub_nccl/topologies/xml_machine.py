@@ -245,7 +245,13 @@ def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
 
 
 def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a network card and its ports."""
+    """Add a network card and its ports to the machine that is being built.
+
+    The card is linked to the node above it with the rate of its PCI entry. With RCCL, bus addresses
+    that differ in the last four bits only are one device. A card without `nic` elements gets one
+    port if the request states a network bandwidth, else none. Modifies `draft`; unknown children
+    are reported.
+    """
     _check_children(element, draft)
     # RCCL treats the ports of one card as one device.
     key = (above.host, bus & ~0xF if draft.facts.is_rccl else bus)
@@ -305,7 +311,12 @@ def _cross_links(draft: XmlMachine) -> None:
 
 
 def _check_children(element: Element, draft: XmlMachine) -> None:
-    """Warn of elements that are ignored."""
+    """Warn once per child of `element` that is not known there and is therefore ignored.
+
+    Known names depend on the name of the element; in `system`, elements known elsewhere are not
+    reported here because they are refused elsewhere. The code is `unknown-element-` and at most 40
+    characters of the name.
+    """
     for child in element.children:
         if child.name in _KNOWN.get(element.name, ()):
             continue

@@ -222,7 +222,14 @@ def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) 
 
 
 def _find_defects(fields: Mapping[str, str]) -> Iterator[Defect]:
-    """Yield the faults of a rule; nothing for one that NCCLX applies as written."""
+    """Yield the faults of a rule; nothing for one that NCCLX applies as written.
+
+    Checks in order: the words of collective, algorithm and protocol; the numbers or intervals of
+    bytesPerRank, nNodes and nLocalRanks (not empty, and not only 0 except for bytesPerRank); the
+    channels (-1 if missing); the chunk size (0 if missing). If all three words are known, a
+    combination that no communicator executes is the fault `refused-choice`. `fields` maps columns
+    to texts; a missing column counts as an empty text. A fault is (code, message, cure).
+    """
     known = True
     for column, words in (
         ("collective", tuple(COLLECTIVES)),

@@ -272,7 +272,14 @@ def _has_numbers(line: str, fields: Sequence[str]) -> bool:
 
 
 def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
-    """Yield the faults of a line; nothing for one that the tuner applies as written."""
+    """Yield the faults of a line; nothing for one that the tuner applies as written.
+
+    Only one fault (`not-a-rule`) is yielded for a line that is too long, has too few fields or has
+    an empty field. Otherwise all faults of words, sizes (bounds in the wrong order, or no number),
+    channels and other numbers are yielded. If all words are known, one `refused-choice` follows for
+    a combination that the runtime does not execute; RCCL also refuses algorithms that start with
+    nvls. `fields` are the comma-separated texts of `line`; a fault is (code, message, cure).
+    """
     if len(line) > _LONGEST_LINE:
         message = (
             f"the line has more than {_LONGEST_LINE} characters, of which the tuner reads so many"

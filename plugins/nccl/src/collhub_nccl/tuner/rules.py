@@ -246,7 +246,13 @@ def _represent(numbers: Range) -> int | None:
 def _find_unreached_rules(
     rules: Sequence[TunerRule], dialect: Dialect, file: str
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each rule whose calls earlier rules decide."""
+    """Yield a warning `never-reached` for each rule all of whose calls earlier rules decide.
+
+    Earlier rules count if they have the same collective, overlap in size, contain the filters of
+    the rule and are decided before it in this dialect. Several of them may cover the sizes
+    together. The message names the lines that each take a part of the sizes, in order, at most
+    `_MAX_LISTED`. The warning has the position of the unreached rule.
+    """
     earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
     for rule in rules:
         first, last = rule.sizes
@@ -306,7 +312,14 @@ def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> I
 
 
 def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield gaps between the windows of each collective and communicator."""
+    """Yield a finding for each gap in size between the rules of one collective and set of filters.
+
+    Rules with equal collective and filters form a group; groups of one rule have no gaps. Sizes
+    between the smallest and largest of the group count as covered if any rule of the collective
+    whose filters contain those of the group has them. A gap of less than `_SHORT_GAP_BYTES` bytes
+    is the warning `short-gap`, a longer one the note `gap`; both have the position of the next rule
+    of the group.
+    """
     groups: dict[tuple[CollectiveKind, object], list[TunerRule]] = {}
     for rule in rules:
         groups.setdefault((rule.kind, rule.filters), []).append(rule)

@@ -194,7 +194,13 @@ def _choose_protocols(
     ll_below: int,
     communicator: Communicator | None,
 ) -> Iterator[tuple[Range, str]]:
-    """Yield the parts of a window with their protocols."""
+    """Yield ((first, last), protocol) for the parts of a window, in ascending order of bytes.
+
+    Both ends are inclusive; a window without a maximum ends at `LARGEST`. On a known machine the
+    parts are those of NCCL's cost model for this algorithm, the last extended to the end. Without a
+    communicator, or if the model has no choices, it is ll below `ll_below` bytes and simple from
+    there on; always simple for the algorithm pat. Empty parts are left out.
+    """
     max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
     choices = []
     if communicator is not None:

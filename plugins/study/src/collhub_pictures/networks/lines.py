@@ -47,7 +47,13 @@ class DrawnLines(ColumnTable):
 
     @classmethod
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
-        """Return the lines of a topology; `places`: node positions, float64[num_nodes, 2]."""
+        """Return the lines of a topology; `places` are node positions, float64[num_nodes, 2].
+
+        Parallel links of a pair of nodes are one line. Two directions with equal values share one
+        line without arrow, from the lower to the higher node; all other pairs are arrows. Arrows
+        with an unequal line back are bent apart. Each line is a cubic curve with two control
+        points.
+        """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0
         is_symmetric = has_back & ~pairs.differs_from_back()

@@ -85,7 +85,13 @@ def draw(request: WaitForGraph) -> bytes:
 
 
 def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Arrow]]:
-    """Return ranks with equal waits as boxes, and the waits between boxes."""
+    """Return ranks with equal waits as boxes, and the waits between boxes as arrows.
+
+    Ranks share a box if both or none are culprits and they wait and are awaited in the same waits
+    of the request. Boxes contain ascending ranks and are ordered by their first rank. An arrow per
+    ordered pair of different boxes (waiting, awaited), sorted, names each operation once. Ranks
+    without waits appear only if they are culprits.
+    """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):
         for rank in wait.ranks:
