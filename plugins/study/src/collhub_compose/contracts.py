@@ -128,7 +128,10 @@ def _differs_from_previous(table: Int64Array) -> BoolArray:
 
 
 def _check_row_count(rows: int) -> None:
-    """Raise `InputError` for too many rows."""
+    """Raise `InputError` (code `too-large`) for more than `_MAX_ROWS` rows of a contract.
+
+    A row is one contribution of an input unit to an output unit.
+    """
     if rows > _MAX_ROWS:
         size = f"{rows} contributions in its contract (limit {_MAX_ROWS})"
         raise InputError(

@@ -74,7 +74,9 @@ def _describe_expression(part: Algorithm) -> str:
 def check_composable(algorithm: Algorithm) -> Messages:
     """Check that an algorithm can be composed, and return its matched messages.
 
-    Raises `InputError` with all defects.
+    The steps must state their units, regions must be valid, messages must match, and the contract
+    of a custom collective must be in range. Order and contents are left to the verifier. Raises
+    `InputError` with all defects; without contents with this one alone (code `timing-only`).
     """
     file = algorithm.provenance.source_name or None
     if not algorithm.has_contents:
@@ -143,7 +145,13 @@ def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
 
 
 def check_seam(first: Algorithm, second: Algorithm) -> None:
-    """Raise `UsageError` unless the first algorithm's OUTPUT provides the second one's INPUT."""
+    """Raise `UsageError` unless the first algorithm's OUTPUT provides the second one's INPUT.
+
+    On each rank whose input is defined and not empty, the OUTPUT must have as many units as the
+    INPUT, and each needed unit must be one that the first algorithm defines. The first rank that
+    does not fit is named. If the first contract states no expected result, only the sizes are
+    compared.
+    """
     output_contract, input_contract = (
         build_contract(first.collective),
         build_contract(second.collective),

@@ -182,7 +182,11 @@ def _find_conflicts_in_mode(
 
 
 def _check_memory(algorithm: Algorithm) -> None:
-    """Raise `InputError` if addresses would not be exact."""
+    """Raise `InputError` (code `too-large`) if addresses would not be exact.
+
+    The limit is on the sum of input, output and scratch units over all ranks, which must be below
+    `_MAX_ADDRESSES` (2^61).
+    """
     collective = algorithm.collective
     sizes = (
         collective.input_units(),

@@ -82,7 +82,11 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
 
 
 def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
-    """Collect the properties that a user would compare, by name."""
+    """Collect the properties that a user would compare, as texts by name.
+
+    These are collective, root, ranks, units, steps, the number of distinct channels of messages,
+    and the claims that it can be called in place and out of place. No root is the text "None".
+    """
     collective, steps = algorithm.collective, algorithm.steps
     messages = steps.channel[steps.sends]
     return {

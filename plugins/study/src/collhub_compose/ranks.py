@@ -218,7 +218,11 @@ def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> 
 
 
 def _renumber_steps(steps: StepTable, new_ranks: Int64Array, num_ranks: int) -> StepTable:
-    """Renumber the ranks and peers of steps."""
+    """Return the steps with rank r replaced by `new_ranks[r]`, also as the peer of messages.
+
+    The peer of a local step is meaningless and stays unchanged. Dependencies and all other columns
+    are kept; the result has `num_ranks` ranks.
+    """
     columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}
     columns["rank"] = new_ranks[steps.rank]
     is_message = steps.sends | steps.receives

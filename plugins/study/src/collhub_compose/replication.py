@@ -102,7 +102,12 @@ def _rescale_steps(steps: StepTable, factor: int) -> StepTable:
 
 
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
-    """Replace every row by `factor` rows, one per part of the unit."""
+    """Return the contract for units that are cut into `factor` parts.
+
+    Sizes grow by the factor. Every row of the expected result becomes `factor` adjacent rows, of
+    which row p maps part p of its source unit to part p of its offset. Which ranks are defined does
+    not change, and a contract without an expected result keeps none.
+    """
     expected = contract.expected
     if expected is not None:
         part = np.tile(np.arange(factor, dtype=np.int64), len(expected))
@@ -197,7 +202,11 @@ def _build_copies(
 
 
 def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
-    """Raise `UsageError` for more than 2^62 units, and for more rows than fit into memory."""
+    """Raise `UsageError` (code `too-large`) if the instances would be too large.
+
+    The limits are 2^62 units (`MAX_UNITS`) of the collective or of the scratch of any rank, and
+    `MAX_STEPS` for the steps and for the rows of the contract, each times the instances.
+    """
     scratch = int(algorithm.scratch_units.max(initial=0))
     units = max(algorithm.collective.unit_count, scratch)
     if units > MAX_UNITS // instances:

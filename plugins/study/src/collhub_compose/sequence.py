@@ -98,7 +98,12 @@ def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
 def _join_pair(
     first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
 ) -> Algorithm | None:
-    """Join a pair with this contract; None if it could not be called in any mode."""
+    """Join a pair with this contract; None if the result could not be called in any mode.
+
+    The data in between are placed by `place_seam`: in the outer buffers, or behind the scratch,
+    which both algorithms share (per rank the larger of the two). The modes are those that the seam
+    permits. Source lines of the steps are kept only if both come from one source.
+    """
     first_part, second_part = PlacedPart.of(first), PlacedPart.of(second)
     outer = BufferUsage(
         first_part.usage.input,

@@ -75,7 +75,12 @@ class ClusterWorkers:
         self._end = ""
 
     def check_all(self, max_wait_s: float) -> None:
-        """Raise `UsageError` for an unsuitable scheduler or worker, or without workers."""
+        """Raise `UsageError` for an unsuitable scheduler or worker, or without workers.
+
+        The packages of the scheduler must have the versions of this process. Waits at most
+        `max_wait_s` seconds for the first worker; afterwards each worker present must be suitable,
+        else the first reason is raised. Raises `BrokenExecutor` if the scheduler is lost meanwhile.
+        """
         address = self._client.scheduler_info(n_workers=1)["address"]
         scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._versions))
         lacking = find_difference(self._versions, scheduler["packages"])
@@ -129,7 +134,11 @@ class ClusterWorkers:
             return sorted(self._busy)
 
     def _refresh(self) -> list[str]:
-        """Return the suitable workers; the list is at most 0.5 s old."""
+        """Return the addresses of the suitable workers; the list is at most `LOOK_S` (0.5 s) old.
+
+        Workers that were not known are checked once, and absent ones are forgotten. Raises
+        `BrokenExecutor` if the scheduler is gone, now and at every later call.
+        """
         if self._end:
             raise BrokenExecutor(self._end)
         if time.monotonic() - self._looked_s > LOOK_S:
@@ -147,9 +156,10 @@ class ClusterWorkers:
         return [address for address, misfit in self._known.items() if misfit is None]
 
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
-        """Return the reasons why workers are unsuitable, None for suitable ones.
+        """Return the reasons why workers are unsuitable by address, None for suitable ones.
 
-        Workers that stop meanwhile are omitted.
+        Asks each worker for its versions in a task of its own and waits at most `_ANSWER_S` seconds
+        for all. Workers that stop or do not answer meanwhile are omitted.
         """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
         # Tasks, because `Client.run` waits forever for a worker that dies.

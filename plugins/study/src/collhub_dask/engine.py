@@ -33,9 +33,12 @@ _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
-    """Start the executor of a cluster.
+    """Start the executor of a cluster: of the given scheduler, else of one on this machine.
 
-    Raises `PluginError` if Dask is not installed, `UsageError` if its scheduler cannot be reached.
+    Log messages of Dask are silenced until the executor is shut down. With a timeout for tasks,
+    workers need a nanny that can stop them. Raises `PluginError` (code `no-dask`) if Dask is not
+    installed, and `UsageError` if the scheduler cannot be reached or is given together with workers
+    or memory.
     """
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
@@ -70,7 +73,13 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
 def _create_client(
     request: EngineRequest, options: DaskOptions, setting: ExitStack
 ) -> tuple[Client, Restart]:
-    """Create a client and a function that restarts workers; `setting` closes a local cluster."""
+    """Create a client and a function that restarts workers; `setting` closes a local cluster.
+
+    Without a scheduler, a cluster on this machine is started, with the requested number of workers
+    but not more than the option `workers`, by default one per CPU. A scheduler must be trusted and
+    answer within `_CONNECT_S` seconds, else `UsageError`. Differences of versions raise no warning
+    here.
+    """
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
@@ -125,7 +134,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_scheduler(address: str) -> None:
-    """Raise `UsageError` with the reason if no scheduler answers at an address."""
+    """Raise `UsageError` with the reason if no scheduler answers at an address.
+
+    The reasons are: no answer within `_CONNECT_S` seconds, an invalid address, an answer that is
+    not of Dask, or another kind of Dask server. Asks in a separate thread, because notebooks run an
+    event loop in this one.
+    """
     try:
         # In a separate thread, because notebooks run an event loop in this one.
         with ThreadPoolExecutor(1) as thread:

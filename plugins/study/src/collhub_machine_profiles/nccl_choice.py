@@ -187,7 +187,14 @@ def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
 def _reduce_blocks(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, size_bytes: int
 ) -> tuple[int, int]:
-    """Drop channels, then halve threads, until every thread has its minimum of work."""
+    """Return (channels, threads): drop channels, then halve threads, until each thread has work.
+
+    The minimum per thread is `_WORK_BYTES` of the protocol, for ring LL times the ranks. Channels
+    do not exceed those of the communicator, and fall to 1 before the threads are halved, as long as
+    these are a multiple of 128. A channel also needs the minimum traffic of the version, where
+    all-reduce counts twice and LL four times. Threads of other algorithms than ring are
+    `_ALL_THREADS`.
+    """
     threads = _MAX_THREADS[protocol]
     count, speed = communicator.search_channels()
     if (algorithm, protocol) == ("ring", "simple") and count * speed <= _SLOW_BANDWIDTH:
@@ -279,7 +286,14 @@ def list_symmetric_launches(
 def _launch(
     communicator: Communicator, collective: str, name: str, size_bytes: int
 ) -> SymmetricLaunch:
-    """Return the smallest number of blocks whose time is at most 2.5 % above that of all blocks."""
+    """Return the symmetric kernel with the smallest number of blocks that is fast enough.
+
+    Fast enough is a time of at most 2.5 % above that of the largest number of blocks, which is
+    `MAX_BLOCKS`, or fewer for multicast kernels without LL (`_SPREAD_BLOCKS` of the architecture /
+    ranks, rounded up). The time depends on the bytes that the kernel moves per rank, on rates of
+    Hopper or of later GPUs, and on whether the name contains LL or MC. The kernel is named by
+    collective and `name`; `size_bytes` is that of the full buffer.
+    """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks
     is_hopper, is_all_reduce = architecture == "hopper", collective == "all-reduce"

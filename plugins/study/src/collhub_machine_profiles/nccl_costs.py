@@ -270,8 +270,12 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
 
 
 def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
-    """Return the algorithm bandwidth in GB/s of NVLS; every GPU of a node is the head of one
-    channel of the search.
+    """Return the algorithm bandwidth of NVLS in GB/s; every GPU of a node heads one channel.
+
+    It is heads x the lower of the rates within and between nodes, times efficiencies of the
+    version: those with an `nvls_efficiency` per architecture also count local data and limit trees,
+    older ones use `nvls_ratio`. The network limits a head to its share of the cards, only on
+    several nodes; two nodes count twice compared with more.
     """
     constants, gpu = communicator.constants, communicator.gpu
     ranks, heads = communicator.ranks, communicator.ranks_per_node
@@ -336,7 +340,13 @@ def _latency_us(
 def _ring_latency_us(
     communicator: Communicator, collective: str, protocol: str, hop: float, network_hop: float
 ) -> float:
-    """Return the latency of all steps of a ring in us."""
+    """Return the latency of all steps of a ring in us.
+
+    Broadcast and reduce are pipelines, of which NCCL counts one hop of the slowest kind. Others pay
+    every step: `hop` on one node; on several nodes, nodes - 1 steps (all-reduce twice, in some
+    versions with the closing hop) cost `network_hop`, and the rest the larger of hop and post
+    overhead of the CPU (three times for Simple).
+    """
     nodes = communicator.nodes
     if collective in {"broadcast", "reduce"}:
         # A pipeline: NCCL counts one hop, of the slowest kind.

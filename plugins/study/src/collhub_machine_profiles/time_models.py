@@ -103,7 +103,13 @@ def call_columns(
     version: str,
     choices: Sequence[Choice] | None = None,
 ) -> CallColumns:
-    """Convert modelled points to columns, with NCCL's choices or the given ones."""
+    """Convert modelled points to columns, one element per point in the order of `points`.
+
+    The choices (algorithm, protocol, channels, threads, chunk) are those given, else those of NCCL
+    `version` on this GPU. Sizes are bytes of the full buffer, and the share is size / (ranks x
+    channels); threads become a number from 0 (128 and fewer) to 1 (512 and more), logarithmically.
+    A choice that is not in `_FORMS` raises `ValueError`.
+    """
     if choices is None:
         choices = [choice_of(gpu, point, version) for point in points]
     ranks = np.array([point.ranks for point in points], dtype=float)

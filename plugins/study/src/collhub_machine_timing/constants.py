@@ -193,10 +193,13 @@ def kernel_timing(
     message_bytes: int,
     blocks: int,
 ) -> KernelTiming:
-    """Return the constants for a kernel and protocol.
+    """Return the constants of the timing model for a kernel and protocol of a profile.
 
-    `message_bytes`: the largest message. `blocks`: the largest number of messages that a rank sends
-    in an exchange.
+    `message_bytes` is the largest message, `blocks` the largest number of messages that a rank
+    sends in an exchange. A direct kernel has constants of its own; an exchange, the switch kernel
+    nvls and all others start from those of the protocol (ll, ll128, else simple). Others than
+    direct, exchange and nvls are adapted to the threads for the largest message (`with_threads`). A
+    profile without a model is refused by `check_model`; a missing constant raises `KeyError`.
     """
     check_model(profile)
     if kernel == "direct":

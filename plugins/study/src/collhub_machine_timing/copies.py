@@ -75,7 +75,12 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
 
 
 def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
-    """Number the sets of steps that are joined by connections, lanes or dependencies."""
+    """Return the number of the part of each step; steps that are joined share a part.
+
+    Steps are joined by dependencies, by being the two ends of a message, by one connection (source,
+    destination, channel) or by one lane of a rank, also indirectly. Parts are numbered from 0 by
+    their head (a step of the part), ascending.
+    """
     parents, children = steps.edges()
     connection = np.full(len(steps), -1, np.int64)
     rows = np.flatnonzero(steps.sends | steps.receives)

@@ -121,7 +121,12 @@ _END, _VISIBLE = 0, 1
 
 
 def _simulate(world: BlockWorld) -> int:
-    """Simulate until the event queue is empty. Return the number of instructions that ended."""
+    """Simulate until the event queue is empty; return the number of instructions that ended.
+
+    The roots begin at the launch time in order. Events are taken by time, those of equal times in
+    the order of creation. A number below that of the instructions means a deadlock. Modifies
+    `world`.
+    """
     for position in range(len(world.roots)):
         _begin(world.roots[position], world.launch_ps, world)
     buckets = world.heap[BUCKETS]
@@ -143,7 +148,14 @@ def _simulate(world: BlockWorld) -> int:
 
 @compiled
 def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Begin an instruction at `now`: reserve its links, and schedule its end and its message."""
+    """Begin an instruction at `now` (ps): reserve its links, and schedule its end and its message.
+
+    Each of its links is busy from its first free time on, for the time of the size class; the end
+    is the latest of these, of the duration alone, and of the arrival of received data plus the
+    tail. Receivers see the message first after `first` plus a part of the delay by links, and
+    wholly at the end plus `lag`; a later value stays. Modifies `world`; without receivers only the
+    end is scheduled.
+    """
     instruction = world.instruction[index]
     instruction["begin"] = now
     # Without contention for links.

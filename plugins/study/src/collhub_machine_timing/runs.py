@@ -229,7 +229,12 @@ def run_case(
 ) -> CaseRun:
     """Simulate one variant; blocks that wait for each other in a circle are separated.
 
-    `chunk_bytes`: largest message, by default that of the kernel.
+    `chunk_bytes` is the largest message, by default that of the kernel. More than one piece
+    separates the phases first. Messages larger than the chunk are sent in rounds, of which at most
+    `_SIMULATED_ROUNDS` (pipelines: `_SIMULATED_PIECES`) are simulated and the rest extrapolated.
+    Link efficiencies are converted from nominal rates to those of the topology, for nvls not above
+    its measured rate. If the run never ends and no step states a lane, it is repeated without
+    fusing; the time may stay infinite.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)

@@ -100,7 +100,12 @@ def _select_switched(
     row_of_link: Int64Array,
     row_count: int,
 ) -> SwitchGroups | None:
-    """Return the multicasts and sums on routes of which all switches are declared, or None."""
+    """Return the multicasts and sums on routes of which all switches are declared, or None.
+
+    `links` are the links of all routes and `row_of_link` their rows. A multicast loses the rows
+    that pass an undeclared switch; a sum is dropped as a whole if one of its rows does. Groups of
+    fewer than two rows are dropped; None if no group is left.
+    """
     selected = []
     for switches, (members, number) in (
         (topology.multicast, groups.multicasts),
@@ -145,11 +150,14 @@ def build_world(
     rounds: int,
     instances: int = 1,
 ) -> BlockWorld:
-    """Build the state before the start.
+    """Build the state of the simulation before the start.
 
-    `row_bytes`: bytes of every step in one round, as float64. Instruction i of round p has the
-    number p * len(instructions) + i. `instances`: equal copies that share the links, of which one
-    is simulated.
+    `row_bytes` are the bytes of every step in one round, as float64. Instruction i of round p has
+    the number p * len(instructions) + i. `instances` are equal copies that share the links, of
+    which one is simulated: the links are busy that many times longer. An instruction waits for its
+    dependencies, the previous one of its block, received data, and a free slot of its connection;
+    those without any of these are the roots. Times are in picoseconds; the links are free from 0
+    on.
     """
     count = len(instructions)
     record = np.zeros(count, INSTRUCTION)

@@ -232,7 +232,11 @@ def _calibrate(
 
 
 def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None) -> None:
-    """Refuse results of another GPU than that of the topology."""
+    """Raise `UsageError` for results of another known GPU than that of the topology.
+
+    Only the points whose machine contains the text of `--select` (any case) are compared, and
+    machines that name no known GPU are ignored. Nothing is checked without a topology.
+    """
     from collhub_machine_profiles.gpus import known_gpu
 
     if request["topology"] is None or like is None:

@@ -185,7 +185,11 @@ def _model_points(
 
 
 def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -> Diagnostic | None:
-    """Return the reason why a machine has only tables, or None."""
+    """Return the note `table-only` on why a machine has only tables; None if it gets a model.
+
+    The first reason that applies: no known GPU, a GPU or links without a model, or fewer than
+    `MIN_POINTS` points of one node.
+    """
     if gpu is None:
         message = f"{label}: not a known GPU, so only tables are written"
         cure = "give --like GPU if it equals a known one"
@@ -233,7 +237,12 @@ def _missing_notes(
 
 
 def _version_notes(label: str, points: Sequence[Measurement], library: Library) -> list[Diagnostic]:
-    """Report versions of the main library that are kept apart as tables."""
+    """Return one warning `mixed-versions` if the points are of several libraries or versions.
+
+    Variants do not distinguish. The warning lists each with its number of points, and states that
+    only `library` is fitted and the others are kept apart as tables. Returns an empty list for one
+    version.
+    """
     counts: dict[str, int] = {}
     for point in points:
         counts[str(replace(point.library, variant=""))] = (

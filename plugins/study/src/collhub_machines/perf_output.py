@@ -71,7 +71,12 @@ class _Row:
 
 
 def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read all tables of a text. Raises `InputError` if no table is usable."""
+    """Read all tables of a text as measurements, those of the selected place only.
+
+    Rows that cannot be used and tables without their summary line give notes, but the usable rows
+    before count. Raises `InputError` if no row is usable: with the notes if there are any, else
+    with the reason that the place has none or that nothing was printed.
+    """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
     tests = _tests(text, file, skipped)
@@ -129,7 +134,13 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
-    """Apply a comment line to the current test; the start of a test adds one to `tests`."""
+    """Apply a comment line to the last of `tests`; the start of a test adds one to `tests`.
+
+    A new test is added only if the last one has rows or columns; it inherits library and version.
+    The line may state name, library with version, parameters, a rank (host, GPU), the order of
+    places, the columns, or the summary, which makes the test complete; all else is ignored. A line
+    that ends with ... in the list of ranks marks it as cut. `_set_header` may raise `InputError`.
+    """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
     starts = (name is not None and name[1] == "starting") or _PARAMETERS.match(stripped)
@@ -237,7 +248,12 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Assign the values of a row to the places; None if their number fits no group."""
+    """Return (place, values by column) of a row; None if their number fits no group of columns.
+
+    A complete row has the values of all groups in order. A row with one half blank, as in replays
+    and in mscclpp-test, may have one value less than the first group; it belongs to the place whose
+    time column ends nearest to its first value.
+    """
     lengths = [len(group) for group in test.groups]
     complete = sum(lengths)
     if len(values) == complete:
@@ -260,7 +276,12 @@ def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[s
 def _points(
     test: _Test, file: str, facts: MeasurementRequest, skipped: list[Diagnostic]
 ) -> Iterator[Measurement]:
-    """Yield the measurements of one test. Raises `InputError` if ranks or collective lack."""
+    """Yield the measurements of one test in the order of its rows; nothing for one without rows.
+
+    Defective rows are noted in `skipped`. The machine is the device name of the ranks, "" if none
+    is printed. Raises `InputError` if the ranks use devices of different names, or if ranks, nodes
+    or collective are neither printed nor given by the user.
+    """
     if not test.rows:
         return
     ranks, nodes = _shape(test, file, facts)
@@ -305,7 +326,13 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
 
 
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
-    """Return the collective: of the test, of the user, of the file name, of the bandwidths."""
+    """Return the collective: of the test, of the user, of the file name, of the bandwidths.
+
+    The first source that states one wins. By bandwidths, the ratio bus / algorithm of the last row
+    with one, within 2 % on more than two ranks, means all-reduce (2 (n - 1) / n) or, with a
+    reduction, reduce-scatter ((n - 1) / n). Raises `InputError` for a test that is no known
+    collective and if nothing decides.
+    """
     if test.name is not None:
         name = collective_name(test.name)
         if name is None:

@@ -127,7 +127,13 @@ def check_profile(
 def _own_points(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> tuple[list[Measurement], list[Diagnostic]]:
-    """Return the points of this machine: of its label, else of its GPU; report the others."""
+    """Return the points of this machine, and findings on the others.
+
+    These are the points with the label of the profile. If there are none, they are those of its GPU
+    and those without a machine; if there are none of these either, all points of a sibling GPU,
+    with the warning `sibling`. Points left out are counted in a warning `other-machine`. Raises
+    `InputError` (code `other-machine`) if no point is of any of them.
+    """
     exact = [point for point in points if machine_label(point.machine) == profile.label]
     used = exact or [
         point
@@ -286,7 +292,11 @@ _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     """Describe a picture: measurements, table, model and the band of the model's p90 error.
 
-    Each configuration has its own series; the band is drawn as its lower and upper edge.
+    Each configuration (collective, ranks, library), sorted by name, has its own series of bus
+    bandwidths, one value per size that any point has; None where there is none. A series without a
+    value is left out. The band is drawn as a lower and an upper edge, the model's time multiplied
+    and divided by 1 + p90; without a p90 error, it is left out. Of two points of one size the last
+    counts.
     """
     sizes = tuple(sorted({checked_point.point.size_bytes for checked_point in check.points}))
     groups: dict[str, list[CheckedPoint]] = {}

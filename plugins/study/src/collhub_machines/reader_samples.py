@@ -138,7 +138,10 @@ def measured_json() -> Sequence[MeasurementRequest]:
 
 
 def aiconfigurator() -> Sequence[MeasurementRequest]:
-    """Return a table of one row; nothing without pyarrow, which writes it."""
+    """Return a table of one row as requests to test the reader; nothing without pyarrow.
+
+    The row is an all-reduce of 512 half-precision numbers on 8 GPUs in 0.0156 ms.
+    """
     try:
         # Imported here: pyarrow is an extra, and only this format needs it.
         import pyarrow  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -107,7 +107,11 @@ class _Collector:
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the file that `-J` of nccl-tests writes; a truncated file gives its whole results.
 
-    The environment and the host names in the file are not copied.
+    Collective, ranks (of the first group of devices) and nodes come from the file, else from the
+    request; nodes are 1 if unknown. Halves of a result that are wrong or defective are skipped with
+    a note, missing ones silently. Raises `InputError` without collective or ranks, for times of the
+    CPU, and if nothing is left for the selected place. The environment and the host names in the
+    file are not copied.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -265,7 +269,13 @@ def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the tuned configuration of mscclpp_benchmark; `scale` is its number of ranks."""
+    """Read the tuned configuration of mscclpp_benchmark, in microseconds and bytes.
+
+    `scale` of a profile is its number of ranks; if it is missing or 0, it is that of the request.
+    Nodes are those of the request, else 1; the algorithm is the variant of the library. Results of
+    an unknown collective, or with defects such as unknown ranks, are skipped with a note that names
+    the place in the file.
+    """
     file = facts.source.name
     collector = _Collector(file)
     for index, entry in enumerate(_list(parse_json_file(facts.source).get("profiles"))):

@@ -83,7 +83,13 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the point of a row, or the reason why the row has none. Raises `InputError`."""
+    """Return the point of a row, or the reason why the row has none.
+
+    The time (us) is the first column with average latency, else the first with latency. OSU prints
+    bytes per peer for the collectives in `_PER_PEER`, whose size is multiplied by the ranks. Nodes
+    are those of the request, else 1. Raises `InputError` for a bandwidth test, a header without
+    latency, and if collective or ranks are unknown.
+    """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
         raise refuse(file, header_line, message, "give an OSU collective latency test")
@@ -108,7 +114,12 @@ def _osu_point(
 
 
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the measurements of a tuner sweep; each row is the time of one forced choice."""
+    """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
+
+    The first line names the columns; empty rows and comments (#) are ignored. Rows without a usable
+    point are skipped with a note. Raises `InputError` for a line that is not CSV; `_finish` decides
+    about a file without any usable row.
+    """
     file = facts.source.name
     rows = csv.reader(io.StringIO(text_of(facts.source)))
     points: list[Measurement] = []
@@ -156,7 +167,11 @@ def _sweep_point(
 
 
 def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read `nccl_perf.parquet` of aiconfigurator. Raises `InputError` without pyarrow."""
+    """Read `nccl_perf.parquet` of aiconfigurator as measurements of NCCL.
+
+    `aiconfigurator_points` converts the columns. Raises `InputError` if pyarrow is not installed,
+    if the file is not Parquet, or if columns are missing.
+    """
     file = facts.source.name
     try:
         # Imported here: pyarrow is an extra, and only this format needs it.

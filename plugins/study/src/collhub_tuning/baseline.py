@@ -80,7 +80,12 @@ def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
 
 
 def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row per size with a baseline; without a gain for nominal links."""
+    """Return one row of texts per size with a baseline; without a gain for nominal links.
+
+    The columns are size, name, channels ("" without a choice), time, origin and gain. The gain is
+    that of the fastest algorithm of the size, "" if no algorithm has a time or the timing does not
+    model machines.
+    """
     has_gains = models_machines(outcome)
     rows = []
     for size, baseline in outcome.baselines.items():

@@ -63,9 +63,11 @@ def select_roots(
 
 
 def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
-    """Return the named synthesizers and files; by default all synthesizers.
+    """Return the named synthesizers and files; by default all synthesizers but those only by name.
 
-    Raises `HubError` for names that are neither.
+    Repeated names count once, in the order of the first. A name that is a synthesizer wins over a
+    file; the portfolio `auto` counts as neither offered nor default. Raises `HubError` for names
+    that are neither, and `UsageError` if there is nothing to compare.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -256,7 +258,12 @@ def open_comparisons(
 def _create_measuring(
     context: CommandContext, arguments: Mapping[str, Any], count: int, options: OptionsBySide
 ) -> Measuring:
-    """Create the measuring of `count` algorithms. Raises `HubError` for a missing engine."""
+    """Create the measuring of `count` algorithms on the engine `arguments["engine"]`.
+
+    The default engine uses `--jobs` processes, else one per CPU, but never more than algorithms.
+    Another engine is started at the first need with its own options and gets `--jobs` tasks, else
+    one per algorithm. Raises `HubError` for an engine that does not exist.
+    """
     import hub_core
     from collhub_tuning.sweep import Measuring
 

@@ -93,7 +93,11 @@ class ComparisonOutcome:
 
     @cached_property
     def defects_by_algorithm(self) -> Mapping[str, Sequence[Diagnostic]]:
-        """Findings for measurements that beat the bound of their size, by algorithm."""
+        """Findings for measurements that beat the bound of their size, by algorithm.
+
+        `beaten_bound` decides from the time in picoseconds and its slack. Algorithms without such a
+        measurement are absent; sizes without a bound give none.
+        """
         defects: dict[str, list[Diagnostic]] = {}
         for measurement in self.measurements:
             bound = self.bounds[measurement.size]
@@ -139,7 +143,12 @@ def comparison_header(outcome: ComparisonOutcome) -> tuple[tuple[str, ...], tupl
 
 
 def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
-    """Return one line per reason for which algorithms have no time, with its sizes."""
+    """Return one line per reason for which algorithms have no time, with its sizes.
+
+    Algorithms with the same reason and the same failed sizes share a line; a leading name of the
+    algorithm in the reason does not distinguish. Sizes are left out if all sizes of the question
+    failed. Lines follow the order of the measurements; without failures the list is empty.
+    """
     sizes: dict[tuple[str, str], list[int]] = {}
     for measurement in outcome.measurements:
         if measurement.time_ns is None:
@@ -249,7 +258,11 @@ def _format_bandwidth(value: object) -> str:
 def measurement_fields(
     outcome: ComparisonOutcome, measurement: Measurement
 ) -> dict[str, str | int | float | None]:
-    """Return the fields of a measurement in reports; bandwidths as nccl-tests define them."""
+    """Return the fields of a measurement in reports; bandwidths as nccl-tests define them.
+
+    Times are in nanoseconds, bandwidths in bytes/s; bandwidths are None without a time or with the
+    time 0. An empty protocol or failure becomes None. `ratio_to_bound` is that of `outcome.ratio`.
+    """
     collective = outcome.question.collective
     time_s = measurement.time_ns / 1e9 if measurement.time_ns else None
     return {
@@ -296,7 +309,12 @@ def check_picture(out: str, registry: Registry) -> None:
 
 
 def create_picture_request(outcome: ComparisonOutcome) -> BandwidthComparison:
-    """Collect the bus bandwidths of all algorithms that have one, and of the bound."""
+    """Collect the bus bandwidths of all algorithms that have one, and of the bound.
+
+    Each series has one value in bytes/s per size of the question, None where no time is known.
+    Algorithms without any value are left out; the others keep the order of their first measurement.
+    The series of the bound always exists.
+    """
     question = outcome.question
     times: dict[str, dict[int, int | None]] = {}
     for measurement in outcome.measurements:

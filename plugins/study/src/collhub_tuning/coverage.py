@@ -101,7 +101,11 @@ def _divide(
     kind: CollectiveKind,
     mode: bool,
 ) -> Iterator[Stretch]:
-    """Yield the stretches between all borders of both."""
+    """Yield the stretches of sizes between all borders of both lists, ascending from 0 bytes.
+
+    Each stretch is inclusive at both ends; the last has no end (None). It names the first declared
+    server that covers it ("" if none) and all actual ones in their order.
+    """
     rows = [*declared, *actual]
     borders = {0, *(row.min_bytes for row in rows)}
     borders |= {row.max_bytes + 1 for row in rows if row.max_bytes is not None}
@@ -119,7 +123,11 @@ def _covers(calls: ServedCalls, size: int) -> bool:
 
 
 def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Merge adjacent stretches with equal servers."""
+    """Merge adjacent stretches whose declared server and actual servers are equal, in order.
+
+    The merged one has the minimum of the first and the maximum of the last. The pieces must be of
+    one collective and mode and follow each other without gaps.
+    """
     merged: list[Stretch] = []
     for piece in pieces:
         last = merged[-1] if merged else None

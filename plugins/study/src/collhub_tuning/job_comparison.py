@@ -154,7 +154,12 @@ def _measure(
 
 
 def _create_rules(workload: Workload, name: str) -> Iterator[str]:
-    """Yield the rules of a candidate; none for `native`."""
+    """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
+
+    If all parts of the name are rules, separated by `_SEPARATOR`, these are yielded. Otherwise the
+    name is that of an algorithm, with one rule per collective in `_KINDS` that the job calls on
+    devices (not on the host), in that order.
+    """
     if name == NATIVE:
         return
     parts = [part.strip() for part in name.split(_SEPARATOR)]

@@ -242,7 +242,12 @@ def _select_points(
     kinds: Sequence[str],
     sizes: Sequence[int],
 ) -> tuple[list[Measurement], dict[str, int]]:
-    """Return the points of the comparison, and the numbers of others by the first reason."""
+    """Return the points of the comparison, and the numbers of others by the first reason.
+
+    The reasons in order of the checks are: other collectives, other numbers of ranks, of nodes
+    (`communicator` has both), sums of 8-bit integers, and other sizes. The counts are sorted by
+    reason; the order of the points is kept.
+    """
     used: list[Measurement] = []
     ignored: Counter[str] = Counter()
     for point in points:
@@ -264,7 +269,12 @@ def _select_points(
 def _create_no_match_error(
     points: Sequence[Measurement], communicator: tuple[int, int], kinds: Sequence[str]
 ) -> UsageError:
-    """Return the error for files without a matching measurement; its cure names what they have."""
+    """Return the error for files without a matching measurement; its cure names what they have.
+
+    If points of these collectives on this (ranks, nodes) exist, only the sizes differ: the cure
+    lists the measured sizes, ascending, at most `_MAX_LISTED_SIZES`, the largest always. Otherwise
+    it names the configurations of the files.
+    """
     matching = sorted(
         {
             point.size_bytes

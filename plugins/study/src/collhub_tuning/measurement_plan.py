@@ -192,7 +192,12 @@ def _test_commands(
     environment: Mapping[str, str],
     output: str,
 ) -> Iterator[str]:
-    """Yield a command of nccl-tests for each series of sizes that doubles."""
+    """Yield a command of nccl-tests for each longest series of sizes that doubles.
+
+    On one node one process uses all GPUs, and the environment is not part of the command; on
+    several nodes mpirun starts one process per GPU and passes the environment. The first command
+    overwrites `output`, the others append. A root other than 0 is passed as -r.
+    """
     question = tuned.outcome.question
     ranks = question.num_npus
     launcher, gpus = "", ranks

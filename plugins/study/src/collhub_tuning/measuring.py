@@ -298,7 +298,12 @@ def _create_measurement(
     time_ns: int | None,
     made_for: int | None,
 ) -> Measurement:
-    """Create the measurement of an algorithm whose time is `time_ns`. Raises `HubError`."""
+    """Create the measurement of an algorithm whose time is `time_ns`, with picoseconds and variant.
+
+    A time of None means the failure that a rank never finishes. `made_for` is the size for which
+    the algorithm was created, None for a file. Raises `HubError` if the exact time cannot be
+    determined.
+    """
     exact = simulations.exact(algorithm, size, time_ns)
     instances, pieces, protocol = simulations.variant(algorithm)
     return Measurement(
@@ -332,7 +337,12 @@ def _create_source(
 def _synthesize_by_size(
     name: str, question: ComparisonQuestion, simulations: _Simulations, budget: SearchBudget
 ) -> Callable[[int], Algorithm]:
-    """Return a function that synthesizes for a size, because chunks depend on it."""
+    """Return a function that synthesizes for a size in bytes, because chunks depend on it.
+
+    Each call synthesizes anew, with a part of the budget; the time of the simulations judges
+    variants. The call raises `HubError` if the synthesis fails or its result cannot be called as
+    asked.
+    """
 
     def synthesize(size: int) -> Algorithm:
         result = hub_core.synthesize(
@@ -360,7 +370,11 @@ def _check_collective(
     algorithm: Algorithm,
     question: ComparisonQuestion,
 ) -> Callable[[int], Algorithm]:
-    """Return the same algorithm for every size. Raises `HubError` for another collective."""
+    """Return a function that gives the same algorithm, of a file, for every size.
+
+    Raises `UsageError` (code `other-collective`) if collective, number of ranks or root differ from
+    the question, and the `HubError` of `_check_modes` if it cannot be called as asked.
+    """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (
         required.kind,

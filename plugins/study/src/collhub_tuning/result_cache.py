@@ -151,7 +151,12 @@ def _read_rows(path: Path) -> list[_Row]:
 
 
 def _check_row(*values: object) -> _Row:
-    """Check the values of one row. Raises `ValueError` for wrong types and impossible times."""
+    """Check the nine values of one row of an entry, and return them as a row.
+
+    Raises `ValueError` for wrong types, and for a time or slack that is negative or above
+    `_MAX_TIME_NS`; times and `made_for` may be None. Another number of values is a `ValueError`
+    too.
+    """
     size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces = values
     if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
         raise ValueError("a row has no size, no reason or no slack")
@@ -170,7 +175,12 @@ def _check_row(*values: object) -> _Row:
 
 
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:
-    """Write an entry; return the reason if that failed, else an empty string."""
+    """Write an entry with its digest to `path`; return the reason if that failed, else "".
+
+    Creates the folder and replaces an existing entry at once, through a file with the suffix
+    .unfinished, which is removed after an error. Of two processes that write at the same time,
+    either may win. Only `OSError` becomes a reason; other errors are raised.
+    """
     document = {"schema": _SCHEMA, "digest": _digest(path, rows), "results": rows}
     # A fixed name, so that the next process overwrites the file of a killed one. If two processes
     # write it at once, the digest detects incomplete entries.

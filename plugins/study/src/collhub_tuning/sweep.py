@@ -240,7 +240,12 @@ class _TaskProcess:
         self._connection: Connection | None = None
 
     def run(self, function: Callable[..., T], args: object, kwargs: object) -> T:
-        """Return or raise the function's outcome, or raise an error as in `TaskProcesses`."""
+        """Run the function in the process; return its result or raise its error.
+
+        Starts the process if there is none. Raises `TimeoutError` after the timeout, and
+        `BrokenExecutor` if the process dies; in both cases it is killed, and the next call starts
+        another one.
+        """
         try:
             connection = self._connection or self._start()
             connection.send((function, args, kwargs))

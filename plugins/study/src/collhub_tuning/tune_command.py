@@ -52,7 +52,11 @@ def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: s
 
 
 def _parse_percent(context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """Parse `2%` to 0.02."""
+    """Parse a percentage such as `2%` to a fraction such as 0.02.
+
+    Raises `click.BadParameter` without the sign %, for no number, and outside 0 to
+    `_MAX_TOLERANCE_PERCENT`.
+    """
     try:
         percent = float(text.removesuffix("%"))
     except ValueError:
@@ -185,7 +189,12 @@ def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
 
 
 def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_json: bool) -> int:
-    """Check a folder, or all files if the path is not a folder."""
+    """Check a folder of the tuning, or all files if the path is not a folder, and print the result.
+
+    Prints JSON or a table, then the findings. Returns `ExitCode.DONE` if all formats are in order,
+    else `INVALID`. Raises `UsageError` for options of tuning such as topology, sizes or out, and
+    for formats or further files beside a folder.
+    """
     from collhub_tuning.tuned_folder import check_document, check_folder, create_check_rows
 
     options = ("topology_text", "sizes_text", "out", "kinds", "names", "measured_files")
@@ -210,7 +219,11 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
 def _check_files(
     context: CommandContext, files: Sequence[str], format: str | None, as_json: bool
 ) -> int:
-    """Check tuner files in one format, by default in that of each file."""
+    """Check tuner files in one format, by default in that of each file, and print the result.
+
+    Prints JSON with `as_json`, else a table, then the findings. Returns `ExitCode.DONE` if all
+    files are in order, else `INVALID`.
+    """
     from collhub_tuning.tuner_files import (
         FILES_HEADER,
         check_files,
@@ -233,7 +246,12 @@ def _create_outcome(
     formats: Sequence[str],
     options: OptionsBySide,
 ) -> TuningOutcome:
-    """Compare every collective, and create the files of every format in memory."""
+    """Compare every collective, and create the files of every format in memory.
+
+    Nothing is written to disk. Without a window of any collective, that is if no algorithm is
+    selected, no format is created. The plan lists measurements for undecided sizes, with MSCCL
+    programs if msccl is among the formats.
+    """
     from collhub_tuning.measurement_plan import plan_measurements
     from collhub_tuning.tuned_collectives import create_selection
     from collhub_tuning.tuned_folder import create_format

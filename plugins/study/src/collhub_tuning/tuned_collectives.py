@@ -166,7 +166,13 @@ _Run = tuple[str, list[int]]
 
 
 def _find_longest_runs(times: Times, indices: Sequence[int], tolerance: float) -> list[_Run]:
-    """Return algorithms and the indices of their sizes, in order."""
+    """Return (algorithm, its size indices) for consecutive parts of `indices`, in order.
+
+    Greedily, each part is the longest one from its start that some algorithm serves within the
+    tolerance (`_count_tolerable`). Of several algorithms with this length, the one with the least
+    mean slowdown wins, of equal ones the first in `times`. Some algorithm must be tolerable at each
+    index; no indices give no runs.
+    """
     runs: list[_Run] = []
     start = 0
     while start < len(indices):
@@ -250,7 +256,12 @@ class TunedCollective:
 
     @cached_property
     def times(self) -> MeasuredTimes:
-        """Times of all algorithms, by size: measured ones, else simulated ones."""
+        """Times in ns of all algorithms, by size: measured ones, else simulated ones.
+
+        They come from the bands of the candidates of each size; an algorithm without a band has
+        None there. The winners of the sizes whose decision has a library default are those of
+        `find_winners`.
+        """
         sizes = self.outcome.question.sizes
         times_ns: dict[str, tuple[int | None, ...]] = {}
         bands = {size: find_candidate_bands(self.outcome, size) for size in sizes}
@@ -299,7 +310,12 @@ class TunedCollective:
         return self.times.default_windows()
 
     def selected(self, registry: Registry) -> SelectedCollective:
-        """Return the selection of this collective for writers."""
+        """Return the selection of this collective for writers.
+
+        It has the windows of sizes with their algorithms, the slowdowns, a function that
+        synthesizes an algorithm (each once, on request, because some formats contain none), and one
+        that returns the protocol of an algorithm at a size, "" if unknown.
+        """
         question, topology = self.outcome.question, self.outcome.topology
         # Synthesized on request, because some formats contain no algorithms.
         synthesize = _create_synthesis(self, topology, registry)
@@ -327,7 +343,12 @@ def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Se
 def _create_synthesis(
     tuned: TunedCollective, topology: Topology, registry: Registry
 ) -> Callable[[str, int], Algorithm]:
-    """Return a function that creates the verified algorithm of a name and size, each once."""
+    """Return a function that creates the verified algorithm of a name and size, each once.
+
+    The size at which it is created, and its instances and pieces, are those of the measurement of
+    that name and size; without one, the size itself, 1 and 1. An unknown name raises `KeyError`, a
+    failed creation `HubError`.
+    """
     by_name: Mapping[str, ComparedAlgorithm] = {
         algorithm.name: algorithm for algorithm in tuned.algorithms
     }

@@ -116,7 +116,11 @@ def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
 
 
 def read_declared_formats(folder: Path) -> list[DeclaredFormat]:
-    """Read the formats in a folder's report. Raises `InputError` without a valid report."""
+    """Read the formats that a folder's report `REPORT_FILE` declares.
+
+    Raises `InputError` (code `not-a-tuned-folder`) if the report cannot be read, is no JSON, or is
+    not of the schema `SCHEMA`.
+    """
     file = folder / REPORT_FILE
     try:
         document = json.loads(file.read_bytes())

@@ -168,7 +168,12 @@ def tuning_page(outcome: TuningOutcome) -> str:
 
 
 def parse_served_calls(document: object) -> ServedCalls:
-    """Parse calls of `report-tune-1`. Raises `ValueError`, `TypeError` or `KeyError`."""
+    """Parse one object of served calls in a document `report-tune-1`.
+
+    `max_bytes` may be null, which means no limit; `byte_multiple` is 1 if it is missing, as in
+    folders of earlier releases. Raises `TypeError` if it is no object, `KeyError` for a missing
+    field, and `ValueError` or `TypeError` for a wrong value.
+    """
     if not isinstance(document, dict):
         raise TypeError("no object")
     return ServedCalls(
@@ -225,7 +230,11 @@ def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[s
 
 
 def _default_notes(tuned: TunedCollective) -> list[str]:
-    """Return one line per reason for which sizes keep the runtime's default."""
+    """Return one line per reason for which sizes keep the runtime's default, in order of sizes.
+
+    The reason is the kind of an open decision, a default that is faster than the candidates, or
+    that no algorithm fits. Sizes without a decision or without a default are not mentioned.
+    """
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:
         for size in window.sizes:

@@ -183,7 +183,11 @@ def _parse_link(topology: Topology, link: str) -> list[tuple[int, int]]:
 
 
 def _check_connected(part: Topology, name: str, text: str) -> None:
-    """Raise `UsageError` if an NPU does not reach another one."""
+    """Raise `UsageError` (code `not-connected`) if an NPU does not reach another one.
+
+    It is sufficient that NPU 0 reaches all others and that all reach it; the first lost one is
+    named. `text` is the value of --without-link, `name` that of the network.
+    """
     start = np.zeros(1, np.int64)
     for is_backwards in (False, True):
         (hops,) = part.arcs(backwards=is_backwards).hops(start)

@@ -114,7 +114,14 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
 
 
 def _parse_lists(name: str, value: str, words: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the allowed words by collective: lists separated by `;`, with `collective:` before."""
+    """Return the allowed words by collective from the text of a setting such as NCCL_ALGO.
+
+    Entries are separated by `;` and have the form `collective:word,word`; only the first may omit
+    the collective and then applies to all. A list that starts with ^ allows all words but these. A
+    later entry replaces an earlier one of its collective; collectives without an entry are absent.
+    Case does not matter. `words` maps known words to those returned. Raises `UsageError` for an
+    unknown word or collective.
+    """
     allowed: dict[str, set[str]] = {}
     for position, entry in enumerate(value.split(";")):
         prefix, colon, listed = entry.rpartition(":")
@@ -212,7 +219,12 @@ class ExplainedCall:
 
 
 def explain_call(request: CallRequest) -> ExplainedCall:
-    """Explain a call. Raises `UsageError` for a collective that NCCL's cost model lacks."""
+    """Explain which algorithm NCCL uses for a call, at what cost and why.
+
+    An all-to-all is a group of sends and receives without alternatives. Symmetric kernels are
+    listed only for registered buffers, and a note states if there are none. Raises `UsageError` for
+    a collective that NCCL's cost model lacks.
+    """
     communicator, collective = request.communicator, request.collective
     if collective == "all-to-all":
         exchange = choose_exchange(communicator, request.size_bytes)
@@ -272,12 +284,13 @@ def _decide(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return the choice, its time in microseconds, what decided, and notes.
 
-    `costed` has the cheapest alternative first; those without a time are not allowed. The first
-    allowed one is chosen by the "cost model". If tuner rules are given, a matching rule decides the
-    alternative and the channels ("tuner line N"); without a match, the cost model decides and the
-    example tuner leaves one channel. A channel count of 0 in a rule means the count of the model,
-    within the limits of the settings. Notes compare with NCCL's default if rules or settings are
-    given. Without an allowed alternative, `_decide_without_alternatives` answers.
+    `costed` has the cheapest alternative first, last resorts behind all others; those without a
+    time are not allowed. The first allowed one is chosen by the "cost model". If tuner rules are
+    given, the first matching rule decides the alternative and the channels ("tuner line N");
+    without a match, the cost model decides and the example tuner leaves one channel. A channel
+    count of 0 in a rule means the count of the model, within the limits of the settings. Notes
+    compare with NCCL's default if rules or settings are given. Without an allowed alternative,
+    `_decide_without_alternatives` answers.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]
@@ -345,7 +358,12 @@ def _find_matching_rule(
 def _decide_without_alternatives(
     request: CallRequest, excluding: str
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Releases before 2.24 fall back to the ring; later ones report an error."""
+    """Return choice, time in us, what decided and notes if the settings exclude all alternatives.
+
+    From the release `_REFUSING_VERSION` (2.24) on, NCCL reports an error: no choice and no time,
+    "refused". Earlier ones fall back to the cheapest ring, as if no setting excluded rings.
+    `excluding` names the settings in the notes.
+    """
     if version_numbers(request.communicator.version) >= _REFUSING_VERSION:
         note = f"NCCL reports an error: {excluding} leaves no algorithm for {request.collective}"
         return None, None, "refused", [note]

@@ -295,7 +295,12 @@ class _Machine:
         return named
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
-        """Return the communicator; `logged` is the version of a log, "" without one."""
+        """Return the communicator of these ranks and nodes on this machine.
+
+        The version is that of `--version`, else of the log (`logged`, "" without one), else of the
+        profile, else the default; `version_source` is set accordingly. Ranks and nodes that are
+        None are found by `find_communicator` from topology and GPU.
+        """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version
 
@@ -350,7 +355,12 @@ class _Machine:
 
 
 def _with_search(gpu: Gpu, search: str | None) -> Gpu:
-    """Return the GPU with the channels of `--search`, `12x30`. Raises `UsageError`."""
+    """Return the GPU with the channels of `--search`, such as `12x30` (channels x GB/s each).
+
+    Without the option, the GPU is unchanged. The channels of collectives become twice those of the
+    search, at most `MAX_COLLECTIVE_CHANNELS`. Raises `UsageError` for another form and for a number
+    that is 0.
+    """
     from collhub_machine_profiles.nccl_costs import MAX_COLLECTIVE_CHANNELS
 
     if search is None:

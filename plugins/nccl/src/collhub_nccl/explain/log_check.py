@@ -124,7 +124,12 @@ def _infer_ranks(log: TuningLog, version: str) -> int | None:
 def _infer_communicator(
     log: TuningLog, ranks: int | None, nodes: int, version: str
 ) -> Communicator:
-    """Return the known machine whose ring and tree costs are those of the log."""
+    """Return the known machine whose ring and tree costs are those of the log.
+
+    The GPUs of `_LIKELY_GPUS` are tried in order, and the first one wins with which all ring and
+    tree costs with a bandwidth agree. Raises `InputError` (code `unknown-machine`) without such
+    costs, for unknown ranks or several nodes, and if no GPU agrees.
+    """
     used = [entry for entry in log.costs if entry.bandwidth and entry.algorithm in {"ring", "tree"}]
     if used and ranks is not None and nodes == 1:
         for name in _LIKELY_GPUS:
@@ -191,7 +196,13 @@ def _check_cost(
 def _explain_cost(
     cost: LoggedCost, row: Alternative, log: TuningLog, communicator: Communicator
 ) -> str:
-    """Return the changed version, search, number of ranks or constant that gives the cost."""
+    """Return what explains the logged cost: the first hypothesis that agrees, else what differs.
+
+    The hypotheses of `_list_hypotheses` change version, search or number of ranks. If none gives
+    the cost, the text states the hop (rings and trees on one node) or the latency in microseconds,
+    and the factor of the bandwidth, as far as they differ by more than `_ROUNDING`; it is empty if
+    neither does.
+    """
     for label, changed in _list_hypotheses(cost, log, communicator):
         if _cost_agrees(cost, changed):
             return label
@@ -218,7 +229,12 @@ def _explain_cost(
 def _list_hypotheses(
     cost: LoggedCost, log: TuningLog, communicator: Communicator
 ) -> Iterator[tuple[str, Communicator]]:
-    """Yield descriptions of communicators that differ in one property, likely ones first."""
+    """Yield (description, communicator) for communicators that differ in one property.
+
+    The order is: the bus bandwidth that the logged cost of ring Simple on the same line states, if
+    on one node it differs by more than 0.1 % from channels x speed; each NCCL version with other
+    constants; on one node each other number of ranks from 2 to the GPUs of a node.
+    """
     channels, speed = communicator.search_channels()
     for ring in log.costs:
         is_row = (ring.line, ring.collective) == (cost.line, cost.collective)
@@ -242,7 +258,12 @@ def _list_hypotheses(
 
 
 def _check_threads(log: TuningLog) -> Iterator[LogFinding]:
-    """Compare the maximum numbers of threads; zeros belong to unused algorithms."""
+    """Yield a finding per logged maximum number of threads of rings and trees.
+
+    Expected are 512 for ll and simple and 640 for ll128; other algorithms and protocols are
+    ignored. The explanation of a difference is a setting of threads, or for ring simple with 256
+    the slow links of the search (channels x speed of at most 12 GB/s).
+    """
     usual = {"ll": 512, "ll128": 640, "simple": 512}
     for row in log.threads:
         for (algorithm, protocol), threads in row.threads.items():

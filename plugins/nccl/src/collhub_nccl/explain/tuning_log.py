@@ -224,7 +224,12 @@ def is_tuning_log(content: bytes) -> bool:
 
 
 def read_tuning_log(content: bytes, file: str) -> TuningLog:
-    """Read a log. Raises `InputError` if it has neither choices nor a cost table of NCCL."""
+    """Read the log of a communicator from the lines that carry NCCL's mark.
+
+    Lines without the mark are ignored; choices that cannot be read are kept as warnings in
+    `unread`. Raises `InputError` (code `no-tuning-lines`) if there are no choices, symmetric
+    kernels, costs or unread choices.
+    """
     reader = _Reader(file)
     for number, line in _iterate_lines(content):
         match = _MARK.search(line)

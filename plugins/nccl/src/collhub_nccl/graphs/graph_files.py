@@ -129,7 +129,12 @@ def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
 
 
 def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
-    """Yield the differences to the algorithm that would be read back."""
+    """Yield the differences to the algorithm that would be read back from the file.
+
+    That is the all-reduce on the channels of the graph; the provenance is not compared. Each known
+    feature gives one loss in the order of `_CONSEQUENCES`; all other differences, such as columns
+    of steps, are one loss `steps`.
+    """
     stated = graph.as_json()
     back = ring_algorithm(
         CollectiveKind.ALL_REDUCE, graph.channels, extensions={EXTENSION: stated} if stated else {}
@@ -217,7 +222,12 @@ def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | N
 
 
 def _read_ring_graph(root: Element, source: Source) -> RingGraph:
-    """The graph with id 0. Raises `InputError` unless its channels are rings over the same GPUs."""
+    """Return the graph with id 0, whose channels must be rings over the same GPUs.
+
+    Other graphs are reported as notes `graph-not-read`. Raises `InputError` if not exactly one
+    graph has id 0, if its pattern is not a ring, if `nchannels` is not the number of its channels,
+    for no channels or more than `MAX_CHANNELS`, and for channels that `_check_channels` refuses.
+    """
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
         _refuse(

@@ -131,7 +131,11 @@ def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ..
 
 
 def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, TreeNode]]:
-    """Return the trees over all ranks; report the others."""
+    """Return the trees over all ranks, in order of channels; report the others.
+
+    A tree with a defect is left out. `_check_channels` reports the defects, and refuses a log
+    without any tree.
+    """
     trees: list[Mapping[int, TreeNode]] = []
     defects: list[tuple[int | None, str]] = []
     for channel, tree in sorted(facts.trees.items()):

@@ -234,7 +234,12 @@ def _build_refusal(reason: str) -> InputError:
 
 
 def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
-    """Ring of a part, from the (source, target) pairs of its messages."""
+    """Return the ring of a part from the (source, target) pairs of its messages.
+
+    It starts at rank 0, so that equal rings are equal tuples. A path over all `n` ranks is closed
+    by the missing link. Links that are not one cycle through all ranks raise the refusal of this
+    reader.
+    """
     successor = _find_successors(part, links)
     if len(successor) == n - 1:
         # A path over all ranks: the missing link closes the ring.

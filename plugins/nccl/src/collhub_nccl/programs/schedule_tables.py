@@ -123,7 +123,13 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
 
 
 def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
-    """The records of all ranks in the form of `Tables`. Raises `InputError` above the limits."""
+    """Return the records of all ranks in the form of `Tables`, int64, one row per record.
+
+    Rows are ordered by rank, level and lane, and by the order of the program within these. Lanes
+    and offsets are those of `lanes`; unknown buffers become 0, because the runtime does not read
+    them. Raises `InputError` (code `too-large`) for more than `_MAX_RECORDS` records or a value
+    above 2^31 - 1.
+    """
     changed = {
         "lane": lanes.lane,
         "src_offset": lanes.src_offset,
@@ -149,9 +155,12 @@ def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
 
 
 def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
-    """Required result in runs of blocks, and the row pointer by rank.
+    """Return the required result in runs of blocks, and the row pointer by rank.
 
-    Empty without a defined result.
+    A run (offset, source rank, source unit, count) has blocks that are adjacent both in OUTPUT and
+    in the INPUT of one source. Rows are sorted by rank and source. Both are empty (pointer of
+    zeros) for a collective without a defined result. Raises `InputError` (code `too-large`) above
+    `_MAX_PROMISES` runs.
     """
     result = collective.postcondition()
     if result is None:
@@ -275,8 +284,11 @@ def _format_bool(value: object) -> str:
 
 
 def format_schedule_json(tables: Tables) -> str:
-    """Text of `schedule.json`: the same tables for the Python entry, a list of integers per
-    record."""
+    """Return the text of `schedule.json`: the same tables for the Python entry of the program.
+
+    `records` and `promises` have a list per rank of lists of integers, whose names `record_fields`
+    and `promise_fields` give. The text is one line of compact JSON with a line feed.
+    """
     collective, program = tables.collective, tables.program
     document = {
         "provenance": tables.provenance.as_json(),

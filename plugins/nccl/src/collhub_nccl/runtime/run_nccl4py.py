@@ -147,7 +147,12 @@ def divide(values: Any, count: int) -> None:
 def promised(
     torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str
 ) -> Iterator[tuple[slice, Any]]:
-    """(elements of OUTPUT, what they must hold) by the definition of the collective."""
+    """Yield (elements of OUTPUT, what they must hold) by the definition of the collective.
+
+    Computed from the inputs of all ranks, `block` elements per unit, without communication.
+    Contributions to one unit are reduced with `op` in the order of the promises; avg divides by the
+    number of ranks at the end. Units without a promise are not yielded.
+    """
     num_ranks, reduce = schedule["num_ranks"], reductions(torch)[op]
     inputs = []
     for source, memory in enumerate(schedule["memory"]):
@@ -178,7 +183,12 @@ def _contributions(
 
 
 def main() -> int:
-    """Run, compare, time; one JSON line. Exit status 0: right, 1: wrong, 2: usage."""
+    """Run the schedule of `schedule.json` beside this file, compare, time it; print one JSON line.
+
+    The first run is compared with the expected result, and the median time in seconds of
+    `--repeats` further runs is reported with rank and data type. Returns the exit status: 0 right,
+    1 wrong; errors of usage end the process with 2.
+    """
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)
     nccl, torch = _libraries()

@@ -250,7 +250,12 @@ class _Copies:
         return number
 
     def inner_links(self, number: Int64Array) -> Links:
-        """Links within one machine, whose nodes have these numbers."""
+        """Return the links within one machine; `number` maps its nodes to those of the network.
+
+        The links are ordered by type, then by ends, because routes prefer the earlier of two links
+        if the hops are equal. Bandwidths are in bytes/s, latencies in seconds: that of the link,
+        else that of the fabric.
+        """
         machine = self._machine
         # By type first: routes prefer the earlier of two links if the hops are equal.
         links = machine.links

@@ -74,7 +74,13 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
 def _network_devices(
     devices: Sequence[SmiDevice], nics: str, file: str, findings: NetworkFindings
 ) -> list[SmiDevice]:
-    """All GPUs, and the network cards selected by `nics`, with their mutual relations."""
+    """Return all GPUs and the network cards selected by `nics`, with their mutual relations.
+
+    `nics` is all, auto, or a list of names (`_named_cards` refuses unknown ones). auto takes the
+    cards with a near relation to some GPU, or all cards if none is near; the others are reported as
+    a note `storage-nics`. The order of the devices is kept, and the cells of each are reduced to
+    the columns of the selected ones.
+    """
     cards = [row for row, device in enumerate(devices) if not device.is_gpu]
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
     chosen = set(cards) if nics == _ALL else set()

@@ -107,7 +107,10 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
 
 
 def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
-    """Raise `InputError` if the matrix is not symmetric."""
+    """Raise `InputError` at the first pair of devices whose relations differ by direction.
+
+    The two cells of the matrix must be equal texts. The error has the line of the second device.
+    """
     for first, second in pairs_of(devices):
         forward = devices[first].cells[second]
         back = devices[second].cells[first]

@@ -64,7 +64,12 @@ def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMach
 
 
 def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
-    """Facts that apply to the complete file."""
+    """Return the facts that apply to the complete file.
+
+    The file is of RCCL if its version is 2. It has GPUs if it contains any or the option names
+    some, and ranks if any GPU states one. The named GPUs and the network bandwidth are those of the
+    options.
+    """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
     return FileFacts(

@@ -151,7 +151,11 @@ class _ElementBuilder:
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        """Add an element to the innermost open one."""
+        """Add an element to the innermost open one, and open it.
+
+        It remembers its line in the file. Raises the `InputError` of `Element.fail` above
+        `MAX_ELEMENTS` elements or `MAX_DEPTH` levels.
+        """
         element = Element(name, attributes, self.root.file, self.parser.CurrentLineNumber)
         self._count += 1
         if self._count > MAX_ELEMENTS or len(self._open) > MAX_DEPTH:

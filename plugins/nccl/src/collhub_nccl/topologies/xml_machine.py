@@ -193,7 +193,12 @@ def _bus_text(element: Element) -> str:
 
 
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add the GPU of a PCI device, or its partitions below a separate node."""
+    """Add the GPU of a PCI device, or its partitions below a separate node, to `draft`.
+
+    If only some of its GPUs take part, a warning `gpu-without-rank` is reported; if none of several
+    does, nothing is added. A device without `gpu` elements, as in partial files, is one GPU. It is
+    linked to the node above with the rate of its PCI entry; `bus` is its address.
+    """
     _check_children(element, draft)
     every = list(element.named("gpu"))
     taking_part = [gpu for gpu in every if _takes_part(gpu, draft)]

@@ -134,10 +134,12 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
 def _read_json(
     content: bytes, file: str, source: Source
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield line and fields by column of each rule of a JSON document.
+    """Yield line and fields (texts by column) of each rule of a JSON document.
 
-    Keys that are absent are any number. A document that NCCLX does not accept has no rules and one
-    error.
+    Keys that are absent mean any number. A document that NCCLX does not accept (no JSON, no list
+    `rules`) has no rules and one error `not-a-rule`. A rule without the objects filter and config
+    is reported and left out; an unknown key, or a value that is neither text nor whole number, is
+    reported as `unknown-word` and left out of the fields.
     """
     text = content.decode("utf-8", "replace")
     try:
@@ -197,7 +199,12 @@ def _find_rule_lines(text: str, count: int) -> list[int]:
 
 
 def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) -> TunerRule | None:
-    """Create the rule of fields by column; None after reporting the faults of an invalid one."""
+    """Create the rule of fields by column; None after reporting the faults of an invalid one.
+
+    Every fault is reported as an error at the line. Missing or unlimited nodes, ranks and bytes
+    become `EVERY`; missing channels or -1 become 0, a missing chunk size 0. The bytes are those per
+    rank.
+    """
     defects = list(_find_defects(fields))
     for code, message, cure in defects:
         location = Location(file, line)

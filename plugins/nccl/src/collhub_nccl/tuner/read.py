@@ -326,7 +326,12 @@ def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterato
 
 
 def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
-    """Yield the faults of the numbers of nodes and ranks, and of the optional conditions."""
+    """Yield the faults of the numbers of nodes and ranks, and of the optional conditions.
+
+    Nodes and ranks are `ANY` (-1) or whole numbers from 1 below 2^31; after the first invalid one
+    nothing else is checked. Ranks below nodes are a fault. Of the optional fields, numPipeOps is -1
+    or a number of at most 9 digits, regBuff -1, 0 or 1. All codes are `out-of-range`.
+    """
     numbers = [-1, -1]
     for position, field in enumerate(fields[6:8]):
         if field == ANY:

@@ -287,7 +287,12 @@ def _find_unreached_rules(
 
 
 def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield a warning for each rule whose window crosses an earlier one of the same filters."""
+    """Yield a warning `overlap` for each rule whose window crosses an earlier one.
+
+    Only rules of equal collective and filters are compared. Windows that contain each other, and
+    earlier rules that do not decide before the later one in this dialect, are no overlap. At most
+    one warning per rule is yielded, for the earliest such rule.
+    """
     earlier_of: dict[object, list[TunerRule]] = {}
     for rule in rules:
         earlier_rules = earlier_of.setdefault((rule.kind, rule.filters), [])

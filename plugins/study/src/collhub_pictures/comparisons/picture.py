@@ -113,7 +113,11 @@ def _write_head(plot: _Plot) -> Iterator[str]:
 
 
 def _write_axes(plot: _Plot) -> Iterator[str]:
-    """Write the grid lines with their values, and the names of the axes."""
+    """Write the grid lines with their values, and the names of the axes, as SVG elements.
+
+    Bandwidths are horizontal lines with labels on the left, sizes vertical lines with labels below,
+    at the ticks of the two scales.
+    """
     left, right, top, bottom = _LEFT, plot.sizes.end, _TOP, plot.bottom
     for value in plot.bandwidths.ticks:
         y = plot.bandwidths.to_pixel(value)
@@ -132,7 +136,11 @@ def _write_axes(plot: _Plot) -> Iterator[str]:
 
 
 def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
-    """Write a line through all points, interrupted at missing bandwidths, and its markers."""
+    """Write a line through all points, interrupted at missing bandwidths, and its markers.
+
+    `fastest` names the winner of each size: its markers are filled, the others white. Each marker
+    has a tooltip with name, size and bandwidth. The bound is a line without markers.
+    """
     dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
     colour = f'stroke="{curve.look.colour}"'
     yield f'<path class="c" {colour}{dash} d="{_format_course(plot, curve)}"/>'

@@ -51,7 +51,10 @@ class CollapsedNetwork:
 def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
     """Replace each group and its switches by one node, except the first `num_expanded` groups.
 
-    Raises `UsageError` for a network without groups.
+    The nodes of the result are single NPUs, then one box per group, labelled with name and size,
+    then switches without group, each in the given order. `node_of` maps old to new nodes; `boxes`
+    maps boxes to their number of NPUs. Raises `UsageError` (code `no-groups`) for a network without
+    groups.
     """
     if not topology.groups:
         raise UsageError(

@@ -168,7 +168,9 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
     """Place NPUs below and switches above; layers wider than a page get staggered rows.
 
-    Switches that link only the NPUs of one host are below the NPUs.
+    Returns positions, float64[num_nodes, 2], with y downwards. Switches that link only the NPUs of
+    one host are below the NPUs. Each level is ordered by the mean position of its nodes in the
+    level below, with `boxes` (collapsed groups) last, and spread evenly over the width.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)
@@ -237,7 +239,12 @@ def _measure_room(topology: Topology, nodes: Int64Array) -> float:
 
 
 def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
-    """Return the layer of every node: its level, or -1 below the NPUs."""
+    """Return the layer of every node: its level, or -1 below the NPUs.
+
+    Layer -1 has the internal switches of hosts: first-level switches whose linked NPUs are
+    consecutive and not all NPUs, and which lead to no higher level. If all first-level switches are
+    of this kind, all stay at their level, above the NPUs.
+    """
     # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
     # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.
     # If all first-level switches are of this kind, they stay above.

@@ -108,7 +108,11 @@ def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Ar
 
 
 def _compute_distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:
-    """Return distances of nodes from lines, float64[lines, nodes]; infinite for end nodes."""
+    """Return distances of nodes from lines, float64[lines, nodes]; infinite for end nodes.
+
+    The distance is that to the nearest point of the straight line between the two ends, not of its
+    extension.
+    """
     start = places[source]
     vector = places[destination] - start
     to_node = places[None, :, :] - start[:, None, :]
@@ -247,7 +251,13 @@ def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
 
 
 def create_looks_by_class(lines: DrawnLines) -> LineLooks:
-    """Assign a colour to each pair of bandwidth and latency, ordered by descending bandwidth."""
+    """Assign a colour to each pair of bandwidth and latency, by descending bandwidth.
+
+    Equal bandwidths are ordered by ascending latency. The first classes get `COLOURS` in order, all
+    further ones the colour `_FURTHER_CLASSES`, each class but those with one legend row that states
+    bandwidth, latency and number of links; further classes share one row. A line without arrow
+    counts in both directions. No lines give empty looks.
+    """
     if not len(lines):
         return LineLooks([], [], [])
     keys = np.stack([-lines.bandwidth_bytes_per_s, lines.latency_s])

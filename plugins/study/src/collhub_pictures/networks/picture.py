@@ -114,7 +114,13 @@ def draw(
 
 
 def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
-    """Return the network as given, or with groups as single nodes."""
+    """Return the network as given, or with groups as single nodes.
+
+    It is kept with NEVER, and with AUTO if it has no groups or is not crowded. Otherwise groups are
+    collapsed; with AUTO and only equal groups, the first one is expanded as an example if this is
+    not crowded. As long as the result is crowded, equal nodes are folded, first with switches, then
+    without. ALWAYS without groups raises `UsageError`.
+    """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):
         return CollapsedNetwork(topology, np.arange(topology.num_nodes), {})
@@ -152,7 +158,11 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
 
 
 def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
-    """Return the positions of all nodes in pixels, float64[num_nodes, 2]."""
+    """Return the positions of all nodes in pixels, float64[num_nodes, 2].
+
+    Networks with regular dimensions are placed by these, others in layers. The left margin has room
+    for half of the widest box. Values are rounded to 0.1, so that platforms give equal bytes.
+    """
     is_regular = bool(topology.dimensions)
     relative = (
         place_regular_nodes(topology) if is_regular else place_irregular_nodes(topology, boxes)
@@ -167,7 +177,11 @@ def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
 
 
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:
-    """Write the opening tag, the title and the legend below the picture."""
+    """Yield the opening tag, the title, the background, the marker of arrows and the legend.
+
+    The title states the number of NPUs and, if the picture is collapsed, the groups; the name is
+    cut to 80 characters. The legend has one row per look of lines, below the lowest node.
+    """
     topology = picture.original
     title = f"{truncate(topology.name, 80)}: {topology.num_npus} NPUs"
     if picture.topology is not topology:
@@ -222,7 +236,11 @@ def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_course(picture: _NetworkPicture, row: int) -> str:
-    """Return the SVG path data of a line."""
+    """Return the SVG path data of a line, with one decimal.
+
+    A bent line is a cubic curve with its two control points, another one is straight. An arrow ends
+    at the rim of its destination instead of the centre, so that the node does not hide its head.
+    """
     lines = picture.lines
     start = picture.places[lines.source[row]]
     end = picture.places[lines.destination[row]]

@@ -131,7 +131,11 @@ def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
 
 
 def _first_fit(groups: list[int], begins: list[int], ends: list[int]) -> Iterator[int]:
-    """Yield the slot of every interval within its group; input sorted by group, then start."""
+    """Yield the slot of every interval within its group; input sorted by group, then start.
+
+    Each interval gets the lowest slot, from 0, that is free at its start; an interval that ends
+    exactly then has freed its slot.
+    """
     current = -1
     count = 0
     busy: list[tuple[int, int]] = []
@@ -206,7 +210,12 @@ def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
 
 
 def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
-    """Yield names and sort indices of processes (ranks) and threads (tracks)."""
+    """Yield names and sort indices of processes (ranks) and threads (tracks).
+
+    All ranks are named, but only the tracks that a started row uses, sorted by rank and track. The
+    remainder of the track's number selects its sort; further tracks of one sort are numbered from 2
+    and are adjacent.
+    """
     table, tracks = run.subject.table, run.subject.tracks
     for rank in range(table.num_ranks):
         yield from name_process(rank, f"rank {rank}")
@@ -223,7 +232,12 @@ def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
 
 
 def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:
-    """Yield a slice for every row that started, sorted by start time."""
+    """Yield a slice for every row that started, sorted by start time, equal ones by row.
+
+    The process is the rank and the thread the track, whose remainder by the number of tracks
+    selects the category. Start and duration are in microseconds; the slice begins where it is shown
+    to begin.
+    """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]
     columns = (subject.table.rank, track, shown.begin, run.end)

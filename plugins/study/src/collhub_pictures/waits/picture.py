@@ -65,7 +65,11 @@ def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
 
 
 def draw(request: WaitForGraph) -> bytes:
-    """Draw the graph as an ASCII SVG document; equal graphs give equal bytes."""
+    """Draw the graph as an ASCII SVG document; equal graphs give equal bytes.
+
+    At most `MAX_BOXES` boxes, the first by position, and `MAX_ARROWS` waits between these are
+    drawn; a line below states how many are not. An empty graph gives a picture without boxes.
+    """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))
     shown = {number for number, _ in sorted(boxes.items(), key=_position)[:MAX_BOXES]}
@@ -119,7 +123,12 @@ def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Ar
 def _place_boxes(
     groups: Sequence[tuple[int, ...]], arrows: Sequence[_Arrow], culprits: frozenset[int]
 ) -> dict[int, _Box]:
-    """Place boxes in columns by their distance from the culprits, or from ranks that wait not."""
+    """Place boxes in columns by the number of waits from the culprits; keys are group numbers.
+
+    Without culprits, the distance is that from boxes that do not wait; if all wait, from the first
+    box. Boxes that do not lead there are placed in a last column. Within a column, rows follow the
+    order of the groups.
+    """
     waiting_of: dict[int, list[int]] = {}
     for arrow in arrows:
         waiting_of.setdefault(arrow.awaited, []).append(arrow.waiting)
@@ -153,7 +162,12 @@ def _draw_parts(
     arrows: Sequence[_Arrow],
     omitted: tuple[int, int],
 ) -> Iterator[str]:
-    """Yield title, arrows with labels, boxes, and the number of omitted parts."""
+    """Yield the SVG elements in order: title, explanation, arrows with labels, boxes.
+
+    `boxes` maps the numbers in `arrows` to placed boxes. A text on the omitted boxes and waits
+    follows below if one of the counts is not 0. The title is cut to 90 characters; a box of one
+    rank is labelled "rank N", another one with its ranks.
+    """
     title = escape_svg_text(truncate(request.title, 90))
     yield f'<text class="t" x="{_LEFT:g}" y="26">{title}</text>'
     yield f'<text x="{_LEFT:g}" y="46">red: culprits; arrows lead to the ranks waited for</text>'
@@ -177,7 +191,12 @@ def _draw_parts(
 
 
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield a curve from one box to another one and its label."""
+    """Yield a curve from the waiting box to the awaited one, and its label.
+
+    It runs from the left side to the right side; waits within a column or to a column further right
+    are bows to the right, of four widths by `number`. The label is the first operation, cut to
+    `_LABEL_LENGTH`, with the number of further ones.
+    """
     middle = _BOX_HEIGHT / 2
     x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle
     bend = max((x0 - x1) / 2, 30.0)
