@@ -70,7 +70,11 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
 
 
 def _make_click_option(declared: Option) -> Callable[[Function], Function]:
-    """Return the click decorator for one declared option; BOOL options become flags."""
+    """Return the click decorator for one declared option, named by it with `-` instead of `_`.
+
+    A BOOL option becomes a flag without a value; any other takes a value of the declared type, and
+    the help shows its default unless that is None.
+    """
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
         return click.option(flag, declared.name, is_flag=True, help=declared.help)

@@ -62,9 +62,10 @@ _UNDEFINED_INTEGER = 0x5A5A5A5B
 
 
 def element_type(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of one of `DTYPE_NAMES`.
+    """Return the numpy dtype of one of `DTYPE_NAMES`; `bfloat16` is that of the package ml_dtypes.
 
-    Raises `UsageError` for another name, `PluginError` if bfloat16 is not installed.
+    Raises `UsageError` for another name, and `PluginError` for bfloat16 if ml_dtypes is not
+    installed.
     """
     if name not in DTYPE_NAMES:
         cure = f"use one of {', '.join(DTYPE_NAMES)}"

@@ -140,9 +140,12 @@ class JobFolder:
 
     @contextmanager
     def written(self, request: LevelledRequest) -> Iterator[None]:
-        """Write the tasks, inputs and blank logs, which are available within the block.
+        """Write the files that launcher and ranks share, which are available within the block.
 
-        Raises `OSError` if there is no space for the tasks.
+        These are the locked file by which ranks see that the launcher lives, the tasks of all
+        ranks, and shared arrays: inputs, memory, and blank logs of positions, ends, times and
+        records. All are created on entry; the lock and the arrays are released at the end of the
+        block. Raises `OSError` if there is no space.
         """
         # Locked before any rank can check it: a free lock means that the launcher has exited.
         with open(self.folder / _LIFELINE, "wb") as lifeline:
@@ -233,7 +236,13 @@ class JobFolder:
         return all_outputs(self._open_arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
-        """Store the reason of a failure as JSON, unless another rank has already stored one."""
+        """Store the reason of a failure as JSON, unless another rank has already stored one.
+
+        The object has `rank`, `message`, `cure` (may be empty) and `missing`, which is true for a
+        `PluginError`. Message and cure are those of the first diagnostic of a `HubError`; any other
+        error gives its type and text. If several ranks fail at once, the first one that creates the
+        file wins.
+        """
         diagnostic = error.diagnostics[0] if isinstance(error, HubError) else None
         failure = {
             "rank": rank,

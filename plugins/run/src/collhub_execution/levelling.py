@@ -113,7 +113,9 @@ def levelled_program(
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
     """Level the algorithm of a request and check its inputs and the host's memory.
 
-    An average becomes a sum, which the caller divides. Raises as `execute_levelled`.
+    The operator of an average becomes a sum, which the caller divides by the number of ranks. The
+    background (the value of memory without input) is chosen by type and operator of the request.
+    Raises as `execute_levelled`.
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
@@ -289,7 +291,12 @@ def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) ->
 def _build_program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
-    """Convert the sorted columns to a `LevelledProgram` with its memory layout."""
+    """Convert the sorted columns of records to a `LevelledProgram` with its memory layout.
+
+    `records` are sorted by rank; the result has the row of the first record of every rank in
+    `rank_indptr`. `block_units`: units per block. The memory layout is that of the collective, in
+    place or not, with the scratch of the records.
+    """
     columns = records.columns
     return LevelledProgram(
         kind=columns["kind"].astype(np.uint8),

@@ -93,10 +93,10 @@ class RankPlan:
             yield self._build_level(range(low, high))
 
     def _build_level(self, rows: range) -> RankLevel:
-        """Build a level from records `rows` of the rank: sends, receives and local records, each in
-        order.
+        """Build a level from records `rows` of the rank: sends, receives and local records.
 
-        REDUCE records that a receive performs on arrival are omitted.
+        Each of the three tuples is in the order of the records. REDUCE records that a receive
+        performs on arrival (`is_done`) are omitted.
         """
         sends, receives, moves = [], [], []
         for row in rows:
@@ -118,7 +118,11 @@ class RankPlan:
         return RankLevel(tuple(sends), tuple(receives), tuple(moves))
 
     def _build_end(self, row: int, starts: Int64Array) -> MessageEnd:
-        """Return a message from the point of view of this rank."""
+        """Return the message of a record from the point of view of this rank.
+
+        `row`: number of the record in this plan; the result has its number in the entire program.
+        `starts`: first element by row, the sources for a send and the destinations for a receive.
+        """
         return MessageEnd(
             record=self.first_record + row,
             peer=int(self.peer[row]),
@@ -157,10 +161,10 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank: its records with addresses in elements of the rank's own
-        memory.
+        """Return the plan of one rank: its records, with element addresses in its own memory.
 
-        The source of a receive and the destination of a send are -1.
+        The records keep their order; `first_record` is the row of the first one in the program. The
+        source of a receive and the destination of a send, which are on another rank, are -1.
         """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
@@ -221,8 +225,10 @@ class RankTask:
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """Combine the plan of a rank with the input, the operator and the number of runs of the
-    request.
+    """Combine the plan of a rank with its input and the settings of the request.
+
+    The settings are the kind of the collective, its root (0 if it has none), the operator, the
+    background value, the numbers of warm-ups and repeats, and whether times of steps are wanted.
     """
     collective = request.algorithm.collective
     return RankTask(

@@ -140,7 +140,11 @@ def _assign_slots(
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
     """Group the steps by template: their kind, and how the regions read and written overlap.
 
-    A copy of units onto themselves needs no records and is in no group.
+    Regions may be equal, apart (their distance is at least their length) or overlap partly; all are
+    addresses in one flat memory, so that aliases overlap too. A receive whose message must be
+    staged (stored aside first) has its own template; a staged reducing receive is treated as a
+    partial overlap. A copy of units onto themselves needs no records and is in no group. Returns
+    pairs of template and step rows, ascending; a group may be empty.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -184,10 +188,12 @@ class _StepSheet:
     number: Int64Array
 
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
-        """Return the records of steps `rows` for one line of their template, as int64 columns by
-        name.
+        """Return the records of steps `rows` for one line of their template, as columns by name.
 
-        `index`: position of the line in the template.
+        The result has one record per step, in the order of `rows`. `line`: kind of record, and
+        which places are source and target; `index`: position of the line in the template. Records
+        of messages take the level of the step's message, its peer and its message number; local
+        ones take the step's own level, and -1 for peer and message.
         """
         kind, source, target = line
         # The messages and the local records of a staged step are in different levels.

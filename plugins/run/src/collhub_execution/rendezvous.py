@@ -68,7 +68,11 @@ def is_well_levelled(program: LevelledProgram) -> bool:
 
 
 def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
-    """Return whether both ends of every message have matching peers, levels and sizes."""
+    """Return whether both ends of every message have matching peers, levels and sizes.
+
+    `send`, `receive`: record rows of both ends, message by message. Levels and counts must be
+    equal, and each end must name the rank of the other one as its peer. True without messages.
+    """
     rank = program.rank
     pairs: list[tuple[_SignedArray, _SignedArray]] = [
         (program.level[send], program.level[receive]),
@@ -121,7 +125,7 @@ class _SimulatedRanks:
     """
 
     def __init__(self, program: LevelledProgram) -> None:
-        """Place all ranks before their first records; no message is posted."""
+        """Place all ranks before their first records; no record has been executed or posted."""
         # Lists, because single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
         self._peer, self._count = program.peer.tolist(), program.count.tolist()

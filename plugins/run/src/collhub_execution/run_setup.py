@@ -61,10 +61,12 @@ class RunSetup:
 
     @classmethod
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str) -> RunSetup:
-        """Check the options against the algorithm, which messages call `name`.
+        """Check the options against the algorithm, which messages call `name`, and build the setup.
 
-        Raises `UsageError` for invalid sizes, types and operators, `InputError` for algorithms that
-        cannot run.
+        The size is `options.size`, or else that of the algorithm, in bytes of the full buffer. The
+        run is in place if the options say so or the collective has no out-of-place form. Raises
+        `UsageError` for no or invalid sizes, types and operators and for too much memory,
+        `InputError` for algorithms that cannot run, such as those without contents.
         """
         # The bytes of the full buffer: `size` if given, else that of the algorithm.
         if options.size is not None:
@@ -182,7 +184,12 @@ class RunOutcome:
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the result as fields of the JSON report, in their order; times in seconds."""
+        """Return the result as fields of the JSON report, in their order.
+
+        Times are in seconds and bandwidths in bytes per second. Operators, collectives and the kind
+        of comparison are texts; values that do not apply, such as the time of the native collective
+        if it was not run, are None.
+        """
         setup, judgement = self.setup, self.judgement
         return {
             "ok": self.ok,

@@ -56,8 +56,10 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     """Run warm-ups and repeats of a levelled request in this thread, and one timed run if wanted.
 
-    Raises `InputError` if the time limit has passed before a run, or the program would deadlock;
-    `execute` describes the rules.
+    Memory is set up anew before every run, outside the measured time. The result has the outputs of
+    the last run, the times of the repeats in s without warm-ups, and times of steps in ns only if
+    wanted. Raises `InputError` if the time limit has passed before a run (a started run is never
+    interrupted), or the program would deadlock; `execute` describes the rules.
     """
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
@@ -128,7 +130,10 @@ def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _R
 
 
 def _list_moves(moves: RecordMoves, records: Int64Array) -> list[_Move]:
-    """Return the moves of `records` as Python integers: slicing with numpy integers is slow."""
+    """Return the moves of `records` (destination, source, length, reduces), in their order.
+
+    They are tuples of Python integers, because slicing with numpy integers is slow.
+    """
     return list(
         zip(
             moves.destination[records].tolist(),
@@ -141,7 +146,12 @@ def _list_moves(moves: RecordMoves, records: Int64Array) -> list[_Move]:
 
 
 def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> None:
-    """Run the moves one by one; this is the measured part."""
+    """Run the moves one by one, in order, on `memory`; this is the measured part.
+
+    A move reads `length` elements from its source. If it reduces, they are combined with the
+    destination by `reduction`, in place, with the destination as first operand; otherwise they
+    replace it.
+    """
     for destination, source, length, reduces in moves:
         # Reduced in place: a separate result would cost another pass through memory.
         written = memory[destination : destination + length]

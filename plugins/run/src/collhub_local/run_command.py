@@ -74,7 +74,11 @@ class LocalRun:
         return self.outcome.setup
 
     def findings(self) -> list[Diagnostic]:
-        """Return all findings for the user, errors last."""
+        """Return all findings for the user, in the order of output.
+
+        First come the notes of the setup, then remarks about the run, diagnostics of the executor,
+        and at last those of the judgement, which contain the errors.
+        """
         return [
             *self.setup.notes(),
             *self._collect_remarks(),
@@ -166,7 +170,11 @@ def run(
 
 
 def create_run_report(source: str, done: LocalRun) -> RunReport:
-    """Create the JSON report; `source`: the input as named by the user."""
+    """Create the JSON report of a run; `source`: the input as named by the user.
+
+    Sizes are in bytes, times in seconds, bandwidths in bytes per second. `levels` and `messages`
+    are those of the executor's statistics; the diagnostics are all findings of the run.
+    """
     from collhub_local.run_record import RunReport
     from hub_core.reports import list_findings
 
@@ -206,7 +214,11 @@ def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:
-    """Return the lines of the text output by name, in their order; empty ones are omitted."""
+    """Return the lines of the text output by name, in their order; empty ones are omitted.
+
+    The time is the median of the repeats. The operator is stated only for collectives that reduce,
+    and `native` only if the native collective was run.
+    """
     judgement = done.outcome.judgement
     time_ns = 1e9 * done.outcome.time_s
     collective = done.setup.algorithm.collective
@@ -251,10 +263,12 @@ def _run(
     options: Mapping[str, str],
     wants_step_times: bool,
 ) -> LocalRun:
-    """Run the executor and judge the outputs.
+    """Run the executor on the inputs of the setup, judge the outputs, and return both results.
 
-    If results are rounded and the executor is not the reference, also run the reference, to find
-    out whether the order of reduction is the schedule's.
+    If the outputs are compared within an error bound, since results are rounded, and the executor
+    is not the reference, the reference runs too, to find out whether the order of reduction is the
+    schedule's (`order_kept`); otherwise `order_kept` is None. Progress is shown to the user. Errors
+    of the executor pass through.
     """
     from collhub_execution import RunOutcome
 
@@ -290,7 +304,11 @@ def _has_reference_bits(
     inputs: tuple[Array, ...],
     result: ExecutionResult,
 ) -> bool:
-    """Return whether outputs are bitwise equal to those of the reference for the same inputs."""
+    """Return whether outputs are bitwise equal to those of the reference for the same inputs.
+
+    This runs the reference executor once, with the operator and the in-place choice of the setup.
+    The outputs of all ranks must be equal.
+    """
     from collhub_execution import same_bits
 
     import hub_core

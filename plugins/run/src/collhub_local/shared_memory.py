@@ -44,7 +44,12 @@ class ForkedRanks:
         self._deadline = time.monotonic() + request.timeout_s
 
     def start(self, plans: RankPlans) -> None:
-        """Fork one process per rank, which runs its plan as soon as `let_go` is called."""
+        """Fork one daemon process per rank, which waits for `let_go` before every run.
+
+        The processes inherit the request, the plans and the shared memory. They are recorded in
+        this object, so that `end` can kill them. The warning of Python 3.12 about forks in
+        processes with threads is suppressed.
+        """
         with warnings.catch_warnings():
             # Python 3.12 warns about forks in multithreaded processes; the child only computes on
             # arrays and waits for semaphores.
@@ -154,7 +159,10 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request with one forked process per rank; `execute` describes the rules.
 
-    All processes are killed at the end, in any case.
+    All ranks start each run together, after all have finished the previous one. The time of a run
+    is from the first start to the last finish of any rank, in s; warm-ups are not returned. Times
+    of steps are only returned if wanted. All processes are killed at the end, in any case. Raises
+    as `_create_board` and `_get_fork_context`, and if a rank fails or the time limit passes.
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)
@@ -182,9 +190,9 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _get_fork_context(request: LevelledRequest) -> ForkContext:
-    """Return the context for forks.
+    """Return the context of `multiprocessing` that starts processes by fork.
 
-    Raises `PluginError` on systems without fork, and `UsageError` for more than `_MAX_RANKS` ranks.
+    Raises `PluginError` on systems without fork, and `UsageError` for more than 256 ranks.
     """
     ranks = request.program.num_ranks
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -200,11 +208,11 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 
 
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
-    """Create the shared arrays, semaphores and queue before the fork, so that processes inherit
-    them.
+    """Create the shared arrays, semaphores and queue that forked processes inherit.
 
-    Only pairs of ranks that exchange messages get semaphores. Raises `UsageError` for too many
-    pairs.
+    Only (sender, receiver) pairs of ranks that exchange messages get semaphores. All ranks are
+    marked as not started; times of records are -1 if step times are wanted. Raises `UsageError` for
+    more than 16384 pairs.
     """
     ranks = request.program.num_ranks
     times = _create_shared(2 * request.runs * ranks, np.float64)

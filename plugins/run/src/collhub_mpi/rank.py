@@ -75,9 +75,11 @@ class MpiTransport:
         self._communicator = communicator
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Create the requests of a level, and return the function that starts all of them.
+        """Create persistent requests for a level, and return the function that starts all of them.
 
-        Receives start first, to avoid unexpected messages.
+        The function may be called once per run; it starts receives before sends, to avoid
+        unexpected messages, and returns what to wait for, in the same order: receives, then sends.
+        The requests are freed when the function is no longer referenced.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]

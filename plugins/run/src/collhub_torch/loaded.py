@@ -24,10 +24,12 @@ class LoadedAlgorithm:
     """
 
     def __init__(self, manifest: Manifest, device: str) -> None:
-        """Load the library for `device` (cuda or cpu), and register its operator under
-        `torch.ops.collhub`.
+        """Load the library for `device` (cuda or cpu) and register its operator with torch.
 
-        No group is attached yet. Raises `PluginError` if the library is not built or loadable.
+        The operator is in `torch.ops.collhub`, named as the library's run function without
+        `collhub_`, takes a tensor, an operator name and a group name, and returns a new tensor; its
+        shape for torch.compile follows from the kind of collective and the number of ranks. No
+        group is attached yet. Raises `PluginError` if the library is not built or loadable.
         """
         self.manifest = manifest
         self.device = device

@@ -40,7 +40,10 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the description of a folder of the format `nccl`.
 
-    Raises `InputError` with the file and the field for other formats and invalid fields.
+    The paths of the libraries in the result are within `folder`, by device (cuda, cpu); whether
+    they exist is not checked. `root` is optional. Raises `InputError` with the file and the field
+    for other formats and versions, a number of ranks below 1 or above the limit, and missing or
+    invalid fields.
     """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))
@@ -66,7 +69,8 @@ def read_manifest(folder: Path) -> Manifest:
 def _read_document(path: Path) -> Mapping[str, object]:
     """Return the JSON object of the file.
 
-    Raises `InputError` if it is missing, too large, or no JSON object.
+    Raises `InputError` with the path if the file cannot be opened, has more than `_MOST_BYTES`
+    bytes, is no JSON, or its value is no object.
     """
     location = Location(str(path))
     try:
@@ -186,7 +190,12 @@ class NativeLibrary:
     """A loaded library; errors of its functions are raised as `PluginError`."""
 
     def __init__(self, manifest: Manifest, device: str) -> None:
-        """Load the library for `device`. Raises `PluginError` if it is not built or loadable."""
+        """Load the library of `manifest` for `device` (cuda or cpu) and look up its functions.
+
+        Loading it also loads NCCL. Raises `PluginError` if the file does not exist (not built), or
+        cannot be loaded or lacks one of the functions `run`, `release` and `error`; the cure names
+        the make target.
+        """
         path = manifest.library[device]
         target = "library" if device == "cuda" else "double"
         if not path.exists():

@@ -319,8 +319,12 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """Enqueue a call on the group's own CUDA stream, after all work already enqueued by the
-        caller.
+        """Enqueue a call on the group's own CUDA stream, after all work enqueued by the caller.
+
+        The stream is created at the first call, on the device of `source`. `count`: elements, `op`:
+        name of the operator. Does not wait: the result's future, which holds `[target]`, makes
+        later work of the caller wait for this stream. The memory of both tensors is kept until the
+        stream has finished.
         """
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream

@@ -106,8 +106,10 @@ class RankPlace:
 def join(device: str, position: RankPlace, init_method: str) -> torch.device:
     """Join the group of all ranks and return the rank's device.
 
-    `init_method`: how ranks find each other, see `torch.distributed.init_process_group`. Raises
-    `PluginError` without a GPU per rank.
+    `device` cpu uses gloo; any other uses NCCL on the GPU with the rank's number on its host, which
+    becomes the current device. `init_method`: how ranks find each other, see
+    `torch.distributed.init_process_group`. Raises `PluginError` if the host has fewer GPUs than
+    ranks or torch has no NCCL.
     """
     if device == "cpu":
         dist.init_process_group(
@@ -390,7 +392,12 @@ def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
 
 
 def _run_rank(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
-    """Join the group of all ranks on this host, run the task, leave the group; return OUTPUT."""
+    """Join the group of all ranks on this host, run the task, leave the group; return OUTPUT.
+
+    Ranks find each other by a file in the folder of the job. On Linux, environment variables of
+    this process are set so that gloo and NCCL use the loopback interface. If the task fails, its
+    error passes through, and the group is not left.
+    """
     if sys.platform == "linux":
         # All ranks run on this host: use the loopback interface, regardless of the host name's
         # address.

@@ -110,8 +110,12 @@ class Statements:
         fields += [argument_fields(declared[name]) for name in arguments]
 
     def _program(self) -> dict[str, object]:
-        """Return the fields of the entire program: name, sizes, outputs, stages, chains, ranks,
-        history.
+        """Return the fields that describe the entire program, as a new dictionary ready for JSON.
+
+        In this order: `name`, `sizes` (bounds as a list, by symbol), `arguments` (names only; the
+        nodes that read them declare them), `outputs`, the fields of the stages and chains, `bound`
+        (the size chosen for every symbol), `num_ranks` (ranks of one group) and `history` (the
+        transformations so far).
         """
         # Only the names of arguments, which are declared by the nodes that read them.
         program, binding = self.bound.program, self.bound.binding
@@ -217,11 +221,11 @@ def create_error(
 
 
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
-    """Parse the statement of a node.
+    """Parse the statement of a node, a JSON object as text, and return its fields.
 
-    Raises `InputError` if it is empty, no JSON object, or malformed.
-
-    Every list of the statement must contain named objects.
+    `row`: the node, for messages. `operations` and `arguments` must be lists of named objects and
+    `program` an object; each may be missing, and other fields are not checked. Raises `InputError`
+    with the node if the text is empty, is no JSON object, or one of these fields is malformed.
     """
     if not text:
         lacks = "operation, operands, element type, shape and layout"
@@ -330,7 +334,12 @@ def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[F
 
 
 def _check_results(workload: Workload, statements: Mapping[int, Fields], program: Program) -> None:
-    """Check the types that nodes state for their results against the typing rules."""
+    """Check the types that nodes state for their results against the typing rules.
+
+    `statements`: fields of the statement by node row. An operation may leave `result` out;
+    otherwise it must equal the derived type, where lists and tuples count as equal. Raises
+    `InputError` for the first operation that differs, with its node.
+    """
     for row, fields in statements.items():
         for operation in fields.get("operations", ()):
             derived = type_fields(program.types[operation["name"]])

@@ -310,10 +310,14 @@ class _StatementInference:
     def _match_inputs(
         self, row: int, kind: Kind, inputs: tuple[StatedInput, ...]
     ) -> tuple[list[str | float], list[Fields]]:
-        """Match the stated inputs in order; returns operands and new arguments.
+        """Match the stated inputs of a node in order; returns its operands and its new arguments.
 
-        An input is a number, the first unused parent of its shape (or of unknown shape), or a new
-        argument. Raises `InputError` for too many or too few inputs, and for an unmatched parent.
+        A stated number becomes a number operand. Another input takes the first parent not used yet
+        whose value has the same shape or an unknown one; if there is none, a new replicated
+        argument is created, with the stated element type or else the default one (scalar if no
+        shape is stated). Inputs beyond the operand count of `kind` are ignored only if they are the
+        known neutral number of the kind (1 for add and subtract, 2 for norm). Raises `InputError`
+        for other surplus inputs, for too few inputs, and if a parent remains unmatched.
         """
         count = TRAITS[kind].operands
         if any(

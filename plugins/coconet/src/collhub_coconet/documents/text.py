@@ -42,7 +42,12 @@ def statements(program: Program) -> list[str]:
 
 
 def text(program: Program) -> str:
-    """Format a program: arguments, statements, outputs, stages and chains, one line each."""
+    """Format a program as text, one line each, with a line end after the last one.
+
+    The order is: the name, all arguments (those that are states as `state`), the statements, one
+    line with all outputs, one `fuse` line per stage (name, family, members), and one `overlap` line
+    per chain.
+    """
     lines = [f"program {program.name}"]
     for argument in program.arguments:
         role = "state" if argument.is_state else "argument"

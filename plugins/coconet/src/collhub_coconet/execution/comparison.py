@@ -110,7 +110,11 @@ def _distribute_arguments(
 
 
 def _replace_float_type(program: Program, element: ElementType) -> Program:
-    """Copy a program in which all arguments and casts of any float type have the type `element`."""
+    """Copy a program in which all arguments and casts of any float type have the type `element`.
+
+    Integer arguments, casts to integers, and operations that state no element type are unchanged.
+    The types of the other values follow from these by the typing rules of the program.
+    """
     arguments = tuple(
         replace(argument, type=replace(argument.type, element=element))
         if argument.type.element.is_float
@@ -163,8 +167,13 @@ class _RunComparison:
         return expected
 
     def compare_results(self, second: SimulatedRun) -> Comparison:
-        """Compare outputs, new values of states and dropout masks bit by bit; returns the
-        comparison.
+        """Compare outputs, new values of states and dropout masks of both runs; return the result.
+
+        The first program determines which outputs and states are compared. A state is compared by
+        the value of its Update, whose name may differ between the programs. Masks are compared bit
+        by bit in order; any difference, or another number of masks, adds one text. The call adds to
+        the differences, exact names and errors of this object; the number of masks in the result is
+        that of the second run.
         """
         for name in self.first.program.outputs:
             self._compare(name, name, name, second)

@@ -146,10 +146,13 @@ class Values:
 def compute_elements(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute `elements` of the result of a computation on a rank of the job, from values read
-    there.
+    """Compute `elements` of the result of a computation on a rank, from values read there.
 
-    Raises `InputError` if an operand is not available yet.
+    `elements`: flat indices into the complete result; values are returned in their order, as a new
+    array. A reduction to a scalar ignores them: it reduces the rank's part of its operand to one
+    element. An Update gives its second operand, a transpose reads the elements that it moves to
+    these places, and a dropout draws its mask from the seed and the element numbers, so that every
+    rank drops the same ones. Raises `InputError` if an operand is not available yet.
     """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]
@@ -254,7 +257,11 @@ class CollectiveRun:
     def _compute(self, row: int, kind: StepKind) -> Payload:
         """Return the values that a step writes, one array per unit.
 
-        A reduction adds the received, or stored, values and the local ones, in this order.
+        A receive takes the received values, and removes them from `received`; a copy reads its
+        source. A reduction adds the received values (or for REDUCE those stored at its destination)
+        and the local ones of its source, in this order, with the operator of the collective (sum by
+        default; maximum for a scalar maximum). Raises `InputError` if nothing was received for a
+        receiving reduction.
         """
         contents = self.part.contents
         if kind is StepKind.RECV:
@@ -392,9 +399,11 @@ def _compute_product(
 def _compute_batch_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a batch of products.
+    """Compute elements of a batch of matrix products; `elements`: flat indices into the result.
 
-    Terms are added in the order of the contracted dimension.
+    Results are in the order of `elements`, in the element type of the left operand. Terms are added
+    one by one, ascending in the contracted dimension. If the left operand is sliced along it, only
+    the terms of the rank's slice are added, so that the result is a partial sum.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     rows, size = values.binding.shape(x.shape)[-2:]
@@ -413,9 +422,12 @@ def _compute_batch_product(
 def _compute_convolution(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a convolution.
+    """Compute elements of a convolution on a rank; `elements`: flat indices into the result.
 
-    All images and channels that contain an element are convolved; then the elements are selected.
+    Results are in the order of `elements`. All images and output channels that contain an element
+    are convolved completely; then the elements are selected. The image size remains the same. If
+    the operands are sliced along the input channels, only the terms of the rank's slice are added,
+    so that the result is a partial sum.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     shape, window = values.binding.shape(x.shape), values.binding.shape(w.shape)

@@ -198,7 +198,10 @@ class _ExecutionState:
     def step(self, row: int) -> None:
         """Execute the node of a row: a computation, a node of a collective, or one side of a Send.
 
-        Raises `InputError` if data that it reads are not available yet.
+        The sending side stores the elements of its chunk in `mail`; the receiving side removes them
+        from there and writes them to the values of its rank. Rows must come in an order that
+        respects the dependencies: raises `InputError` if data that it reads are not available yet,
+        `KeyError` for a receive of a Send whose message was not sent.
         """
         nodes = self.flat.workload.nodes
         part = self.flat.parts[self.flat.part[row]]
@@ -243,7 +246,11 @@ class _ExecutionState:
             self.values.write(operation.name, rank, elements, values)
 
     def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
-        """Return the state of a piece of a collective, which is created at its first node."""
+        """Return the state of one piece of a collective; its first call creates and stores it.
+
+        `number`: position of the collective in the parts of the flat program. States are kept by
+        (number, piece) in `runs`; all share `mail`, the messages in transit.
+        """
         key = number, piece
         if key not in self.runs:
             contents = part.contents

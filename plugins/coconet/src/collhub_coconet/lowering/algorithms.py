@@ -257,8 +257,11 @@ class Contents:
 def build_contents(algorithm: Algorithm, size: int) -> Contents:
     """Build the nodes of an algorithm for a full buffer of `size` bytes, with reads and results.
 
-    Raises `InputError` for an algorithm that does not specify the units of its steps, for opaque
-    steps, and for less than one byte per unit.
+    The result states for every read of an initial input unit the node that reads it, and for every
+    unit of OUTPUT its rank, its address and the node that writes it last (-1 if none does, so that
+    it is the initial value). A receive with a reduction becomes two nodes, of which the second
+    writes; every other step becomes one. Raises `InputError` for an algorithm that does not specify
+    the units of its steps, for opaque steps, and for less than one byte per unit.
     """
     if not algorithm.has_contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"
@@ -374,7 +377,12 @@ def _map_buffer_units(
 
 
 def _compute_levels(template: Template) -> Int64Array:
-    """Return the level of every node of a template: the longest path to it, messages included."""
+    """Return the level of every node of a template: the longest path to it, messages included.
+
+    Levels are int64 counts of edges from a node without predecessors, which has level 0, in the
+    order of the nodes. Edges are data and control dependencies, and one from every send to its
+    receive: the one with the same sender, receiver and message number.
+    """
     position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
     sends = np.flatnonzero(template.kind == NodeKind.SEND)
     receives = np.flatnonzero(template.kind == NodeKind.RECV)

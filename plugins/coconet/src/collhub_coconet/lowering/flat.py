@@ -170,8 +170,12 @@ class _FlatBuilder:
         return len(self.names) - 1
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel: computations between its communications, one segment per cut
-        and group.
+        """Add the nodes of a kernel, operations in program order, and count it in `kernels`.
+
+        Successive computations share one segment until a communication comes, or one that differs
+        in its cut (division into chunks) or group. A computation that reduces slices to a scalar
+        ends its segment, and an all-reduce of the partial results follows. A Send becomes messages,
+        any other communication the nodes of its algorithm.
         """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
@@ -199,11 +203,13 @@ class _FlatBuilder:
         self._add_computation(pending)
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
-        """Add one COMPUTE node per tile and rank for a list of operations, and let them wait for
-        operands.
+        """Add one COMPUTE node per tile and rank for a list of operations of equal cut and group.
 
-        Views need no node. `is_partial`: the last operation reduces to a scalar that an all-reduce
-        completes. Nothing is added for views only.
+        The tiles and costs are those of the last operation that is no view. Nodes wait for the
+        chunks that they read (all chunks of a value that is cut otherwise), and run one after
+        another on each rank. Views need no node: they are ready when the value that they view is,
+        and nothing else happens for views only. `is_partial`: the last operation reduces to a
+        scalar that an all-reduce completes, so its partial value gets ready under another name.
         """
         for operation in operations:
             source = find_viewed_value(self.program, operation)
@@ -288,10 +294,13 @@ class _FlatBuilder:
         return self.orders[key]
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add one SEND per chunk on each rank of the sending group, and its RECV on the other
-        group.
+        """Add one SEND per chunk on each rank of the sending group, and its RECV on the other.
 
-        Every chunk has its own tag. A sliced value is sent by its owners only.
+        The partners are the ranks at the same position of both groups. A sliced value is sent by
+        the owner of each chunk only, otherwise every rank sends all chunks. Every chunk has its own
+        tag, the same on all ranks. The size of a message is that of the value on a rank divided by
+        its number of chunks there, rounded up, and at least 1 byte. A SEND waits for its chunk of
+        the operand; the RECV makes the chunk of the result ready.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
@@ -326,10 +335,12 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = ready
 
     def _add_collective(self, operation: Operation, operand: str) -> None:
-        """Add the nodes of an algorithm for every piece on the ranks of a group; `operand`: its
-        input value.
+        """Add the nodes of an algorithm for every piece on the ranks of a group.
 
-        At most `at_once` pieces of the choice run at the same time.
+        `operand`: name of its input value, for which the nodes wait. The choice of the operation
+        states the number of pieces (always 1 for the all-reduce of a scalar) and how many of them
+        (`at_once`) run at the same time: a later one waits for an earlier one. Every piece has its
+        own message tags.
         """
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
@@ -405,8 +416,11 @@ class _FlatBuilder:
         return markers
 
     def build(self) -> FlatProgram:
-        """Return the flat program of all added nodes; rows are grouped by rank, in the order of
-        creation.
+        """Return the flat program of all nodes added so far; rows are grouped by rank.
+
+        Within a rank they are in the order of creation. The workload has groups x ranks per group
+        ranks and one process group per group of the program, named 1, 2, ...; part and item of
+        every node have the order of its rows.
         """
         ranks = self.program.num_groups * self.binding.num_ranks
         table = NodeColumns.from_columns(

@@ -107,8 +107,11 @@ def find_viewed_value(program: Program, operation: Operation) -> str | None:
 def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
     """Extract one piece of a collective with the peers, tags and dependencies of the flat graph.
 
-    Units are those of the original algorithm; a tag becomes a channel. `hub_core.verify` can check
-    the result. Raises `InputError` if no collective has this name.
+    The steps have ranks from 0 within the group; the tag of a message becomes its channel, and
+    steps without a peer have channel 0. Units, buffers and scratch are those of the original
+    algorithm. A receive with a reduction, two nodes of the graph, is one step again; edges to nodes
+    outside of the piece are omitted. `hub_core.verify` can check the result. Raises `InputError` if
+    no collective has this name.
     """
     number, part = _find_collective(flat, name)
     contents, nodes = part.contents, flat.workload.nodes

@@ -86,7 +86,13 @@ class Grid:
         return index, overlapping
 
     def elements(self, chunk: int) -> Int64Array:
-        """Indices in the complete tensor of the elements of a chunk, in the order of its block."""
+        """Return the flat indices in the complete tensor of the elements of a chunk, as int64.
+
+        Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension` (and of
+        `across`, if the grid has it), its elements are in row-major order; part p of n elements
+        covers positions p * n // parts up to (p + 1) * n // parts. Empty if the block has fewer
+        elements than parts.
+        """
         block, part = divmod(chunk, self.parts)
         # The indices in the complete tensor of the elements of a block, in row-major order.
         indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
@@ -152,8 +158,11 @@ def find_needed_chunks(
 ) -> tuple[Int64Array, Int64Array]:
     """Find all pairs (index into `chunks` of the product, chunk of the operand that it needs).
 
-    `leading`: number of leading dimensions that both have, one unit of which is needed completely:
-    all but the last of a left operand, all but the last two of a right one.
+    `chunks`: chunk numbers of the grid of the result of a contraction, `operand`: the grid of one
+    operand. `leading`: number of leading dimensions that both have, one unit of which is needed
+    completely: all but the last of a left operand, all but the last two of a right one. A chunk of
+    the product needs every chunk of the operand with an element of one of its units, in the same
+    block. Pairs are sorted by both columns; empty chunks of the product have none.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)

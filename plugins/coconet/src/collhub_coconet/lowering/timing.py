@@ -109,9 +109,11 @@ def simulate_flat(
 
 
 def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
-    """Copy the workload with the duration of every computation on a machine, rounded to ns.
+    """Copy the workload of a flat program with the duration of every computation on a machine.
 
-    The first nodes of a kernel on each rank include its launch.
+    Durations are rounded to ns. On each rank the first node (by row) of a kernel's first segment
+    additionally includes the launch time of the kernel. Nodes of collectives and messages keep
+    their durations. The input is not changed.
     """
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))
@@ -159,9 +161,10 @@ def _compute_seconds(
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
     """Compute the maximum number of bytes of arguments and values on a rank of any group.
 
-    Arguments remain. Values exist from their kernel to the last one that reads them; those that
-    only their own kernel reads stay in registers, slices are views, and a state is updated in
-    place.
+    Arguments remain throughout. A value exists from its kernel to the last kernel that reads it or
+    a slice of it, both included; outputs exist to the end. Values that only their own kernel reads
+    stay in registers, slices are views, and a state is updated in place: they count nothing. The
+    result is the largest sum over all kernels and groups.
     """
     kernels = program.kernels()
     of_kernel = {

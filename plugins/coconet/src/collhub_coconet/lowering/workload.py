@@ -78,9 +78,11 @@ class _WorkloadBuilder:
     producer: dict[str, list[int]] = field(default_factory=dict)
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel: one computation between successive communications.
+        """Add the nodes of a kernel: one computation per run of successive computing operations.
 
-        A reduction of slices to a scalar is followed by its all-reduce.
+        A communication ends the run and adds its own nodes: messages for a Send, otherwise a
+        collective, with its root if it has one. A reduction of slices to a scalar ends the run too,
+        and is followed by its all-reduce.
         """
         pending: list[Operation] = []
         for operation in kernel:
@@ -102,9 +104,10 @@ class _WorkloadBuilder:
         self._add_computation(pending)
 
     def build(self) -> Workload:
-        """Return the workload of all added nodes.
+        """Return the workload of all nodes added so far, with a process group per group of ranks.
 
-        A program of views only gets one MARKER per rank.
+        Groups are named 1, 2, ... A program of views only gets one MARKER node per rank of group 0,
+        which carries an empty statement; these nodes are added to this builder.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
@@ -184,8 +187,11 @@ class _WorkloadBuilder:
         self.producer[operation.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND on each rank of the sending group and a RECV on its partner, all with one new
-        tag.
+        """Add a SEND on each rank of the sending group and a RECV on its partner, with one new tag.
+
+        Partners have the same position in both groups. The message carries the bytes of the result
+        on one rank. The SEND nodes depend on the producers of the operand; the RECV nodes become
+        the producers of the result.
         """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]

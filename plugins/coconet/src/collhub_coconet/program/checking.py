@@ -199,8 +199,11 @@ class Checker:
             raise InputError(findings)
 
     def _check_argument(self, argument: Argument) -> None:
-        """Raise `TypingMistakeError` for a used name, an unknown symbol, a size below 1, an invalid
-        slice or group, or a local state.
+        """Raise `TypingMistakeError` for the first mistake in the declaration of an argument.
+
+        In this order: the name is used already, a dimension is an undefined symbol or a number
+        below 1, the sliced dimension cannot be sliced, the group is negative, or a state has the
+        layout local.
         """
         kind = argument.type
         if argument.name in self.types:
@@ -223,7 +226,9 @@ class Checker:
     def _check_names(self, operation: Operation) -> None:
         """Raise `TypingMistakeError` for a used name and for operands that are not defined before.
 
-        An Update must name a state that no earlier Update names.
+        The names of operations with mistakes count as used, but not as defined. The first operand
+        of an Update must be an argument declared as a state that no earlier Update names. Only the
+        first mistake is reported.
         """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -255,7 +260,12 @@ def type_program(
     operations: Sequence[Operation],
     outputs: Sequence[str],
 ) -> dict[str, TensorType]:
-    """Type all values of a program, by name. Raises `InputError` with all violations."""
+    """Type all values of a program; returns the type of every argument and operation by name.
+
+    `program`: its name, for messages; `sizes`: bounds of every symbol. Operations are typed in
+    order and are numbered from 1 in messages. Checking continues after a mistake: raises one
+    `InputError` with all mistakes of arguments, operations and outputs.
+    """
     checker = Checker(program, sizes)
     for argument in arguments:
         checker.add_argument(argument)

@@ -220,8 +220,11 @@ class Program:
         return result
 
     def _check_stages(self) -> None:
-        """Raise `InputError` for members that do not exist or are in two stages, and cycles of
-        stages.
+        """Raise `InputError` for the first mistake in the stages (fused operations) and chains.
+
+        In this order: a member of a stage is no operation (the first by name is reported), two
+        stages share an operation, a member of a chain is neither an operation nor a stage, and
+        stages that depend on one another in a cycle.
         """
         names = [name for stage in self.stages for name in stage.members]
         known = {operation.name for operation in self.operations}

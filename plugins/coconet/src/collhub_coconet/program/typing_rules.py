@@ -361,10 +361,13 @@ def _join_sizes(shapes: list[Shape], distance: int) -> Size:
 
 
 def _join_layouts(operands: Operands, shape: Shape) -> Layout:
-    """Find the layout of a result.
+    """Find the layout of a pointwise result of shape `shape` from the layouts of its operands.
 
-    Equal layouts remain, and R with X gives X. L with S, and S of two different dimensions, are
-    refused.
+    Sliced dimensions are compared by their distance from the end, as broadcasting aligns shapes.
+    Any sliced operand makes the result sliced along the same dimension; otherwise any local one
+    makes it local; replicated operands change nothing, and without others the result is replicated.
+    Raises `TypingMistakeError` for a local operand with a sliced one, for two different sliced
+    dimensions, and if the result cannot be sliced along the dimension.
     """
     distances = {
         distance_from_end(tensor.layout.dimension, len(tensor.shape))

@@ -87,10 +87,12 @@ class _TimeCalculation:
     choices: dict[str, Means] = field(default_factory=dict)
 
     def compute_seconds(self) -> float:
-        """Return the time in s: all kernels outside chains, plus every chain, in which resources
-        overlap.
+        """Return the time of the program in s: all kernels outside chains, plus every chain.
 
-        Fills `choices` with the means of every collective and chain.
+        Kernels run one after another. In a chain the times of the kernels are added per resource,
+        and the resources overlap in the fastest number of chunks, each further one at the cost of a
+        launch for every kernel of the chain. Kernels that take no time are not counted. Fills
+        `choices` with the algorithm and chunks of every collective and chain, by name.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}
@@ -145,10 +147,14 @@ class _TimeCalculation:
         return f"{'links' if kinds else 'processors'} of group {group}"
 
     def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
-        """Seconds of a kernel with its launch: a computation, a collective, or a stage of both.
+        """Compute the seconds of a kernel (computation, collective, or both) with its launch.
 
-        0 for a view, and for an update of a state that the producing collective can write in place.
-        `label`: name of the kernel in `choices`.
+        A computation takes the longer of contractions (operations per second) and memory traffic;
+        collectives are added up, and so are all-reduces of scalars. Both parts of a stage overlap
+        in the fastest number of chunks, unless it contains a reduction to a scalar: then they are
+        added. 0 for views only, and for an update of a state that the producing collective can
+        write in place. `label`: name of the kernel in `choices`, in which the chosen chunks are
+        stored.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]

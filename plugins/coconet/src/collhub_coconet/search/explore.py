@@ -192,8 +192,10 @@ class _Search:
     def expand_round(self, workers: Executor | None) -> None:
         """Expand the most promising states of the queue and enqueue the new programs.
 
-        Rewrites to known programs are dropped. `workers` computes in parallel; None: in this
-        process.
+        A rewrite is dropped if its program, by hash, is known already; the first one found counts.
+        New programs are evaluated at every size. A child may be rewritten by the transformation
+        that created it and later ones of `TRANSFORMATIONS` only. `workers` computes in parallel;
+        None: in this process; the results are the same. Nothing happens if no state is left.
         """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]

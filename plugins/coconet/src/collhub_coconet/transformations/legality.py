@@ -299,7 +299,13 @@ def _find_space(program: Program, operation: Operation) -> TensorType:
 
 
 def _fits(space: TensorType, largest: TensorType) -> bool:
-    """Whether a tensor has the shape, layout and group of `largest`, or can be broadcast to it."""
+    """Return whether a tensor has shape, layout and group of `largest` or can be broadcast to it.
+
+    The groups must be equal. Shapes are aligned at the end: each dimension must be 1 or equal that
+    of `largest`, which may have more dimensions. If `largest` is not sliced, the layouts must be
+    equal. If it is sliced, the tensor must be sliced at the same distance from the end, or be
+    replicated without extent (missing or 1) in the sliced dimension.
+    """
     if space.group != largest.group or len(space.shape) > len(largest.shape):
         return False
     pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)

@@ -67,7 +67,11 @@ def legal_rewrites(program: Program, kinds: Sequence[str]) -> Iterator[Rewrite]:
 
 
 def _attempt_splits(program: Program) -> Iterator[Attempt]:
-    """Yield a split of every AllReduce along every dimension."""
+    """Yield a function per AllReduce and dimension that attempts to split it along the dimension.
+
+    AllReduces are in the order of the program, dimensions ascending. Nothing is tested here: a
+    function returns the rewritten program or raises if the split is refused.
+    """
     for operation in program.operations:
         if operation.kind is not Kind.ALL_REDUCE:
             continue
@@ -79,7 +83,12 @@ def _attempt_splits(program: Program) -> Iterator[Attempt]:
 
 
 def _attempt_reorders(program: Program) -> Iterator[Attempt]:
-    """Yield a reorder of each prefix of the movable set of each AllGather, the longest first."""
+    """Yield a function per prefix of the movable set of each AllGather that attempts the reorder.
+
+    AllGathers are in the order of the program; for each the longest prefix comes first, and the
+    shortest has one operation. An AllGather behind which nothing can move yields nothing. Each
+    function returns the rewritten program or raises if the reorder is refused.
+    """
     for operation in program.operations:
         if operation.kind is not Kind.ALL_GATHER:
             continue

@@ -161,9 +161,13 @@ class _Move:
                 self._feeds[operation.name] = distances[operation.name] = distance
 
     def build_operations(self) -> list[Operation]:
-        """Build all operations of the program after the move, in order.
+        """Build all operations of the program after the move, in order; call it once.
 
-        Raises `RefusedMoveError` for a member that cannot move.
+        Moved operations, and those that only they read, are emitted on slices, with Slices of
+        complete operands inserted as needed. A moved operation that depends on the AllGather only
+        through a scalar, and all operations that do not move, are emitted unchanged. Raises
+        `RefusedMoveError` for a member that cannot move: it has a local operand or does not commute
+        with slicing.
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:

@@ -110,8 +110,10 @@ _Tree = dict[str, object]
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
     """Write the release's selection file (`options.defaults`) with the tuned collectives inserted.
 
-    Without such a file nothing is written, and all collectives are losses. Raises `InputError` if
-    it is no selection file of MPICH.
+    Of several selections of one kind only the first is written, the others are losses; so are
+    windows whose algorithm MPICH lacks. Without a selection file nothing is written, and all
+    collectives are losses. Raises `InputError` if it cannot be read, is no JSON object, or lacks
+    the tree of any collective that can be tuned.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -150,8 +152,10 @@ def _insert_tuned(
 ) -> Sequence[Loss]:
     """Insert the tree of a tuned collective into `document`, which is changed; return the losses.
 
-    It applies to `num_ranks` ranks and the built-in conditions only; all other calls keep the
-    default.
+    The tree applies to exactly `num_ranks` ranks and the conditions of its kind (such as built-in
+    operators or calls out of place) only; all other calls keep the tree of before. Windows whose
+    algorithm MPICH lacks for this number of ranks (recursive doubling of an all-gather needs a
+    power of two) are losses; if no window remains, the document is not changed.
     """
     kind = selected.collective.kind
     # The algorithms that MPICH has for this number of ranks.
@@ -249,7 +253,11 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
     """Yield the rows of a tuned collective; no rows if the file keeps MPICH's default for it.
 
-    Raises `InputError` for an invalid tree.
+    Every window of sizes becomes one row with the algorithm of its leaf and the number of ranks;
+    sizes are converted to bytes of the full buffer, `max_bytes` None if there is no limit. Windows
+    with the default of all other numbers of ranks are omitted. A file that decides calls out of
+    place only gets a last row for calls in place, by MPICH's own choice. Raises `InputError` for an
+    invalid tree and a leaf that names no algorithm.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)

@@ -116,10 +116,12 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Write the dynamic rules of all collectives as one file, classic or JSON.
+    """Write the dynamic rules of all collectives as one file, classic or JSON by `options.format`.
 
-    An algorithm that Open MPI lacks is replaced by the best available one, which is a loss. Sizes
-    outside of the windows keep the built-in decision.
+    Of several selections of one kind only the first is written, the others are losses. An algorithm
+    that Open MPI lacks is replaced by the best available one, which is a loss. Sizes outside of the
+    windows keep the built-in decision. Collectives are in the order of Open MPI's numbers. Classic
+    rules hold for every number of ranks, those in JSON for that of the selection.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)
@@ -205,7 +207,12 @@ def _format_classic(rules: _Rules, selection: Selection) -> str:
 
 
 def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
-    """Return the rules of one number of ranks as a JSON object."""
+    """Return the rules of one number of ranks as a JSON object.
+
+    Rules have the given order. Sizes are in bytes, without an upper limit `inf`; fan-in and
+    requests are 0. Rules without an algorithm number are omitted, since Open MPI decides these
+    sizes itself.
+    """
     return {
         "comm_size_min": num_ranks,
         "comm_size_max": num_ranks,
@@ -306,7 +313,11 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
 
 
 def _read_json(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a JSON file. Raises `InputError` if it is invalid."""
+    """Return the calls of all rules of a JSON file, in the order of the file.
+
+    Raises `InputError` if it is no JSON, is not for the module `tuned` in the known version, or a
+    rule is invalid; the message does not say which.
+    """
     try:
         document = json.loads(part.load())
         if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
