@@ -83,7 +83,10 @@ class Claim:
     def check_ranks(self, algorithm: Algorithm | None) -> None:
         """Raise `FlawError` for ranks that are no NPUs, and for another collective.
 
-        `algorithm`: the algorithm that carries the certificate.
+        The ranks must be at least two different NPUs of the claimed network, and the root of a
+        rooted collective must be one of them. `algorithm`: the algorithm that carries the
+        certificate, None to skip the comparison. Unless it is custom, it must have the same kind,
+        the ranks 0, 1, ... in this order, and no root or the same one.
         """
         last = self.document["network"]["npus"] - 1
         distinct = set(self.ranks)

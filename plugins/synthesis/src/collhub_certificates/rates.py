@@ -256,8 +256,11 @@ def _compute_packed_rate(
 ) -> Fraction:
     """Return the rate of trees, the sum of their weights, after checks of loads and parts.
 
-    For a scatter or gather the root's own part, which is not sent, is added. Raises `FlawError` for
-    a link with more load than capacity, no trees, or unequal parts of ranks.
+    `capacities`: bytes per second by (source, destination), 0 for links that are missing there. If
+    the claim may serve one rank only (scatter or gather), the root's own part, which is not sent,
+    is added: the sum is multiplied by n / (n - 1) for n ranks. Raises `FlawError` for the first
+    link with more load than capacity, if the trees carry nothing, and if the trees that serve each
+    rank do not carry exactly 1/n of the rate.
     """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.

@@ -119,8 +119,10 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Recompute the certificate of an algorithm, for the given topology if there is one.
 
-    An algorithm without a certificate gives a report that does not apply. Rates in the report are
-    fractions as text.
+    An algorithm without a certificate gives a report that does not apply and is not ok. The facts
+    state whether the rate is optimal, rate and bound as fractions in text (JSON has no other exact
+    form), and the sorted names of claims that were not proved; the details are the same for people.
+    Flaws become diagnostics and are not raised.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)
@@ -154,9 +156,11 @@ def compare_numbers(
 ) -> None:
     """Raise `FlawError` for the first claimed number of a certificate that is wrong.
 
-    Compared are rate, bound, size, lower bound of the time, number and depth of trees, and whether
-    the rate is optimal. `rate`, `bound`: recomputed bytes of the collective per second; None for
-    one that was not recomputed, whose claims are skipped.
+    In this order: rate, bound, size (if certificate and algorithm both state one), lower bound of
+    the time, number of trees, depth of every tree, a rate above the bound, and whether the rate is
+    optimal, which means exactly equal to the bound. `rate`, `bound`: recomputed bytes of the
+    collective per second; None for one that was not recomputed, whose claims are skipped. Without a
+    rate a certificate that lists trees is not compared further after the lower bound.
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)
@@ -382,7 +386,9 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
 def _check_tree_count(document: Certificate) -> None:
     """Raise `FlawError` for numbers of trees that contradict each other, the trees, or their unit.
 
-    The claim that no packing has fewer trees is not proved again.
+    The listed trees, if any, must be as many as claimed; the lower limit `at_least` must not exceed
+    the number, and must equal it if the number is called optimal. Every weight must be a multiple
+    of the unit, if there is one. The claim that no packing has fewer trees is not proved again.
     """
     count = document["tree_count"]
     trees = document.get("trees")

@@ -117,7 +117,10 @@ class MessagePlan(ColumnTable):
         )
 
     def _select_rows(self, rows: Int64Array) -> MessagePlan:
-        """Select messages by row, in the given order."""
+        """Return a plan of the messages in `rows`, in the given order, with their blocks.
+
+        Rows may repeat; the numbers of ranks and blocks remain.
+        """
         counts = self.counts[rows]
         return replace(
             self,
@@ -200,7 +203,10 @@ class PlanBuilder:
         self._add(source, destination, counts, expanded_ranges(starts, counts), reduces)
 
     def build(self) -> MessagePlan:
-        """Build the plan of all messages so far; all are on channel 0."""
+        """Build the plan of all messages so far, in the order in which they were added.
+
+        All are on channel 0. Without messages the plan is empty. The builder is not changed.
+        """
         columns = {
             name: np.concatenate([np.zeros(0, np.int64), *parts])
             for name, parts in self._columns.items()
@@ -385,8 +391,11 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
 
 
 def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
-    """Join the messages of several plans, sorted by round; equal rounds keep the order of the
-    plans.
+    """Join the messages of several plans into one, sorted by round.
+
+    Messages of equal rounds keep the order of the plans and, within a plan, their order. The result
+    has the largest number of ranks of the plans, and `num_blocks` blocks; numbers of rounds,
+    channels and blocks are not shifted.
     """
     joined = MessagePlan(
         max(plan.num_ranks for plan in plans),

@@ -155,7 +155,11 @@ def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
     """Search a ring through all ranks from rank 0 by depth-first search; yield it, or nothing.
 
-    The search gives up after `_MAX_STEPS` steps. `noise`: order of ties among ranks.
+    `free`: capacity left from rank to rank, int64[ranks, ranks]; above 0 means that the ring may
+    use the pair, also from the last rank back to rank 0. The successor with the fewest unvisited
+    successors of its own is tried first; `noise`, a number by rank, resolves ties. Branches from
+    which some rank can no longer be visited are cut off. The search gives up after 20000 steps. A
+    yielded list starts with 0.
     """
     ranks = len(free)
     # Sets of ranks are the bits of an integer, so that counting them is one instruction.

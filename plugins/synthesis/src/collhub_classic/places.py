@@ -65,10 +65,11 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Return (rank, block) of all data that a rank is given and also requires, so that it is
-        copied.
+        """Return (rank, block) of all data that a rank is given and also requires, to be copied.
 
-        Empty for reductions.
+        Two int64 columns: for a broadcast, scatter or gather the root's own blocks only, for an
+        all-to-all what each rank sends to itself, else the own share of every rank. All pieces of a
+        share are adjacent, in order. Empty for reductions.
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         traits, pieces = kind.traits, self.pieces
@@ -110,10 +111,15 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose the places: OUTPUT for blocks of the result, else SCRATCH, packed at every rank.
+        """Choose where every entry reads and writes its block.
 
-        A reduce-scatter adds in SCRATCH and writes its last sum to OUTPUT, since in place OUTPUT is
-        a part of INPUT.
+        A write goes to OUTPUT for blocks of the result of the receiving rank, else to SCRATCH,
+        packed at every rank. A reduce-scatter adds in SCRATCH and writes only its last sum to
+        OUTPUT, since in place OUTPUT is a part of INPUT. A read takes the place of the last write
+        before it, or else INPUT. A reducing message into a block that is also read in the same
+        round is staged in SCRATCH first; if it adds to a block not written before, that is copied
+        to OUTPUT early. Sends of such a copied block, and of given blocks of OUTPUT in messages of
+        several blocks, read the copy.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]
@@ -212,8 +218,11 @@ class BlockAccesses:
     def of(cls, plan: MessagePlan) -> BlockAccesses:
         """Sort all accesses to each (rank, block) by round, and find the neighbouring writes.
 
-        Within a round reads come before writes, then the order of the plan counts. Cost: one sort
-        of the entries.
+        Every entry (a block of a message) reads its block at the sender and writes it at the
+        receiver. Within a round reads come before writes, then the order of the plan counts.
+        Results are per entry: the entries of the writes before its read, before its write and after
+        its read (-1 if there is none), whether its write is the last one, and whether the receiver
+        also reads the block in the same round. Cost: one sort of the entries.
         """
         message = group_of_entry(plan.indptr)
         entries = len(message)

@@ -151,8 +151,13 @@ class _Rows:
         pieces: MessagePieces,
         places: BlockPlaces,
     ) -> _Rows:
-        """Build the columns of all steps: sends, receives, reductions of staged messages, and
-        copies.
+        """Build the columns of all steps, in four parts: sends, receives, reductions and copies.
+
+        There is one send and one receive per piece (adjacent blocks of a message), in the order of
+        `pieces`, and one REDUCE per staged piece, from its place in SCRATCH into its target.
+        `write` is the step by piece that writes the target: the REDUCE if it is staged, else the
+        receive. Rounds are those of the plan; early copies have a round before all others, late
+        ones a round after all.
         """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
@@ -189,10 +194,12 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Return (parent, child) rows of all data dependencies.
+        """Return (parent, child) rows of all data dependencies, which may contain duplicates.
 
-        They order reads after writes, writes after reads and writes of a block, staged messages and
-        their reductions, and copies.
+        They order the send of a block after the write before it, a write after the previous write
+        and after reads of the old value, the reduction of a staged message after its receive and
+        before the next receive into the same slot of SCRATCH, and copies as `_find_copy_edges`
+        says.
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
@@ -220,10 +227,10 @@ class _Rows:
         )
 
     def find_round_edges(self) -> _Edges:
-        """Return (parent, child) rows: every message step of a rank's round before each of its next
-        round.
+        """Return (parent, child) rows that order the rounds of every rank.
 
-        Copies have no round.
+        Every message step (send, receive, staged reduction) of a rank's round is a parent of each
+        step of the next round in which this rank has steps. Copies have no round and no edges here.
         """
         is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)
         rows = np.flatnonzero(is_message)
@@ -243,8 +250,11 @@ class _Rows:
     def _find_copy_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> list[_Edges]:
-        """Return edges from early copies to their readers, and from sends of a block to its late
-        copy.
+        """Return (parent, child) edges of copies: early ones before readers, late ones after sends.
+
+        Readers of an early copy are the sends that read it and the writes that add to it. A late
+        copy waits for all sends that read the same given block from INPUT. Three pairs of columns,
+        each may be empty.
         """
         first = len(self.columns["rank"]) - len(self.copies.rank)
         blocks, piece = plan.num_blocks, self.pieces.of_entry
@@ -284,7 +294,11 @@ def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
 def _build_sends(
     plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
 ) -> dict[str, Int64Array]:
-    """Return the columns of the send steps, one per piece, in the order of `pieces`."""
+    """Return the columns of the send steps, one per piece, in the order of `pieces`.
+
+    A step sends `count` units from the source place of the piece's entry to the destination of its
+    message, on the channel of the message. It has no target place.
+    """
     entry = pieces.entry
     message = accesses.message[entry]
     return _build_columns(
@@ -349,7 +363,11 @@ def _build_columns(
     peer: Int64Array | None = None,
     channel: Int64Array | None = None,
 ) -> dict[str, Int64Array]:
-    """Build the columns of a step table, int64; missing sides, peers and channels are unused."""
+    """Build the columns of a step table, by name, one entry per element of `rank`.
+
+    `source` and `target`: (buffer, offset); a missing one becomes buffer UNKNOWN at offset 0. A
+    missing `peer` becomes -1, a missing `channel` 0.
+    """
     unused = np.full(len(rank), Buffer.UNKNOWN), np.zeros(len(rank), np.int64)
     source_buffer, source_offset = unused if source is None else source
     target_buffer, target_offset = unused if target is None else target

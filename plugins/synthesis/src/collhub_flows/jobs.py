@@ -70,7 +70,10 @@ class FlowPaths:
     ) -> FlowPaths:
         """Divide the flow of every share into paths, widest first, with integer numbers of units.
 
-        `max_pieces`: number of pieces into which a path of a full share can be divided.
+        A share has at most 8 paths; those of less than 2 % of it are omitted, and so are paths that
+        get no unit after rounding. The units of a share add up to `share_units`. If all counts have
+        a common divisor it is removed, but only as far as each path can still be divided into
+        `max_pieces` equal pieces: if it is no multiple of that, nothing is removed.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
@@ -220,7 +223,12 @@ class FlowJobs:
                 return
 
     def _reverse(self) -> FlowJobs:
-        """Return the jobs with reversed time: each piece moves from its target to its source."""
+        """Return the jobs with reversed time: each piece moves from its target to its source.
+
+        Pieces, jobs and the columns by piece have the reverse order, so that the last piece becomes
+        number 0. No job counts as forwarded, since in reversed time none is bound to the arrival
+        order of a switch.
+        """
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)
         # Pieces are renumbered, so that the last one comes first.
@@ -306,7 +314,9 @@ class FlowSchedule:
     ) -> Chunks:
         """Build the chunks of a collective whose rank r runs on `npus[r]`.
 
-        The pieces come first. A share that stays on its rank is a further chunk without transfers.
+        The pieces come first, in their order, each at its offset within its share. The shares of
+        the schedule are those that move, sorted by sending and then receiving NPU. A share that
+        stays on its rank is a further chunk at the end, without transfers.
         """
         shares = Chunks.cut(collective, [collective.units_per_rank])
         is_moved = shares.origin != shares.target
@@ -334,7 +344,8 @@ def build_schedule(
     """Build the schedule of all pieces: one transfer per arc of a path, with the pieces' shares.
 
     `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
-    to the arrival on the last one.
+    to the arrival on the last one; none reduces. The offset of a piece is the sum of the units of
+    earlier pieces of its share. `demand` is not used.
     """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]

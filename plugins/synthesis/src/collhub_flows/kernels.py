@@ -61,7 +61,12 @@ def sum_distances(
     destination: Int64Array,
     length: Float64Array,
 ) -> float:
-    """Sum the shortest distances from source to target over all shares."""
+    """Sum the shortest distances from source to target over all shares, each times its amount.
+
+    `wants[i, t]`: amount from `sources[i]` to node t (True counts 1). `arcs[indptr[n]:indptr[n +
+    1]]` are the arcs that leave node n; `length`: by arc. The sum is infinite if a target with an
+    amount is unreachable, and 0 without shares.
+    """
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)
     entering = np.empty(nodes, np.int64)
@@ -206,9 +211,11 @@ def strip_paths(
 ) -> tuple[Int64Array, Float64Array, Int64Array, Int64Array]:
     """Divide the flow of every share into paths: (share number, part, row pointer, arcs of paths).
 
-    Repeatedly takes the widest path over arcs with remaining flow of the source (Dijkstra's search
-    with widths). `min_fraction`: fraction of a share below which paths are omitted. `amounts` is
-    modified. Invariant: the remaining flow serves the remaining parts of the shares.
+    Shares are numbered by source row and then by target. For each, the widest path over arcs with
+    remaining flow of the source is taken repeatedly (Dijkstra's search with widths), at most
+    `most_paths` times, until at most the fraction `min_fraction` of the share remains or no path is
+    wider than that; the rest is omitted. A part is the width of the path, in the unit of `wants`.
+    `amounts` is modified. Invariant: the remaining flow serves the remaining parts of the shares.
     """
     nodes = len(in_indptr) - 1
     share_of = [0]

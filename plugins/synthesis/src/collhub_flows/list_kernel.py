@@ -34,7 +34,11 @@ def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
 
 @lean_part
 def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
-    """Add an entry to the heap of `size` entries that starts at `base`."""
+    """Add an entry to the heap of `size` entries at `base`; the caller increases `size`.
+
+    The heap is ordered by key, and equal keys by item, lowest first. Modifies the arrays of
+    `heaps`, which must have room.
+    """
     keys, items = heaps.keys, heaps.items
     hole = size
     while hole > 0:
@@ -50,7 +54,11 @@ def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
 
 @lean_part
 def _pop(heaps: _Heaps, base: int, size: int) -> int:
-    """Remove the first entry of the heap of `size` entries at `base`, and return its item."""
+    """Remove the first entry of the heap of `size` entries at `base`, and return its item.
+
+    The first entry is the one with the lowest key, and among equal keys the lowest item. `size`
+    must be at least 1; the caller reduces it. Modifies the arrays of `heaps`.
+    """
     keys, items = heaps.keys, heaps.items
     top = items[base]
     last = size - 1
@@ -143,7 +151,13 @@ def list_starts(
 
 @lean_kernel
 def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
-    """Schedule all jobs; `by_rank`: the jobs sorted by rank."""
+    """Schedule all jobs by list scheduling; fills `state.start`.
+
+    `by_rank`: the jobs sorted by rank. Whenever a link is free it starts the waiting job of the
+    lowest key: the rank, or for a job forwarded by a switch the time at which it got ready; ties go
+    to the lower job number. Links choose only after all events of the same time are processed. A
+    job gets ready when all jobs that it waits for have arrived.
+    """
     count, num_touched = len(jobs.link), len(state.touched)
     # Entries that are added in sorted order need no moves in the heap.
     for index in range(count):
@@ -184,7 +198,13 @@ def _enqueue(state: _State, used: int, key: int, job: int) -> None:
 
 @lean_part
 def _start_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
-    """Start the first ready job of a free link, if any; return the new number of events."""
+    """Start the first ready job of link `used` if it is free at `now`; return the number of events.
+
+    Nothing happens if the link is occupied or no job waits. Otherwise it removes the job from the
+    link's line, sets its start, and adds an event for the time at which the link becomes free. Each
+    job that waited only for this one gets an event at the time when the last of its predecessors
+    arrives.
+    """
     if state.free[used] > now or state.line_size[used] == 0:
         return num_events
     job = _pop(state.lines, state.line_begin[used], state.line_size[used])

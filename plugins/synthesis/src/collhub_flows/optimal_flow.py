@@ -75,9 +75,11 @@ class FlowDemand:
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
-        """Build the demand of a collective whose rank r runs on `npus[r]`.
+        """Build the demand of a collective whose rank r runs on `npus[r]`: a share per pair.
 
-        Raises `InputError` for collectives other than `KINDS`.
+        An all-to-all has a share from every rank to every other one, a scatter from the root (0 if
+        not stated) and a gather to it. Ranks send nothing to themselves, so a single rank has no
+        demand. Raises `InputError` for collectives other than `KINDS`.
         """
         if collective.kind not in KINDS:
             raise InputError(
@@ -217,10 +219,12 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
 def approximate_flow(
     network: FlowNetwork, demand: FlowDemand, cost: Float64Array, phases: int
 ) -> Flow:
-    """Compute a flow that approaches the optimum with more phases.
+    """Compute a flow that approaches the optimum with more phases, and prices of links.
 
-    `cost`: time of one share on every link, float64. The prices are those with the largest bound of
-    several evaluations. Raises `InputError` if a target is unreachable.
+    Each of `phases` phases sends every share along a path that is shortest for lengths that grow
+    exponentially with the load; the result is the mean of all phases. `cost`: time of one share on
+    every link, float64. The prices are those with the largest bound of 10 evaluations, evenly
+    spread over the phases. Raises `InputError` if a target is unreachable.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import run_weighted_phases
@@ -330,7 +334,10 @@ def certify_flow(
     """Compute the bound of a flow's prices, over all routes, and its certificate.
 
     The length of a link is its price divided by its bandwidth. The bound is the sum over all shares
-    of bytes times the shortest distance, divided by the sum of prices.
+    of bytes times the shortest distance, divided by the sum of prices, in ns and rounded down by a
+    relative 1e-9. Prices are rounded to integers of which the largest is 10^9; of parallel links
+    only the first has one. The certificate lists links with a price only; the links of the network
+    are listed up to 8192.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances

@@ -115,7 +115,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Compute small flows and schedules of groups that together call every kernel."""
+    """Compute small flows and schedules of groups that together call every kernel, to compile them.
+
+    These are an all-to-all on a ring of 4 NPUs, exact and approximate, and two all-gathers of two
+    NPUs each. The results are dropped.
+    """
     # Imported here, because these modules import numba.
     from collhub_packing.warming import small_request
 

@@ -289,8 +289,10 @@ def _build_packing(
 ) -> AllReducePacking:
     """Build the packing of one random orientation of the links; `seed` determines it.
 
-    The scale is `min_scale` or twice that. Trees are rerooted at their centres and sorted, wide
-    ones first.
+    The scale, by which capacities are multiplied to get integers, is `min_scale` or twice that.
+    Switches are replaced by direct links first. The number of trees is the strength times the
+    scale, rounded down, as the sum of their weights. Trees are rerooted at their centres, where
+    they have minimum depth, and sorted, wide ones first.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)

@@ -73,7 +73,9 @@ class FlowNetwork:
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """Build the network with an arc from `source[a]` to `destination[a]` for every a.
 
-        Every pair of nodes with an arc gets a wire in both directions; parallel arcs share it.
+        Every pair of nodes with an arc gets one wire in each direction; parallel arcs share it.
+        Wires are sorted by the node where they start; `place` is the wire of every arc. Capacities
+        are not stored. There may be no arcs.
         """
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)

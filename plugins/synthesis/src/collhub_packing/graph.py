@@ -85,7 +85,11 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 
 
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
-    """Return the sub-graph of the given nodes, all computing, numbered in the given order."""
+    """Return the sub-graph of the given nodes, all computing, numbered in the given order.
+
+    It keeps the arcs with both ends among the nodes, in their order, with capacity and row. Nodes
+    must be distinct.
+    """
     # Removed nodes have the number -1; arcs that touch one are removed.
     number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
     is_inside = (number[graph.source] >= 0) & (number[graph.destination] >= 0)
@@ -185,10 +189,10 @@ class DuplexLinks:
 
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
-        """Pair every arc from a lower to a higher node with its reverse; arcs without capacity are
-        ignored.
+        """Pair every arc from a lower to a higher node with its reverse.
 
-        Raises `InputError` unless both have equal capacities.
+        Arcs without capacity are ignored. Pairs are sorted by lower and then higher node. Raises
+        `InputError` if an arc has no reverse, or one of another capacity.
         """
         # Find the arcs with capacity to higher and to lower nodes, both sorted by lower, higher
         # node.

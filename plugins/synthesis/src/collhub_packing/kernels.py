@@ -47,7 +47,7 @@ class _Workspace(NamedTuple):
 
 @part
 def _allocate_workspace(num_nodes: int) -> _Workspace:
-    """Allocate the scratch arrays, without initial values."""
+    """Allocate the four int64 scratch arrays of a flow search by node, without initial values."""
     return _Workspace(
         np.empty(num_nodes, np.int64),
         np.empty(num_nodes, np.int64),
@@ -69,7 +69,8 @@ def _find_levels(
 ) -> bool:
     """Compute the distances to the sink until the source is reached; return whether it is.
 
-    False if the source is the sink. The result is in `space.level`.
+    The distance counts wires with room in the direction towards the sink. False if the source is
+    the sink. The result is in `space.level`: -1 for nodes not found before the source.
     """
     level, queue = space.level, space.queue
     level[:] = -1
@@ -172,7 +173,9 @@ def _push_blocking_flow(
 ) -> int:
     """Push flow along shortest paths until each has a saturated wire, or `limit` is reached.
 
-    Returns the pushed amount.
+    Paths follow the levels in `space.level`, one closer to the sink with each wire. Changes
+    `residual` (the room left by wire) and the scratch arrays; returns the pushed amount, 0 if there
+    is no path.
     """
     space.turn[:] = wires.first[:-1]
     pushed, length, node = 0, 0, source
@@ -331,7 +334,11 @@ def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> i
 
 @part
 def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> _Growth:
-    """Create the tree that consists of its root."""
+    """Create the tree that consists of its root only, and the order in which arcs are tried.
+
+    `salt` shuffles arcs of equal capacity; wide ones come first. `arc_of`, the arc into every node,
+    is filled with -1 and becomes a part of the result. Depths are 0 at the root, -1 elsewhere.
+    """
     num_nodes = len(field.first) - 1
     order, rank = _shuffle_arcs(field.capacity, salt)
     depth = np.full(num_nodes, -1, np.int64)
@@ -346,7 +353,8 @@ def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Arr
 def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
     """Order the arcs from wide to narrow, equal ones shuffled by `salt`.
 
-    Return the order and its inverse.
+    Return the arcs in this order, and the position of every arc. The same `salt` and capacities
+    always give the same order (own xorshift64 generator).
     """
     shuffled = np.arange(len(capacity))
     state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
@@ -483,7 +491,12 @@ class Junction(NamedTuple):
 
 @kernel
 def supply(junction: Junction, capacity: Int64Array) -> bool:
-    """Compute a flow of the demand to every sink in `junction.flows`; return whether all exist."""
+    """Compute a flow of the demand to every sink; return whether all exist.
+
+    The flows are independent: every sink has the full `capacity` by wire. The room that each leaves
+    is stored in `junction.flows`. The search ends at the first sink without a full flow; later rows
+    then keep their old contents.
+    """
     wires, demand = junction.wires, junction.demand
     space = _allocate_workspace(len(wires.first) - 1)
     for k in range(len(junction.sinks)):
@@ -529,7 +542,9 @@ def split_off(
 def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: int) -> int:
     """Split as much as possible of a pair of links, at most `amount`; return how much.
 
-    All flows are repaired.
+    The capacity from neighbour i to the switch and from there to neighbour j moves to a direct
+    link; as much is possible as leaves the full demand for every sink. All flows are repaired,
+    which changes `junction.flows`; the capacities of the junction are not changed.
     """
     wires, source = junction.wires, junction.source
     for k in range(len(junction.sinks)):
@@ -550,9 +565,12 @@ def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: i
 def _move_to_new_link(
     junction: Junction, space: _Workspace, k: int, i: int, j: int, amount: int
 ) -> int:
-    """Move capacity from a pair of links to the new link, and repair flow k.
+    """Move capacity `amount` from a pair of links to the new link, and repair flow k.
 
-    Return the lost flow.
+    The pair is the link from neighbour i into the switch and the one from there to neighbour j; the
+    new link runs from i to j (there is none if they are the same). Flow over both takes the new
+    link; flow over only one of them is sent by other routes. Return the flow that found none, which
+    flow k to its sink has lost.
     """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]
@@ -605,8 +623,11 @@ def _reduce_capacity(wires: WirePairs, residual: Int64Array, wire: int, amount: 
 
 @part
 def _restore_pair(junction: Junction, k: int, i: int, j: int, amount: int) -> None:
-    """Undo a part of `_move_to_new_link`: flow that loses the new link runs through the switch
-    again.
+    """Undo `amount` of `_move_to_new_link` for flow k, without a search.
+
+    The capacity moves back to both links of the pair; flow that loses the new link runs through the
+    switch again. If i and j are the same neighbour, there is no new link, and only capacity
+    returns.
     """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]

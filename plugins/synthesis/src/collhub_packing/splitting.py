@@ -235,11 +235,12 @@ def _split_off(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much of every pair of neighbours becomes a direct link: int64[senders,
-    receivers].
+    """Compute how much of every pair of neighbours becomes a direct link.
 
-    Raises `InputError` if the demand does not fit, or if capacity remains on both sides of the
-    switch.
+    The result is int64[senders, receivers]. Every computing node must still receive the whole
+    demand afterwards. `is_spread`: limit every pair to an even share at first, so that links go to
+    many neighbours; links back to the sender come last. Raises `InputError` if the demand does not
+    fit, or if capacity remains on both sides of the switch.
     """
     # numba takes a second to import.
     from collhub_packing import kernels
@@ -273,7 +274,10 @@ def _build_junction(
 ) -> tuple[Junction, Int64Array]:
     """Build the kernel's view of a switch, without flows yet; also return the capacities by wire.
 
-    Links that splitting may create have wires without capacity.
+    `senders`, `receivers`: neighbours with a link to and from the switch. Every computing node is a
+    sink, and a common source feeds each by its `demand`. Links that splitting may create, from each
+    sender to each other receiver, have wires without capacity, unless they exist already; a node
+    has none to itself.
     """
     from collhub_packing import kernels
 

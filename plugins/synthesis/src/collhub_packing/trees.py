@@ -35,7 +35,11 @@ class SpanningTree:
 
     @cached_property
     def depths(self) -> Int64Array:
-        """Number of arcs from the root to every node: int64[nodes], -1 outside the tree."""
+        """Number of arcs from the root to every node, as int64[nodes].
+
+        It is 0 at the root and -1 outside the tree. Nodes whose chain of parents does not reach the
+        root, as in a cycle, are outside too.
+        """
         depth = np.full(len(self.parent), -1, np.int64)
         depth[self.root] = 0
         waiting = np.flatnonzero(self.parent >= 0)
@@ -180,7 +184,11 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the kernel's state before the first tree, with copies of the arrays that it changes."""
+    """Build the kernel's state before the first tree, with copies of the arrays that it changes.
+
+    `sent`: what the common source may feed into every node. The room of the wires is the capacity
+    of the arcs, and `sent` from the source; `first` and `out` list the arcs that leave each node.
+    """
     from collhub_packing.kernels import GrowthField
 
     n = graph.num_nodes

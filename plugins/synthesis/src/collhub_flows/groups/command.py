@@ -137,7 +137,12 @@ class PlanReport:
     verified: int
 
     def fields(self) -> dict[str, str]:
-        """Return the lines of the text output, value by name, in their order."""
+        """Return the lines of the text output, value by name, in their order.
+
+        NPUs in several groups count once. Lines for groups that were not tried and for searches
+        that were cut off exist only if there are any. `bounds` lists every lower bound; the ratio
+        is that of the time to the largest.
+        """
         plan = self.plan
         ranks = {npu for wish in plan.wishes for npu in wish.npus}
         bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
@@ -157,7 +162,11 @@ class PlanReport:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return one row of texts per group, with the columns of `HEADER`."""
+        """Return one row of texts per group, in their order, with the columns of `HEADER`.
+
+        They are the number from 0, the NPUs, the collective, the size, the time of the group alone,
+        and the name of what made its algorithm.
+        """
         plan = self.plan
         return [
             (
@@ -172,7 +181,12 @@ class PlanReport:
         ]
 
     def create_report(self, paths: Sequence[str]) -> GroupsReport:
-        """Create the JSON report; `paths`: files that were written."""
+        """Create the JSON report of the plan; `paths`: files that were written.
+
+        Times ending in `_ns` are nanoseconds, in `_s` seconds. The report is partial if a group was
+        not tried with a synthesizer or a search was cut off by its budget; both are listed with
+        their reasons.
+        """
         from collhub_flows.groups.groups_record import GroupsReport, UntriedGroup
         from hub_core.reports import list_cuts
 
@@ -243,7 +257,9 @@ def _parse_choices(
 ) -> tuple[GroupChoices, Assignments]:
     """Return the choices of the plan and the options of the writer.
 
-    Raises `UsageError` for contradicting outputs, unknown options, and an unknown synthesizer.
+    The options of the writer are empty without `out`. The limit of work is 400000 unless an option
+    states another one. Raises `UsageError` for a format without an output, output to `-` (groups
+    need a folder), other contradicting outputs, unknown options, and an unknown synthesizer.
     """
     from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy
@@ -296,8 +312,11 @@ def _write_files(
     output: OutputRequest,
     options: Assignments,
 ) -> list[str]:
-    """Write one algorithm per group, the joint one if there is one, and `groups.json`; return the
-    paths.
+    """Write one algorithm per group, the joint one if there is one, and `groups.json`.
+
+    The files are in the folder `out`; algorithms are named `group_N` from 0 and `joint`, in the
+    format of `output`. `groups.json` names the files relative to the folder. Returns the full paths
+    of all files in the order of writing, `groups.json` last.
     """
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]

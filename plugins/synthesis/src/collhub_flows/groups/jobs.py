@@ -73,10 +73,12 @@ class TreeJobs:
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Yield the starts of all jobs in several orders, int64 picoseconds.
+        """Yield the starts of all jobs in several orders, int64 picoseconds per job.
 
-        The orders are by piece number, by the longest remaining path, and by `passes` passes
-        forward and backward that improve the latter.
+        The first order is by piece number, then by the longest remaining path; the second is by the
+        longest remaining path alone. Then each of `passes` passes schedules backward in time, late
+        arrivals first, and forward again, starting from the previous result. Ties are broken
+        pseudo-randomly, always alike. With more than 60000 jobs there are no passes.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails
@@ -181,8 +183,11 @@ class GroupSchedule:
     start: Int64Array
 
     def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
-        """Create the algorithm of every group, with one rank per NPU of the network; `wishes`: by
-        group.
+        """Create the algorithm of every group, with one rank per NPU of the network.
+
+        `wishes`: the request by group; the result is in their order. An algorithm contains the
+        pieces and transfers of its own group only, with pieces numbered from 0 in their order; its
+        start and finish times remain those of the joint schedule.
         """
         transfers = self._create_transfers()
         group = self.shares.group[self.trees.pieces.share]
@@ -235,7 +240,9 @@ class GroupSchedule:
     def _create_transfers(self) -> Transfers:
         """Create one transfer per entry of the trees, from the first link of its arc to the last.
 
-        Its chunk is the piece; times are in picoseconds.
+        Its chunk is the piece, source and destination are NPUs, and it reduces if its tree leads
+        inward, to the root. It starts with the job on the first link and finishes with the arrival
+        on the last one; times are in picoseconds.
         """
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry

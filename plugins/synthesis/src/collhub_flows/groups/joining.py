@@ -133,11 +133,12 @@ def _build_steps(
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """Build the joint step table: all steps in the order of `turns`, with shifted offsets and
-    channels.
+    """Build the joint step table: all steps in the order of `turns`, with shifted addresses.
 
     `factors`: common units per unit of each algorithm; `bases`: first unit of each algorithm's part
-    of every buffer. The dependencies between algorithms are those of `turns`.
+    of every buffer. Channels of an algorithm follow those of the previous ones. All own
+    dependencies remain; those between algorithms, which are control dependencies, are those of
+    `turns`.
     """
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {
@@ -188,7 +189,9 @@ def _build_contributions(
 ) -> Contributions | None:
     """Build the expected contents of the joint collective, in common units.
 
-    None if they would have more than `_MAX_ROWS` rows, to save memory.
+    These are the contributions of all algorithms, one after the other; `factors`: common units per
+    unit of each, `bases`: first unit of each one's part of every buffer. None if there would be
+    more than 20 million rows, counting a row for all ranks as one per rank, to save memory.
     """
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):

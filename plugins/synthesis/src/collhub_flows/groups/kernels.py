@@ -19,7 +19,9 @@ def compute_longest_tails(
 ) -> Int64Array:
     """Compute the longest sum of `arrival` from each job over jobs that depend on it; int64.
 
-    The sum includes the job itself. Cost: linear (topological order).
+    `following[indptr[j]:indptr[j + 1]]` are the jobs that depend on j, which must not form cycles.
+    The sum includes the job itself, and has the unit of `arrival`. Cost: linear (topological
+    order).
     """
     count = len(arrival)
     waits = np.zeros(count, np.int64)
@@ -68,9 +70,12 @@ def _build_tree(
 ) -> int:
     """Build a tree from `root` to all targets; return its number of arcs, -1 if one is unreachable.
 
-    Repeatedly adds the path to the nearest target and continues the search from the entire tree
-    (Takahashi and Matsuyama, Math. Japonica 24, 1980). Invariant: nodes of the tree have distance
-    0. `tree_arcs`, `tree_parent`: arcs of the tree and the entry of the parent of each, -1 at root.
+    Repeatedly adds the path to the nearest target (among equal ones that of the lowest number) and
+    continues the search from the entire tree (Takahashi and Matsuyama, Math. Japonica 24, 1980).
+    `missing`: number of targets; `is_target` is cleared for those reached. `indptr`, `arcs`: arcs
+    that leave each node, `length`: by arc. Fills `tree_arcs` and `tree_parent`: arcs of the tree,
+    parents first, and the entry of the parent of each, -1 at root. `distance`, `entering` and
+    `entry_at` are scratch by node. Invariant: nodes of the tree have distance 0.
     """
     distance[:] = np.inf
     entering[:] = -1

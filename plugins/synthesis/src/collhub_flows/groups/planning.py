@@ -108,7 +108,7 @@ class GroupTime:
 
     @classmethod
     def total(cls, times: Sequence[GroupTime]) -> GroupTime:
-        """Return the sum of the times."""
+        """Return the sum of the times, field by field: ns, ps and slack; 0 for none."""
         return cls(
             sum(time.ns for time in times),
             sum(time.ps for time in times),
@@ -191,9 +191,10 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
 
 
 def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
-    """Simulate an algorithm, which must have a size; return nanoseconds.
+    """Simulate an algorithm, which must have a size, with the chosen backend; return nanoseconds.
 
-    Raises `InputError` if the backend states no time.
+    The size is its `collective_bytes`, the occupancy of links that of the choices, which is passed
+    as an option unless it is the serialization. Raises `InputError` if the backend states no time.
     """
     assert algorithm.collective_bytes is not None
     result = hub_core.simulate(
@@ -299,7 +300,10 @@ def _synthesize_separately(
 ) -> list[_SeparateAlgorithm]:
     """Return the named synthesizer's algorithm for a group, with its simulated time.
 
-    Other NPUs may be relays. Empty if the synthesizer does not support the request.
+    A list of one entry, or an empty one if the synthesizer does not support the request (any
+    `InputError`). The group is synthesized as if alone, and NPUs outside of it may be relays. The
+    time in ns is simulated once more and counted in the budget, whose limits are not checked for
+    it.
     """
     parts = wish.kind.traits.parts(len(wish.npus))
     collective = replace(wish.collective(1), unit_count=parts)

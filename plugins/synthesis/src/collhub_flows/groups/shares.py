@@ -49,7 +49,11 @@ class GroupWish:
     reduce_op: ReduceOp = ReduceOp.SUM
 
     def collective(self, units: int) -> Collective:
-        """Return the collective with this number of units per share."""
+        """Return the collective of the group with this number of units per share, in place.
+
+        Ranks are numbered within the group. A rooted collective has root 0, the first NPU of the
+        group.
+        """
         return Collective(
             self.kind,
             len(self.npus),
@@ -100,7 +104,10 @@ def parse_groups(
 
 
 def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> None:
-    """Raise `UsageError` for an NPU that the topology lacks."""
+    """Raise `UsageError` for the first group with an NPU that the topology lacks.
+
+    NPUs are 0 to `num_npus` - 1; the message names the highest one of the group, and `topology`.
+    """
     for wish in wishes:
         highest = max(wish.npus)
         if highest >= num_npus:
@@ -283,8 +290,10 @@ class Trees:
         return group_of_entry(self.indptr)
 
     def cut(self, parts: int) -> Trees:
-        """Return the trees for pieces that are divided into `parts`: each tree once per part,
-        adjacent.
+        """Return the trees for pieces divided into `parts`: each tree once per part, adjacent.
+
+        Part k of piece p is piece p * parts + k. All copies of a tree have the same arcs and
+        direction; parents are shifted to the entries of the copy.
         """
         trees = len(self.piece)
         # Copies of a tree are adjacent, so that its pieces are in order.

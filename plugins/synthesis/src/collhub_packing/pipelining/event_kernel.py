@@ -91,7 +91,11 @@ class PipelineState(NamedTuple):
 
 
 def build_state(plan: PipelinePlan) -> PipelineState:
-    """Build the state before the first message; every heap has room for its maximum content."""
+    """Build the state before the first message; every heap has room for its maximum content.
+
+    Start and finish of all messages are unset, all links free and unused. No message is enqueued
+    yet, and `unmet` (the number of messages that each waits for) is still 0.
+    """
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)
     num_messages = int(plan.stream_message[-1])
@@ -173,7 +177,10 @@ def _process_event(
 ) -> int:
     """Process an event: a link becomes free, or a message arrives at the end of a link.
 
-    Returns the number of touched links.
+    `item` below the number of links is a link, else the number of links plus a message. A message
+    with further links on its route joins the line of the next one. Otherwise its finish (`now`
+    without the slack) is stored, and followers in the same chunk that wait for nothing else are
+    enqueued. Returns the new number of touched links, which may take a message now.
     """
     num_links = len(state.is_free)
     if item < num_links:
@@ -197,9 +204,11 @@ def _process_event(
 
 @lean_part
 def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Enqueue a message in the line of its next link; return the number of touched links.
+    """Enqueue a message in the line of its next link; return the new number of touched links.
 
-    Early rounds first; within a round, the most urgent message.
+    On the first link of a route early rounds (`plan.turn` of the chunk) come first, within a round
+    the most urgent message. Messages that a switch forwards come before all that begin their route
+    on the link, in the order of arrival. Ties go to the lower message number.
     """
     stream = state.stream[message]
     operation = _find_operation(message, stream, plan)
@@ -235,7 +244,14 @@ def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
 
 @lean_part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
-    """Let every free touched link take the first message of its line."""
+    """Let every free touched link take the first message of its line, at time `now` in ps.
+
+    `touched`: how many links are listed in `state.touched`; their marks are cleared. A link stays
+    occupied for the message's busy time, except after its very first message if that waits for
+    nothing: then until it arrives, as in a trace. Adds two events, one for the link and one for the
+    arrival; at the last link of its route the arrival is later by the slack of the plan. On the
+    first link of its route the message's start is stored.
+    """
     num_links = len(state.is_free)
     for position in range(touched):
         link = state.touched[position]
@@ -297,8 +313,10 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
 
 @lean_part
 def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
-    """Remove the first entry of a heap of `size` and return its item: children move up to fill the
-    gap.
+    """Remove the first entry of a heap of `size` entries that starts at `first`; return its item.
+
+    That is the entry with the lowest key, ties by `_is_before`. Children move up to fill the gap.
+    The caller reduces `size`, which must be at least 1.
     """
     top = items[first]
     end = first + size - 1

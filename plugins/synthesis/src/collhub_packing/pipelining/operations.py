@@ -91,7 +91,9 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     """Prune a tree to the paths from its root to `members`.
 
-    Raises `InputError` if the tree does not reach a member.
+    The nodes that remain, without the root, are sorted by depth and then number; parents of other
+    nodes are -1. Height is measured down to the deepest member. Raises `InputError` if the tree
+    does not reach a member; the message names the first one.
     """
     depth = tree.depths
     is_unreached = depth[members] < 0
@@ -169,7 +171,11 @@ def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
 
 
 def turned_round(path: Operations) -> Operations:
-    """Return a path in the reverse direction, from its target to the root."""
+    """Return a path in the reverse direction, from its target to the root.
+
+    Rows keep their order, so the first message of the new path is the last row; ends, dependencies
+    and remaining lengths are exchanged. Whether messages reduce does not change.
+    """
     return replace(
         path,
         source=path.destination,
@@ -276,7 +282,11 @@ def _find_needed(
 
 
 def _build_path(tree: PrunedTree, target: int) -> Operations:
-    """Build the messages along the path from the root to `target`, each after the one before."""
+    """Build the messages along the path from the root to `target`, each after the one before.
+
+    None reduces. `remaining` counts the messages of the path from each to its end, itself included.
+    No messages if the target is the root.
+    """
     nodes = _find_path_down(tree, target)
     length = len(nodes)
     hops = np.arange(length, dtype=np.int64)

@@ -129,7 +129,11 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
     ) -> Pipelining:
-        """Prepare a schedule of streams whose messages take the topology's own routes."""
+        """Prepare a schedule of streams whose messages take the topology's own routes.
+
+        The operations of all streams are joined in the order of the streams. Nothing is scheduled
+        yet.
+        """
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
             topology=topology,
@@ -174,9 +178,11 @@ class Pipelining:
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
         """Divide the data into chunks; `counts`: chunks per stream.
 
-        Returns the collective with its units, the chunks, and the units of a chunk per stream.
-        Raises `InputError` for less than a byte per chunk, and if the fractions of trees with
-        unlike weights need more than 2^62 units.
+        Every stream is cut into equal chunks, listed stream by stream. A share gets the smallest
+        number of units for which all chunks are whole numbers of units. Returns the collective with
+        its units, the chunks, and the units of a chunk per stream. Raises `InputError` for less
+        than a byte per chunk, and if the fractions of trees with unlike weights need more than 2^62
+        units.
         """
         # Compute the fraction of a share that a chunk of each stream is.
         pairs = zip(self.streams, counts, strict=True)
@@ -215,9 +221,12 @@ class Pipelining:
         )
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """Build the input of the kernel.
+        """Build the input of the kernel: sizes, times, routes, needs and priorities of messages.
 
-        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream.
+        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream, of which equal ones share
+        a size class; times are in ps. The round of a chunk is the rank of the fraction of its
+        stream that precedes it: chunk 1 of 2 and chunk 2 of 4 have the same one. Earlier rounds
+        come first, then higher urgency; with `reduces_first` all reductions precede all broadcasts.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -286,7 +295,12 @@ class Pipelining:
     def _build_transfers(
         self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
     ) -> Transfers:
-        """Build the transfers of all messages of a plan, with start and finish in picoseconds."""
+        """Build the transfers of all messages of a plan, with start and finish in picoseconds.
+
+        `start`, `finish`: by message, in the order of `PipelinePlan`: by stream, then chunk, then
+        operation; transfers have the same order. The link of a transfer is the first one of its
+        route, to which its window refers, since messages wait for each other there.
+        """
         stream = group_of_entry(plan.stream_message)
         message = counted_positions(np.diff(plan.stream_message))
         width = np.diff(plan.stream_operation)
