@@ -99,7 +99,9 @@ def _find_queries(
 ) -> _Queries | None:
     """Pair each access with every other thread block that accesses its unit of the rank.
 
-    Ordered by access; without units that only one block accesses. None above 2^23 pairs.
+    Ordered by access; without units that only one block accesses. Each pair also has the last row
+    of the other block that is known to precede the access by the clocks. None above 2^23 pairs,
+    counted with the pairs of an access with its own block.
     """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]

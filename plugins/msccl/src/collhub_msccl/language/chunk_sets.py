@@ -138,7 +138,10 @@ def allgather(num_nodes: int) -> ChunkSets:
 
 
 def alltoall(num_nodes: int) -> ChunkSets:
-    """Chunk r * n + q from node r to node q."""
+    """Build the sets of an all-to-all: chunk r * n + q from node r to node q, for n nodes.
+
+    This includes the chunks that a node keeps (r = q).
+    """
     return _build(
         f"Alltoall(n={num_nodes})",
         num_nodes,
@@ -180,7 +183,11 @@ def reduce_scatter(num_nodes: int) -> ChunkSets:
 
 
 def scan(num_nodes: int) -> ChunkSets:
-    """One chunk of every node, summed at that node and all later ones."""
+    """Build the sets of a scan: one chunk of every node, summed at that node and all later ones.
+
+    Node n has chunk n before, and must have the chunks 0 to n after, at the same address 0, i.e.
+    their sum. The runtime name is `custom`.
+    """
     return _build(
         f"Scan(n={num_nodes})",
         num_nodes,

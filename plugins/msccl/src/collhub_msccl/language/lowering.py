@@ -226,8 +226,11 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 
 
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Build the columns of sends (of messages) and of local copies and reductions, one per
-    operation.
+    """Build the columns of the steps on the source rank, one per operation in the given order.
+
+    `is_message`: bool per operation, between different ranks; these become sends, whose destination
+    is UNKNOWN with offset 0. The others become local copies, or reductions if they are no copy,
+    with peer -1. Lane: the thread block that sends.
     """
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
@@ -244,7 +247,11 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
 
 
 def _build_second_rows(columns: Columns) -> Columns:
-    """Build the columns of receives, one per operation; valid only for messages."""
+    """Build the columns of receives, one per operation; valid only for messages.
+
+    A copy becomes a plain receive without a source (UNKNOWN, offset 0), any other operation a
+    reducing receive whose local operand is its destination. Lane: the thread block that receives.
+    """
     is_copy = columns["kind"] == COPY
     return {
         "rank": columns["dst_rank"],

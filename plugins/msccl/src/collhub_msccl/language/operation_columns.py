@@ -271,7 +271,9 @@ class Instances:
     def _cut_operations(self, columns: Columns) -> Columns:
         """Cut operations where a cell ends on either side, into parts of equal size.
 
-        The chunks of each part then stay contiguous in every instance.
+        The chunks of each part then stay contiguous in every instance. Parts are the largest that
+        begin and end at cell borders; an operation that crosses none stays whole. Returns new
+        columns with the parts of an operation one after another, in the order of operations.
         """
         size = columns["size"]
         part_size = size.copy()

@@ -161,7 +161,9 @@ def distributed_fully_connected(
 ) -> Topology:
     """Connect copies of a topology: `remote_bandwidth` between any two nodes of different copies.
 
-    Links and switches inside each copy stay; node k of copy c has number c * nodes + k.
+    Links and switches inside each copy stay; node k of copy c has number c * nodes + k, and
+    switches of copy c get the prefix "copy_c_". Bandwidths are in the units of `local`, which is
+    not changed.
     """
     size = local.num_nodes()
 

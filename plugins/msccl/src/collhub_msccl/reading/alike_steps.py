@@ -139,6 +139,11 @@ def _match_first_step(
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the steps that equal the first step outside values, with values of at most 8
     bytes.
+
+    `quotes`: offsets of the opening and closing quotes of each step; `begins`, `stops`: its begin
+    and end. False for steps whose text between values has other lengths than in the first row, and
+    for those with a longer value; the text of the remaining ones is compared with the first of
+    them. Values may differ, also in length.
     """
     starts = np.column_stack([begins, quotes[:, 1::2]])
     lengths = np.column_stack([quotes[:, ::2] + 1, stops]) - starts

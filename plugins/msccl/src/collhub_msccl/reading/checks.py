@@ -89,10 +89,11 @@ def check_program(
 
 
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record an error for repeated ids of a rank's thread blocks, and for the first gap in 0, 1, 2,
-    ...
+    """Record an error for repeated ids of a rank's thread blocks, and for the first gap of each
+    rank.
 
-    The runtimes use ids as indices. Gaps of a rank with repeated ids are not reported.
+    Ids must be 0, 1, 2, ..., because the runtimes use them as indices. Each repetition is a
+    "duplicate-thread-block"; of ranks without one, the first unexpected id is a "thread-block-gap".
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
@@ -206,10 +207,12 @@ def _check_connections(
 
 
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record an error for a dependency on a missing thread block of the rank, or on a negative
+    """Record an error for dependencies on a missing thread block of the rank, or a negative
     position.
 
-    A negative `depid` means that the step has no dependency.
+    A negative `depid` means that the step has no dependency. `depid` must be below the number of
+    thread blocks of the rank and `deps` at least 0; whether the position exists is not checked
+    here. The code is "dangling-dependency"; a step can have both errors.
     """
     rank, line = program.rank, program.line
     is_waiting = program.depid >= 0

@@ -230,10 +230,12 @@ def _find_steps_before_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """Return for every nop the steps that must finish before it: {thread block: latest step}.
+    """Find for every nop the steps that must finish before it: {thread block: latest step}.
 
-    The latest step of a thread block covers all earlier ones. Raises `InputError` if more than 4
-    million entries would result, or if the waits of nops form a cycle.
+    These are the step before it in its thread block and the steps for which it waits; a nop among
+    them is replaced by the steps before that nop. The latest step of a thread block covers all
+    earlier ones. Raises `InputError` if more than 2^22 entries would result, or if the waits of
+    nops form a cycle.
     """
     # For every nop its direct predecessors: the previous step of its thread block, its parents.
     before: dict[int, list[int]] = {}
@@ -340,10 +342,12 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
 
 def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
-    """Return for every `re` whether it is executed as part of the previous one; see
-    `fuse_reductions`.
+    """Find every `re` that is executed as part of the previous one; see `fuse_reductions`.
 
-    `reductions`: the `re` steps, ascending.
+    `reductions`: the `re` steps, ascending; the result has a bool for each. A step joins if the
+    previous step that is no nop is an `re` of the same thread block without `hasdep`, with equal
+    destination and source buffer (source offsets may differ), and if it has no dependency itself.
+    The 17th `re` of a thread block never joins.
     """
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
     # A nop between two `re` does not separate them: its wait is transferred to the next step that

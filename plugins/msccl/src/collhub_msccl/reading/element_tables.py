@@ -174,6 +174,8 @@ class ElementRows:
         """Append an element. `pairs`: alternating names and values (expat's ordered attributes).
 
         Unknown attributes are counted in `unknown` and dropped; missing ones are stored as None.
+        `line`: of the element in the file. Texts are converted to codes when 8 192 have been
+        collected.
         """
         names = pairs[::2]
         if names != self._layout:

@@ -318,7 +318,11 @@ def _find_reachable(
     start: int,
     known: set[int],
 ) -> set[int]:
-    """Return the ranks reachable from `start` (included) without entering ranks in `known`."""
+    """Return the ranks reachable from `start` (included) without entering ranks in `known`.
+
+    `neighbours`: ranks next to each rank. `start` is in the result even if it is known. The
+    arguments are not changed.
+    """
     reached = {start}
     # Breadth first; the list grows during iteration.
     queue = [start]

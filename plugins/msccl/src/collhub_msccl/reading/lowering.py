@@ -91,6 +91,11 @@ def lower(
 ) -> Lowered:
     """Lower a checked program to plain steps.
 
+    A nop becomes no row, a step that receives and sends two rows (the second sends what the first
+    stored), any other one row. Rows keep the order of steps. Result: columns, data dependencies
+    (declared ones, and of second rows on first ones), program order within thread blocks as
+    (before, after), first block of each rank, and units of scratch.
+
     `is_dsl_reading`: reductions of received data take their local operand from dst, as in MSCCLang,
     instead of src. Raises `InputError` for dependencies that never finish, and for steps outside
     the declared scratch in a rank with `rrs`, whose values are stored after the declared scratch.
@@ -163,7 +168,9 @@ def _check_scratch(
 ) -> None:
     """Raise `InputError` for steps that access scratch beyond `s_chunks`, in ranks with slots.
 
-    `slots_of_rank`: units of all slots. In ranks without slots, verification reports such steps.
+    `slots_of_rank`: units of all slots, the places behind the declared scratch for values that a
+    file does not store. A step reaches beyond if offset plus count exceeds `s_chunks`. In ranks
+    without slots, verification reports such steps.
     """
     rank = program.rank
     limit = program.scratch_chunks[rank]

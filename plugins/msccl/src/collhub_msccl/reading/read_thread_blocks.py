@@ -44,9 +44,9 @@ def read_thread_blocks(
 ) -> ThreadBlockProgram:
     """Convert the texts of a scanned file to numbers, and sort ranks and thread blocks by id.
 
-    Raises `InputError` with all missing attributes, unknown words, non-numbers, negative sizes and
-    invalid ranks. Whether the values make sense for a runtime is checked by `check_program`, not
-    here.
+    Raises `InputError` with all missing attributes, unknown words, non-numbers, negative sizes,
+    invalid ranks and `hasdep` other than 0 and 1, and with errors recorded in `findings` before.
+    Whether the values make sense for a runtime is checked by `check_program`, not here.
     """
     gpus = _read_numbers("gpu", document, findings)
     blocks = _read_numbers("tb", document, findings)
@@ -137,8 +137,8 @@ def _check_numbers(
 ) -> None:
     """Record an error for values of an attribute that are no numbers below 2^31.
 
-    Warns of numbers with further characters, which are ignored. Missing attributes are reported
-    elsewhere.
+    `tag`: gpu, tb or step. Numbers with further characters ("4x") are read up to these, with a
+    warning "odd-number". Missing attributes are reported elsewhere.
     """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)

@@ -255,7 +255,12 @@ def samples() -> Sequence[Source]:
 
 
 def _format_ring_rank(rank: int) -> str:
-    """Format the `<gpu>` element of one rank of the ring."""
+    """Format the `<gpu>` element of one of the four ranks of the sample, a ring.
+
+    It has one thread block, which sends to the next rank and receives from the previous one, with
+    the steps of `_RING_STEPS`; each is given by its type and by how many ranks back its chunk
+    begins.
+    """
     after = (rank + 1) % _RANKS
     before = (rank - 1) % _RANKS
     lines = [_RING_RANK.format(rank=rank, after=after, before=before)]

@@ -99,8 +99,9 @@ def _explain_syntax_error(
 ) -> InputError:
     """Build an `InputError` for a syntax error, with its line in the file.
 
-    The reason is an empty file, a truncated file (with the innermost open element), or malformed
-    XML.
+    An empty file (only white space or a byte order mark) has the code "empty" and no line; a file
+    that ends too early "truncated", with the innermost open element; any other "not-xml", with the
+    reason of the parser.
     """
     # Expat reports "no element found" for this, as for a file with only a comment.
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):

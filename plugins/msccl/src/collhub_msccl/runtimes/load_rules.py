@@ -33,7 +33,11 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
     """Check the attributes of `<algo>`, the number of channels and the ids of ranks.
 
-    Records every violation in `refusals`, as a refusal or a warning; raises no exception.
+    Refused: each missing required attribute (which ones depends on the runtime), an unknown `coll`,
+    a `proto` other than Simple, LL and LL128, more than 1 024 `<gpu>`, and wrong ids of ranks.
+    `minBytes` above `maxBytes` is refused only by a runtime with one mode per file; too many
+    channels are refused by the others, and only a warning for it. Records every violation in
+    `refusals`; raises no exception.
     """
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"

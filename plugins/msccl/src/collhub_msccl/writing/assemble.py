@@ -93,8 +93,10 @@ class _Assembly:
     def build_program(self) -> ThreadBlockProgram:
         """Build a program within the limits.
 
-        Raises `NoProgramError`, with the exceeded limit, if there is none after a fixed number of
-        rounds, or if a thread block is too long and must not be cut.
+        Thread blocks with too many steps are cut into more blocks, round after round. Raises
+        `NoProgramError`, with the exceeded limit, if there is none after `_MAX_ROUNDS` rounds, if a
+        thread block is too long and must not be cut, or at once if another limit is exceeded; a
+        round without possible channels is repeated.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):
@@ -198,7 +200,9 @@ class _Assembly:
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
         """Increase the cuts of the lanes that have a block with too many steps.
 
-        `length`: int64, steps per block. Message and local steps of a lane are cut in proportion.
+        `length`: int64, steps per block. Message and local steps of a lane are cut in proportion to
+        their rows, into blocks with 2 steps less than the limit (at least 1), since borders add
+        waits. Changes only the cuts of the assembly, for the next round.
         """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size
@@ -242,8 +246,10 @@ def _increase_cuts(
 
 
 def _are_usable(blocks: Blocks, limit: int) -> bool:
-    """Whether the producer's channels are in 0..limit-1, with at most 32 peers per rank, channel
-    and side.
+    """Return whether the producer's channels can be kept.
+
+    They must be in 0..limit-1, with at most 32 blocks of connections per rank, channel and side.
+    True without connections.
     """
     channel = blocks.channel
     if not len(channel):

@@ -48,9 +48,12 @@ class Target:
     imported: Mapping[str, str]
 
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
-        """Return the attributes of `<algo>` for a program, as texts in the order of the file.
+        """Build the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        `largest`: size in bytes of the largest call, None for no limit.
+        `largest`: size in bytes of the largest call, None for no limit. A runtime with both modes
+        gets `outofplace`, and 0 as `maxBytes` for no limit. The other one, which excludes
+        `maxBytes` itself, gets `largest` + 1, or 2^27 without a limit, and `nthreads` as imported
+        if it is a number other than 0.
         """
         written: dict[str, str | int] = {
             "name": self.name,
@@ -276,9 +279,11 @@ def _choose_name(
 
 
 def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
-    """Return minimum and maximum size in bytes, both inclusive; None for no limit.
+    """Choose minimum and maximum size in bytes, both inclusive; None for no limit.
 
-    From the options, else as imported. Raises `UsageError` if the range is empty.
+    Each is from the options, else from the imported attributes, else 0 and None; an imported
+    `maxBytes` of at most 0 is no limit, and in files without `outofplace` it is itself excluded.
+    Raises `UsageError` if the range is empty.
     """
     smallest, largest = options.min_bytes, options.max_bytes
     if smallest is None:

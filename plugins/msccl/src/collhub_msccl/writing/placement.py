@@ -329,8 +329,11 @@ class _Placer:
     def _claim_block(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
         """Make a block the owner of these sides of the node's connections, and return it.
 
-        `block`: NONE takes a fitting block (if `is_tight`) or a new one. Marks the trial if a limit
-        of blocks is exceeded.
+        `block`: NONE takes the block of the rank that is on this channel or none, has no peer on
+        these sides and becomes free first (only if `is_tight`), else a new one, which is counted.
+        Sides without a peer, and those that the block already has, are left out. Marks the trial if
+        the rank has too many blocks, or more than 32 on one side of a channel. All changes but the
+        trial's can be undone.
         """
         rank = self._graph.rank[node]
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}

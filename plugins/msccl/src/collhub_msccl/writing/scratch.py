@@ -142,7 +142,9 @@ def _place_segments(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the first unit of each segment after placement, and the units of every rank.
 
-    Segments are placed in the order of their first access.
+    Segments are placed in the order of the time of their first access, at equal times in their own
+    order. Each takes a range of its rank that is large enough and whose last accesses are known to
+    precede its first ones, else a new range behind the others.
     """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks
@@ -350,8 +352,12 @@ def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
-    """Return the data dependencies whose two steps share no scratch location, as parent * rows +
+    """Find the data dependencies whose two steps share no scratch location, as parent * rows +
     child.
+
+    Two steps share a location if the ranges that they read or write in scratch overlap by at least
+    one unit. The result is int64, in the order of the dependencies; steps without scratch share
+    none.
     """
     parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
     # A step reads and writes one range of scratch each, possibly empty.

@@ -189,7 +189,9 @@ def _sort_rows(
 ) -> Distribution:
     """Sort the rows of every rank by this order; fused rows keep their relative order.
 
-    `order`: position per row. Lanes are numbered by their first position.
+    `order`: position per row; equal positions keep the order of the rows. All references between
+    rows, including `joined`, get the new numbers. Lanes are numbered by their first position. The
+    arguments are not changed.
     """
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new_index = np.empty(len(rows), np.int64)

@@ -164,7 +164,11 @@ def _collect_waits(
     node_of_row: Int64Array,
     size: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the parents and the children of every node, each listed once in ascending order."""
+    """Collect the parents and the children of every node, each listed once in ascending order.
+
+    A node waits for another if any row of it depends on a row of the other; dependencies within a
+    node are dropped. `size`: number of nodes.
+    """
     from_node, to_node = node_of_row[draft.parents], node_of_row[draft.children]
     is_crossing = from_node != to_node
     pairs: Edges = np.divmod(

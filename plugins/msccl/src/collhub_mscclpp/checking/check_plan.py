@@ -126,11 +126,12 @@ def prepare_plan(
     plan: Plan,
     findings: PlanFindings,
 ) -> PreparedPlan:
-    """Lay out the plan in memory, and record violations of the rules that need its ranges and
-    counters.
+    """Lay out the plan in memory, and record violations of the rules that need ranges and counters.
 
-    Raises `InputError` if the plan is too large to simulate (cells that operations access, or
-    actors).
+    Does not simulate. Raises `InputError` with the code "plan-size" if the plan is too large to
+    simulate: above 2^22 cells that operations access, counted once per range, or 8 192 actors
+    (thread blocks, ranks and port channels whose puts may be late), or if its buffers are too
+    large. The findings recorded before remain.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -264,6 +265,9 @@ def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _describe_verdict(report: PlanReport) -> str:
     """Describe in one line whether the plan loads, and the verdicts of one and of repeated
     launches.
+
+    A fragment (a plan whose collective has no expected result) has only the verdict of one launch;
+    two verdicts are named only if they differ, and the number of launches only if both are good.
     """
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]
@@ -278,10 +282,13 @@ def _describe_verdict(report: PlanReport) -> str:
 
 
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
-    """Yield the calls that the plan can serve; none if its window of sizes is empty.
+    """Yield the one call that the plan can serve; none if its window of sizes is empty.
 
-    The maximum size is limited by the slices that the executor can count. The executor itself uses
-    a plan for any call to which the user assigns it.
+    Sizes are in bytes, of the output for an all-gather, else of the input, and None for no maximum.
+    The maximum is the least of that of the plan and the 65 535 slices of a pipeline that the
+    executor can count, on the smallest buffer. Conditions: input bytes divisible by
+    `buffer_alignment` times the most input chunks of a rank, and sum. The executor itself uses a
+    plan for any call to which the user assigns it.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes

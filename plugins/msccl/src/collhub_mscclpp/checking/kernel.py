@@ -132,7 +132,10 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
     """Execute the next operation of a thread block, if it need not wait; return whether it was
     executed.
 
-    It waits for a count, for the other blocks of a barrier, or for packets.
+    It waits for a count, for the other blocks of a barrier, or for packets; then contents are
+    unchanged. Its time is its position in the block plus 1, plus the length of the block for each
+    earlier launch, and becomes the block's own clock. Signals of the operation follow its data;
+    flushes order the block after its proxies.
     """
     role = program.role[operation]
     first = program.block_first[block]
@@ -271,8 +274,9 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 
 @part
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
-    """Whether all packets that the operation reads were written in this launch; True without
-    packets.
+    """Return whether all packets that the operation reads were written in this launch.
+
+    True without packets. Launches count from 0; in odd ones the shift is added to addresses.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -290,7 +294,9 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
     """Execute all moves of a data operation, those of proxies as separate requests.
 
-    First, the block is ordered after the writers of the packets that it reads.
+    First, the block is ordered after the writers of all packets that it reads. In each move the
+    block writes its own targets before it requests the others, each of which its proxy executes at
+    once, at the proxy's own time. Packets that the block writes share one stored clock.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -341,8 +347,10 @@ def _move(
     """Read the sources of one move, add them, and write the sum to `targets`, a range of its
     targets.
 
-    A thread block omits targets that proxies write. `row`: of the clock stored for packets so far,
-    or -1. Returns it, or the row of a clock stored now.
+    Sums are modulo 2^64 and defined only if all sources are. A thread block omits targets that
+    proxies write, and a copy of a cell to itself writes nothing. A packet that was already written
+    in this launch is a race. `row`: of the clock stored for packets so far, or -1. Returns it, or
+    the row of a clock stored now.
     """
     odd = launch % 2
     is_block = actor < state.scalars[FIRST_PROXY]

@@ -76,8 +76,10 @@ class Proxies:
 def lagging_proxies(plan: Plan) -> Proxies:
     """Number the port channels on which a thread block continues before its puts are complete.
 
-    A channel does not lag if all its puts are flushed before the block does anything else (other
-    puts and signals through ports, and barriers of the block, are allowed in between).
+    A channel (rank, id) does not lag if all its puts are flushed before the block ends or does
+    anything else (other puts and signals through ports, and barriers of the block, are allowed in
+    between). A flush counts for as many of its channels as it has entries in dst_buff. Numbers
+    follow the order in which channels are found to lag.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
@@ -273,9 +275,10 @@ def ranges_of(
 
 
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """Return (operand, rank) for every rank whose memory an operand accesses.
+    """Return (operand, rank) for every rank whose memory an operand accesses, as two int64 arrays.
 
-    One rank, or all ranks of its switch group; ordered by operand.
+    The executing rank for a local range, the rank of the remote buffer for a remote one, and all
+    ranks of its group for a switch; ordered by operand, then as the group lists them.
     """
     operands = plan.operands
     executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -337,7 +340,11 @@ def _indices_as_executed(
 
 
 def _packets(plan: Plan) -> UInt8Array:
-    """Return which operands are packets, by the operation and the position: uint8[operands]."""
+    """Return which operands are packets: uint8[operands], 1 for packets.
+
+    An operation defines from which position on its sources, and its destinations, are packets. All
+    operations must be known.
+    """
     first_packet = np.asarray(
         [[operation.src_packets, operation.dst_packets] for operation in KNOWN], np.int64
     ).reshape(-1, 2)

@@ -128,8 +128,10 @@ def has_contract(plan: Plan) -> bool:
 def counts_defect(plan: Plan) -> str:
     """Describe the defect of the chunk counts of a named collective; empty if there is none.
 
-    Counts that differ between ranks, are 0, or do not match the collective. A collective without a
-    contract has no defect.
+    A defect is, in this order: counts that differ between ranks, a count of 0, and an output that
+    is not as large as the input (all-gather: input times ranks; reduce-scatter: input divided by
+    ranks, rounded down), or an all-to-all whose input is no multiple of the ranks. A collective
+    without a contract has no defect.
     """
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
@@ -160,9 +162,10 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """Build a custom collective with the plan's buffer sizes.
+    """Build a custom collective with the plan's buffer sizes, in cells; all inputs are defined.
 
-    Only `sendrecv` has an expected result: every rank gets the data of the previous one.
+    Only `sendrecv` without a defect of its counts has an expected result: every rank gets the data
+    of the previous one, rank 0 those of the last. The unit count is the largest buffer, at least 1.
     """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
@@ -269,7 +272,8 @@ class Contents:
 def contents_of(memory: PlanMemory) -> Contents:
     """Draw a random word for every input cell (fixed seed), and compute the expected outputs.
 
-    A sum is the sum of its words modulo 2^64. No outputs if the collective has no expected result.
+    Words are uint64, ordered by rank and cell, and the same in every call. A sum is the sum of its
+    words modulo 2^64. No outputs if the collective has no expected result.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)

@@ -66,8 +66,10 @@ def check_header(
 def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
     """Report pairs of ranks whose lists of common switch groups differ in content or order.
 
-    The executor sets up one channel after another and waits for all members of each
-    (`setupConnections` of `executor.cc`).
+    Groups are equal if buffer and members are, in any order of members. Each pair of ranks is one
+    refusal "switch-order", at the lower rank, or at the only one that lists the group. The executor
+    sets up one channel after another and waits for all members of each (`setupConnections` of
+    `executor.cc`).
     """
     listed = [
         [(group.buffer, tuple(sorted(group.ranks))) for group in gpu.groups] for gpu in plan.gpus
@@ -272,8 +274,10 @@ def check_counters(
 ) -> None:
     """Report counters that a launch does not leave at their initial value.
 
-    Increments and takes are balanced separately for each kind of pipeline (bytes and chunks of a
-    slice), whose operations are repeated.
+    A counter is a semaphore or the signals of a channel. Increments and takes are balanced
+    separately for each kind of pipeline (bytes and chunks of a slice), whose operations are
+    repeated, and for operations outside of pipelines. A finding is at the first operation of its
+    counter. Items without a counter (no partner) are left out.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.
@@ -409,10 +413,10 @@ def _check_tables(
     name: str,
     findings: PlanFindings,
 ) -> None:
-    """Report a thread block that exceeds the tables of channels or remote buffers of a channel
-    type.
+    """Report a thread block with more than 16 channels or 16 remote buffers of one channel type.
 
-    `name`: of the thread block, for messages.
+    Each type has separate tables, so each excess is a refusal of its own, of the rank:
+    "limit-channels" or "limit-remote-buffers". `name`: of the thread block, for messages.
     """
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:

@@ -64,7 +64,11 @@ def has_package() -> bool:
 
 
 def install() -> None:
-    """Insert our language into `sys.modules` under the names of the package's modules."""
+    """Insert our language into `sys.modules` under the names of the package's modules.
+
+    Every module, also inner ones, has all names of the language; inner modules become attributes of
+    their parents. Modules of these names that exist are replaced.
+    """
     exported = {name: getattr(language, name) for name in language.__all__}
     for name in _MODULES:
         module = ModuleType(name, language.__doc__)
@@ -177,7 +181,9 @@ def find_defects(
     """Yield descriptions of the package's defects in a program, the first of each kind for every
     rank.
 
-    `earlier`: programs of the same process before it.
+    First those of the program: a replication policy `none`, and barriers whose numbers continue
+    those of `earlier` programs of the same process; then rank by rank, with the lowest thread block
+    that has the defect.
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"
@@ -238,8 +244,10 @@ def _find_list_defects(
     """Yield (kind of defect, text) for one list of operations: as recorded, fused, and with
     barriers.
 
-    Fused operations that exceed the executor's tables, fused sums that read their own result, and a
-    missing barrier between dependent operations.
+    In this order: defects of each fused operation, and fused operations that exceed the executor's
+    tables ("size", unless a recorded one does); with `instr_fusion`, neighbouring sums of which the
+    second reads the result of the first and which are fused ("sum"); with `auto_sync`, the first
+    pair of dependent operations without a barrier between them ("meeting").
     """
     # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)

@@ -173,7 +173,11 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Return the JSON path of an operation, such as `$.gpus[0].threadblocks[1].ops[2]`."""
+        """Return the JSON path of an operation, such as `$.gpus[0].threadblocks[1].ops[2]`.
+
+        `row`: of the operation in the plan. One within a pipeline has the position of the pipeline
+        and its own position in it, such as `ops[2].ops[0]`.
+        """
         table = self.operations
         block = self.blocks[int(table.block[row])]
         outer = int(table.pipeline[row])

@@ -214,8 +214,11 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
-    """Return (cells, rows of sources, rows of destinations) of the moves of every data
-    operation.
+    """Collect the moves of every data operation: (cells, rows of sources, rows of destinations).
+
+    A move is one group of ranges of equal size; operations that pair sources with destinations have
+    several, in the order of their ranges. Rows are those of `ranges`, in the order of the plan.
+    Operations without ranges are not in the result.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()

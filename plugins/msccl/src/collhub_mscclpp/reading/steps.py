@@ -112,9 +112,11 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Add a send and its receive, and return both rows; data is added to `operand` if given.
+        """Add a send and its receive, and return both rows.
 
-        `lanes`: thread blocks of the sending and of the receiving step, -1 for none.
+        With `operand`, a range of the receiving rank, the receive adds the data to it and stores
+        the sum in `target`; without it the data is stored. `lanes`: thread blocks of the sending
+        and of the receiving step, -1 for none. `cells`: count of both.
         """
         sent = self._add(
             StepKind.SEND,

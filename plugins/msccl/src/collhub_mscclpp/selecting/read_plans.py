@@ -152,7 +152,11 @@ def _find_answer_defects(
 ) -> Iterator[str]:
     """Yield calls for which the executor throws, at the limits of a window and at odd sizes.
 
-    `tally` is updated: the numbers of calls with a plan (True) and without one (False).
+    `rows`: those of one window. Sizes in bytes are tried in ascending order: the least and the
+    first beyond the greatest size of each row, one element more and less, and fixed odd sizes (for
+    a reduce-scatter or similar per part). A size without a plan is left to the runtime; at most one
+    defect is yielded per size. `tally` is updated: the numbers of calls with a plan (True) and
+    without one (False).
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,

@@ -73,8 +73,10 @@ class Registration:
 
 
 def register_text(registration: Registration) -> str:
-    """Format the program that registers these plans: `register_program.py` with its tables filled
-    in.
+    """Format the program that registers these plans, for the folder.
+
+    It is the source text of `register_program.py` with the literals of RANKS, RANKS_PER_NODE and
+    PLANS filled in, one row of PLANS per line in the given order.
     """
     listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
     text = inspect.getsource(register_program)
@@ -196,8 +198,10 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Add plans for all windows and claimed modes of a collective; a loss if plans cannot name
-    it.
+    """Add plans for all windows and claimed modes of a collective.
+
+    Mode by mode, each with all windows. A collective without a name in plans adds one loss and
+    nothing else. The folder is changed.
     """
     kind = selected.collective.kind
     if kind not in NAMES:
@@ -215,7 +219,9 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
     """Add a plan of the fastest writable algorithm, and one for sizes that it does not divide.
 
-    Algorithms that cannot be written, and a window without a plan, are losses.
+    Candidates are tried in their order (fastest first) for the middle size of the window, and the
+    first that can be written is taken. Each one that cannot be written before it, and a window
+    without a plan, is a loss of the folder, which is changed.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
@@ -248,7 +254,10 @@ def _add_plan(
 ) -> RegisteredPlan:
     """Write one plan, add it to the folder's files and register it; return its row of the table.
 
-    Raises `HubError` if the algorithm cannot be written. `suffix`: of the file's name.
+    The row serves sizes from the larger of the window's and the plan's own minimum up to that of
+    the window, in multiples of 16 bytes times the chunks of the larger buffer. A reduce-scatter
+    plan accepts any minimum, and its own minimum is multiplied by the ranks. Raises `HubError` if
+    the algorithm cannot be written; then the folder is unchanged. `suffix`: of the file's name.
     """
     least_factor = 1
     if window_mode.kind is CollectiveKind.REDUCE_SCATTER:

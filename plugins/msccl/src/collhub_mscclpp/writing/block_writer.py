@@ -221,7 +221,12 @@ class BlockWriter:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        """Begin another thread block, which waits for this one by a semaphore."""
+        """Begin another thread block, which continues this one and waits for it by a semaphore.
+
+        The old block ends with a block barrier (if it has waited or moved data since the last one)
+        and releases a new semaphore of the rank; the new one acquires it, then has a barrier.
+        Further operations go to the new one.
+        """
         self.add_barrier()
         number = self.tables.add_semaphore()
         self._last.ops.append(format_semaphore("sem_release", [number]))

@@ -37,8 +37,11 @@ class Landing:
 def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     """Let messages land at their destination if no other step uses it before, else in scratch.
 
-    `is_pulled`: bool[rows], messages that do not land, because the receiver reads the sender's
-    memory. The range of multicasts is chosen later.
+    Direct are plain receives into chunks without initial data that no other step writes, in every
+    mode, if the sender can address them by the same offset. Stages in scratch follow the
+    algorithm's own scratch. `is_pulled`: bool[rows], messages that do not land, because the
+    receiver reads the sender's memory: their range is the source of the send. The range of
+    multicasts is chosen later. Offsets are in chunks.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
@@ -180,7 +183,11 @@ class _Writes:
 
     @classmethod
     def of(cls, work: PlanWork, regions: Regions) -> _Writes:
-        """Find the last write of every chunk, in the order of execution, and the one before it."""
+        """Find the last write of every chunk, in the order of execution, and the one before it.
+
+        The first array has the row of the last writer, the second the position of the write before
+        it in the order of execution; both have -1 if there is none.
+        """
         rows = np.flatnonzero(regions.destination >= 0)
         chunk = expanded_ranges(regions.destination[rows], regions.count[rows])
         writer = np.repeat(rows, regions.count[rows])

@@ -75,9 +75,10 @@ def order_work(
     """Match messages and order the steps of all ranks.
 
     Raises `InputError` if no plan can express the algorithm: steps without contents, operators
-    other than sum, computation, unmatched messages, or a cycle of waits. `has_switch_sums`: whether
-    switches may add; `is_sliced`: whether messages are sent in slices. If operations of switches
-    would wait in a cycle, they are removed until there is none.
+    other than sum, computation, unmatched messages, regions outside buffers, or a cycle of waits.
+    `network`: without one no operations of switches are used; `has_switch_sums`: whether switches
+    may add; `is_sliced`: whether messages are sent in slices. If operations of switches would wait
+    in a cycle, they are removed until there is none.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:

@@ -175,7 +175,10 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
     """Write the thread blocks of every rank, divided to fit the executor's tables.
 
-    Each group of steps is between the semaphores that it acquires and releases.
+    The result has a list of segments (thread blocks of the plan) for each rank, in the order of
+    blocks and within these of the parts of their group. Each group of steps is between the
+    semaphores that it acquires and releases. Adds semaphores and remote buffers to the tables of
+    the draft.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
@@ -207,11 +210,12 @@ _SEPARATOR = ",\n"
 
 
 def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
-    """Format the plan with the thread blocks of every rank as JSON.
+    """Format the plan with the thread blocks of every rank as JSON, in UTF-8.
 
-    Its name contains a digest of its text: the executor caches plans by name, so plans with
-    different contents need different names. Raises `UsageError` if slices do not reach the
-    requested size.
+    Its name is the collective ("custom" without a name), the number of ranks and 16 hexadecimal
+    digits of the SHA-256 of its text: the executor caches plans by name, so plans with different
+    contents need different names. Double scratch is used for packets only. Raises `UsageError` if
+    slices do not reach the requested size.
     """
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
