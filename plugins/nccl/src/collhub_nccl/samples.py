@@ -144,7 +144,11 @@ def graph_samples() -> Sequence[Source]:
 
 
 def log_samples() -> Sequence[Source]:
-    """The log of a communicator of four ranks with two channels, whose lines are mixed and torn."""
+    """Return one log of a communicator of four ranks with two channels, to test readers.
+
+    It has two rings, trees, a choice, a line with a time stamp, and one line that two processes
+    wrote at once. Findings of readers are discarded.
+    """
     lines = [_log_line(rank, _LOG_INIT.format(rank=rank)) for rank in range(4)]
     rings = ((0, 1, 3, 2), (0, 2, 3, 1))
     for channel, ring in enumerate(rings):

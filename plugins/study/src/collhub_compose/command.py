@@ -122,7 +122,11 @@ def compose(
 
 
 def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` for requests without effect and for repeated standard input."""
+    """Raise `UsageError` for requests without effect and for repeated standard input.
+
+    Without effect are --interleaved with one instance, and a single algorithm without instances,
+    ranks and embedding.
+    """
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
     if composition["interleaved"] and composition["instances"] == 1:
@@ -158,7 +162,12 @@ def _read_parts(
 
 
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
-    """Compose the parts in sequence, then apply the options in their order."""
+    """Compose the parts in sequence, then apply the options in their order.
+
+    The order is: instances (interleaved or not), then either embedding in `embed` ranks, at the
+    given ranks or by default 0, 1, 2 and so on, or renumbering by the given ranks. Errors of these
+    steps are raised.
+    """
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel
     from collhub_compose.replication import replicate
@@ -175,7 +184,11 @@ def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm
 
 
 def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:
-    """List properties of the parts that the composed algorithm does not have."""
+    """List properties of the parts that the composed algorithm does not have.
+
+    These are extensions, named in order, and the source lines of messages, which are lost if the
+    parts come from several files. Returns an empty list without losses.
+    """
     losses = []
     names = {name for part in parts for name in part.extensions}
     dropped = sorted(names - set(algorithm.extensions))

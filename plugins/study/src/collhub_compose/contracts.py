@@ -229,7 +229,12 @@ def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, 
 def _match_kind(
     kind: CollectiveKind, root: int | None, unit_count: int, contract: CustomContract, op: ReduceOp
 ) -> Collective | None:
-    """Build the collective of this kind; None unless its contract equals `contract` (canonical)."""
+    """Build the collective of this kind; None unless its contract equals `contract`.
+
+    `contract` must be in canonical form, and the expected results are compared in it. `contract`
+    must also have room for the buffers of the candidate, and a split collective needs a unit count
+    that is a multiple of the ranks.
+    """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:
         return None

@@ -100,7 +100,12 @@ def check_composable(algorithm: Algorithm) -> Messages:
 
 
 def _find_contract_defect(collective: Collective) -> str | None:
-    """Find the first rank or unit in a contract that does not exist; None without a defect."""
+    """Return what a contract names that does not exist: a rank or a unit; None if nothing.
+
+    Ranks, also as sources, must be those of the collective, or `ALL_RANKS` as a source; units must
+    be in their buffer, where the units of the source `ALL_RANKS` are not checked. Collectives
+    without a contract, or with an empty one, have no defect.
+    """
     contract = collective.contract
     if contract is None or contract.expected is None:
         return None
@@ -130,7 +135,11 @@ def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolA
 
 
 def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
-    """Raise `UsageError` unless all algorithms have the same number of ranks."""
+    """Raise `UsageError` (code `rank-count`) unless all algorithms have the same number of ranks.
+
+    The error names the first algorithm and the first one that differs from it. The list must not be
+    empty.
+    """
     first = algorithms[0]
     for algorithm in algorithms[1:]:
         if algorithm.num_ranks == first.num_ranks:

@@ -68,7 +68,13 @@ class Seam:
 
 
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
-    """Choose the place rank by rank; None if `joint` could not be called in any mode."""
+    """Choose the place of the data between two parts rank by rank; None without a possible mode.
+
+    In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
+    otherwise it is in SCRATCH (offset -1 in the result). A rank may use either only if every
+    claimed mode allows it, and OUTPUT is preferred. The claims (in place, out of place) of
+    `_MODE_CHOICES` are tried in order; the first with a place on every rank wins.
+    """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
     # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other
     # data. A rank may use either if every claimed mode allows it.
@@ -209,7 +215,11 @@ def _list_inputs(contract: CustomContract) -> UnitsOfRanks:
 
 
 def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:
-    """List all results of the ranks `where`. Raises `UsageError` if the contract has none."""
+    """List (rank, unit) of all results of the ranks `where`, sorted, each once.
+
+    Raises `UsageError` (code `no-result`) if the contract states no results and any rank is chosen;
+    without a chosen rank, the lists are empty.
+    """
     if contract.expected is not None:
         units = np.stack([contract.expected.rank, contract.expected.offset])
         rank, unit = np.unique(units, axis=1)

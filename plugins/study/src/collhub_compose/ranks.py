@@ -128,7 +128,11 @@ def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | N
 
 
 def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:
-    """Build the moves of the ranks' shares, in blocks of a share."""
+    """Build the moves of the ranks' shares in INPUT and OUTPUT, in blocks of a share.
+
+    Share r moves to `new_ranks[r]` in INPUT if the collective splits by target, in OUTPUT if it
+    splits by source. If data is not split, a single block of the largest size is not moved.
+    """
     place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
     traits = collective.kind.traits
     if not traits.is_split:
@@ -160,7 +164,11 @@ def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collec
 def _relabel_contract(
     contract: CustomContract, new_ranks: Int64Array, num_ranks: int
 ) -> CustomContract:
-    """Renumber the ranks of a contract to `new_ranks`; other ranks have no data and no results."""
+    """Renumber the ranks of a contract to `new_ranks`; other ranks have no data and no results.
+
+    The source "all ranks" is written out as the old ranks if there are idle ranks, which it would
+    include. A contract without an expected result keeps none.
+    """
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined
     rows = contract.expected

@@ -227,7 +227,11 @@ def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
 
 
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
-    """Build the block moves of every copy: block k of copy i becomes block `k * instances + i`."""
+    """Build the block moves of every copy: block k of copy i becomes block `k * instances + i`.
+
+    A block is the share of a rank, or with `interleaved` the largest common unit of the algorithm.
+    INPUT and OUTPUT move equally. Raises `InputError` (code `too-large`) above `MAX_BLOCKS` blocks.
+    """
     collective = algorithm.collective
     block = _count_share_units(collective)
     if interleaved:

@@ -117,7 +117,11 @@ def _ranks_and_nodes(
 
 
 def _network_of_topology(topology: Topology, gpu: Gpu) -> NodeNetwork | None:
-    """Return the links that leave the first node of a topology, as network cards."""
+    """Return the links that leave the first node of a topology, as network cards.
+
+    Their number and mean bandwidth (GB/s) replace those of the usual network of this GPU; other
+    properties are kept. None if no link leaves the node.
+    """
     import numpy as np  # Imported here: a listing of machines does without it.
 
     from hub_core.network import group_of_nodes
@@ -243,7 +247,12 @@ def expected_time(
     version: str = "",
     dtype: str = "",
 ) -> Prediction | None:
-    """Return the time of NCCL by the table or the model of a profile; None without either."""
+    """Return the time of NCCL by the table or the model of a profile; None without either.
+
+    The version asked for is tried first ("" accepts any), then the libraries of the profile with a
+    network plugin, whose variant begins with +, in the order of tables and networks. The first
+    prediction wins.
+    """
     # Imported here: choices without times need no numpy.
     from collhub_machine_profiles.calls import PlannedCall
     from collhub_machine_profiles.prediction import predict_time

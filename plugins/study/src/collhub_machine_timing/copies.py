@@ -106,7 +106,12 @@ def _split_by_part(part: Int64Array) -> list[Int64Array]:
 def _build_signatures(
     steps: StepTable, messages: Messages, part: Int64Array, local: Int64Array, planes: int
 ) -> list[bytes]:
-    """Return a text of each part that is equal for copies; `local`: number of a row in its part."""
+    """Return bytes per part, in order of the parts, that are equal for copies of each other.
+
+    They contain, for the steps of the part in order, the columns that determine times, the
+    partner's number in the part, the channel modulo `planes` and the lane, then its dependencies.
+    `local` is the number of a row in its part.
+    """
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = local[messages.receive]
     partner[messages.receive] = local[messages.send]

@@ -88,7 +88,11 @@ def _to_ns(times_ps: Int64Array) -> Int64Array:
 
 
 def _link_loads(best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
-    """Return bytes on the wire and busy time per link, the busiest first."""
+    """Return bytes on the wire and busy time (ns) per used link, the busiest first.
+
+    Links of equal busy time are ordered by descending bytes, then by number. Bytes include the
+    overhead of the protocol; both are rounded to whole numbers.
+    """
     case = best.case
     topology = case.topology
     units, counts = case.algorithm.collective.unit_count, case.algorithm.steps.count

@@ -311,7 +311,11 @@ def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
 def fit_network(
     library: Library, ranks_per_node: int, points: Sequence[Measurement]
 ) -> NetworkModel:
-    """Fit the constants to all-reduces of several nodes."""
+    """Fit the constants of the network to all-reduces of several nodes.
+
+    The fit is robust and on logarithms of times in us, from `_NETWORK_STARTS`. The model states the
+    number of points and the distinct numbers of nodes, ascending; `points` must not be empty.
+    """
     columns = network_columns(points)
     measured = np.log([point.time_us for point in points])
     fitted = robust_fit(

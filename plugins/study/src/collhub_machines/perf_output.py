@@ -185,7 +185,12 @@ def _set_parameters(test: _Test, line: str) -> None:
 
 
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
-    """Read the names of the columns: prefix columns, then one group per place."""
+    """Read the names of the columns into `test`: prefix columns, then one group per place.
+
+    Each group begins with a column `time`; columns `timestamp` are dropped. Also sets the positions
+    at which the time columns end in the line. Raises `InputError` for CPU times and for a head
+    without `time`.
+    """
     names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
     if "cputime" in names:
         message = "the table has CPU times (cputime), not times of the GPU"

@@ -81,7 +81,11 @@ class ProfileCheck:
     diagnostics: tuple[Diagnostic, ...]
 
     def compute_errors(self, predictor: str) -> PredictorErrors:
-        """Return median and 90th percentile of |predicted / measured - 1|; None without points."""
+        """Return median and 90th percentile of |predicted / measured - 1|, rounded to 5 digits.
+
+        `predictor` is "table"; any other text means the model. Points without a prediction are left
+        out; both are None if no point has one.
+        """
         values = [
             abs(predicted / checked_point.point.time_us - 1)
             for checked_point in self.points

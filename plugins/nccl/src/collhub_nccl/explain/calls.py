@@ -82,8 +82,10 @@ NO_SETTINGS = NcclSettings({})
 def parse_settings(assignments: Sequence[str]) -> NcclSettings:
     """Parse texts such as `NCCL_ALGO=allreduce:^tree`; a later text overrides an earlier one.
 
-    Raises `UsageError` for other variables, and for words that NCCL does not know: releases before
-    2.24 ignore them silently.
+    Algorithms and protocols are kept as those excluded by collective, with the text that excludes
+    them. A list overrides only the collectives that it names. Counts of channels set the minimum or
+    the maximum. Raises `UsageError` for other variables, and for words that NCCL does not know:
+    releases before 2.24 ignore them silently.
     """
     settings = NO_SETTINGS
     for text in assignments:
@@ -338,7 +340,12 @@ def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
 def _find_matching_rule(
     request: CallRequest, allowed: Sequence[CostedAlternative], notes: list[str]
 ) -> tuple[TunerRule, CostedAlternative] | None:
-    """Return the first matching rule that NCCL allows, with its alternative; note skipped ones."""
+    """Return the first matching rule that NCCL allows, with its alternative; None without one.
+
+    A rule matches if its collective, its nodes and ranks and its sizes (both ends included) fit the
+    call. Matching rules whose algorithm and protocol are not among `allowed` are skipped, with a
+    note appended to `notes`.
+    """
     communicator = request.communicator
     for rule in request.rules or ():
         is_of_call = str(rule.kind) == request.collective and rule.fits(

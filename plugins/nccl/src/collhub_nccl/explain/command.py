@@ -240,7 +240,11 @@ def _is_measured(context: CommandContext, content: bytes) -> bool:
 def _check_measured(
     context: CommandContext, file: str, machine: _Machine | None
 ) -> list[MeasuredFinding]:
-    """Compare the measured calls of a file. Raises `UsageError` without a machine."""
+    """Compare the measured calls of a file with the model; return a finding per call.
+
+    Points of one call are merged, and rows that the reader skips are reported. Raises `UsageError`
+    without a machine.
+    """
     from collhub_machine_profiles.calls import merge_calls
 
     from collhub_nccl.explain.measured_check import check_measured
@@ -321,9 +325,11 @@ class _Machine:
         )
 
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
-        """Return the time of a call by the profile, and its method; None without one.
+        """Return the time of a call in us by the profile, and its method; None without one.
 
-        A choice that settings or a tuner changed has a time by the model only.
+        A choice that differs from that without settings and tuner has a time by the model only;
+        otherwise the table or the model decides, as `expected_time` does. None without a profile,
+        without a choice, and with `--search`.
         """
         from collhub_machine_profiles.nccl_baseline import (
             expected_time,
@@ -379,7 +385,10 @@ def _with_search(gpu: Gpu, search: str | None) -> Gpu:
 
 
 def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule] | None:
-    """Return the rules of a configuration as the tuner interprets them; report its traps."""
+    """Return the rules of a configuration as the tuner interprets them; None without a file.
+
+    Its traps are reported, errors among them as warnings only.
+    """
     from collhub_nccl.tuner.read import read_rules
 
     if file is None:

@@ -123,7 +123,12 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 def _find_other_choice(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[Choice, float] | None:
-    """Return the alternative whose modelled time is within 5 % of the measured one."""
+    """Return the alternative whose modelled time is nearest to the measured one, and its time.
+
+    The time is in us. Only alternatives other than the model's choice count, with a time that
+    differs by at most `_OTHER_CHOICE` (5 %) of the measured one. Of equally near ones the first
+    wins; None if there is none.
+    """
     communicator = call.request.communicator
     nearest: tuple[float, Choice, float] | None = None
     for row in call.alternatives:
@@ -148,7 +153,9 @@ def _find_constant(
 ) -> tuple[str, float, float] | None:
     """Return name, needed value and value of the most influential constant that explains a time.
 
-    The constant is the one whose relative change changes the time of the model most.
+    Constants are tried by descending relative change of the model's time when they grow by 1 %;
+    those below `_MIN_INFLUENCE` are not tried. The first wins for which some factor gives the
+    measured time. None without a model or a choice, and if no constant does.
     """
     choice = call.choice
     communicator = call.request.communicator

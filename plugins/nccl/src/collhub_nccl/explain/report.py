@@ -41,7 +41,11 @@ LOG_HEADER = ("line", "value", "logged", "predicted", "verdict")
 
 
 def describe_communicator(communicator: Communicator, version_source: str) -> str:
-    """Return GPU, ranks, version and channels in one line."""
+    """Return GPU, ranks, nodes, version and channels of a communicator in one line.
+
+    The channels are those of the search with their speed in GB/s, those of collectives, and those
+    of NVLS if there are any. `version_source` states in brackets where the version comes from.
+    """
     channels, speed = communicator.search_channels()
     nodes = "1 node" if communicator.nodes == 1 else f"{communicator.nodes} nodes"
     text = (

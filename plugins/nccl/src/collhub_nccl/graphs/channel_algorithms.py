@@ -179,7 +179,12 @@ def tree_algorithm(
 
 
 def _list_hops(tree: Mapping[int, TreeNode]) -> list[_Hop]:
-    """List the messages of one tree: up to the root, deepest ranks first, then down."""
+    """List the messages of one tree: up to the root, deepest ranks first, then down.
+
+    A message is (source, target, round, whether it reduces). In rounds 0 to depth - 1 every rank
+    sends to its parent, reducing; in the following rounds parents send to their children. The roots
+    are the ranks with a negative parent; ranks that they do not reach are not listed.
+    """
     levels = [[rank for rank, node in sorted(tree.items()) if node.parent < 0]]
     while levels[-1]:
         levels.append([child for rank in levels[-1] for child in tree[rank].children])

@@ -150,7 +150,11 @@ def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
 
 
 def _describe_value(algorithm: Algorithm, feature: str) -> str:
-    """The lost value if it is short, else its extent."""
+    """Return the lost value of a feature as a text if it is short, else its extent.
+
+    Extensions are listed by name ("none" without any); features without a rule of their own are
+    attributes of the collective.
+    """
     if feature == "root":
         return f"rank {algorithm.collective.root}"
     if feature == "extensions":
@@ -294,9 +298,11 @@ def _read_key(gpu: Element) -> tuple[_Key, int]:
 
 
 def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
-    """Network devices at both ends of every channel; empty if the file has none.
+    """Return the numbers of the network devices at both ends of every channel; empty without any.
 
-    Raises `InputError` if only some channels have them.
+    They are hexadecimal in the file. Raises `InputError` if only some channels have them, if they
+    are not the first and last element of a channel, and for other texts. If there are any, a note
+    `one-node` states that the rings are read as rings of this node.
     """
     pairs = []
     for channel in channels:

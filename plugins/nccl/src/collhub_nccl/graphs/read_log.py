@@ -115,7 +115,11 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 
 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
-    """Return the rings over all ranks, each from rank 0 on; report the others."""
+    """Return the rings over all ranks, each from rank 0 on, in the order of the channels.
+
+    A ring with a defect is left out; `_check_channels` reports the defects with their lines, and
+    refuses a log without any ring.
+    """
     rings, defects = [], []
     for channel in facts.ring_channels:
         defect = describe_ring_defect(facts, channel)

@@ -82,7 +82,11 @@ class RingGraph:
         return "\n".join([*lines, "  </graph>", "</graphs>", ""])
 
     def _format_elements(self, number: int) -> Iterator[str]:
-        """Yield the lines within one <channel>."""
+        """Yield the XML lines within the <channel> of this number.
+
+        They are the first network device (if stated), the GPUs in the order of the ring, with ranks
+        if stated, and the second network device. Device numbers are hexadecimal, ranks decimal.
+        """
         nets = self.nets[number] if self.nets else ()
         yield from (f'      <net dev="{net:x}"/>' for net in nets[:1])
         for gpu in self.channels[number]:
@@ -91,7 +95,11 @@ class RingGraph:
         yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The parts that the writer would not restore from the rings; empty if there are none."""
+        """Return the parts that the writer would not restore from the rings; empty without any.
+
+        These are channels other than the derived ones, devices other than 0, 1, 2 and so on, ranks
+        and network devices if stated, and attributes that differ from `DEFAULT_ATTRIBUTES`.
+        """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
         if self.channels != derived:

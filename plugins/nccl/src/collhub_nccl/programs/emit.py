@@ -101,7 +101,11 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
-    """Whether the program serves in-place calls, by the option `mode`. Raises `UsageError`."""
+    """Return whether the program serves in-place calls, by the option `mode`.
+
+    Without the option, it does only if the algorithm does not serve calls out of place. Raises
+    `UsageError` if the algorithm does not serve the calls of the option.
+    """
     collective = algorithm.collective
     if mode is None:
         return not collective.out_of_place
@@ -157,7 +161,11 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
 
 
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield properties of the algorithm that the program does not represent."""
+    """Yield properties of the algorithm that the program does not represent.
+
+    The dependencies are always lost, because levels take their place; properties of the collective,
+    columns of steps and extensions only if they are set.
+    """
     yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
         if _is_set(algorithm.steps, feature):

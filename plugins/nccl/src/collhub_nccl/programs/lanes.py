@@ -116,9 +116,11 @@ def _find_neighbours(
 def _separate_slots(
     program: LevelledProgram, lane: Int64Array, algorithm_blocks: Int64Array
 ) -> Lanes:
-    """The lanes with separate slots.
+    """Return the lanes with separate slots, and the blocks of each rank including all slots.
 
-    The slots that a lane uses on a rank are moved after those of the lanes before it.
+    The slots that a lane uses on a rank are moved after those of the lanes before it, which begin
+    after the algorithm's own blocks (`algorithm_blocks` by rank); offsets outside of slots are
+    kept. Records of level 0, before all messages, belong to lane 0.
     """
     num_lanes = int(lane.max(initial=0)) + 1
     group = program.rank * num_lanes + lane

@@ -195,7 +195,11 @@ def format_schedule_cpp(tables: Tables) -> str:
 
 
 def _format_array(type_name: str, name: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a C++ array."""
+    """Yield the lines of a constant C++ array and an empty line.
+
+    Each value has a line of its own. Without values, the array has one empty element `{}`, because
+    C++ has no arrays without elements.
+    """
     yield f"const {type_name} {name}[] = {{"
     # C++ has no arrays without elements.
     for text in list(values) or ["{}"]:
@@ -231,7 +235,11 @@ class _RankMemory:
 
 
 def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
-    """Yield the memory of every rank, whose addresses begin at 0 in its process."""
+    """Yield the memory of every rank in order, whose addresses begin at 0 in its process.
+
+    It has the begin and size of each buffer in blocks, scratch last (its size is that of the
+    tables), the total, and whether the rank has a defined input.
+    """
     layout = tables.program.layout
     is_defined = tables.collective.defined_inputs()
     for rank in range(tables.program.num_ranks):

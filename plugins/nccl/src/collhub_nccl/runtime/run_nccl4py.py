@@ -353,7 +353,12 @@ def _block_elements(
 
 
 def _shared_id(nccl: Any, arguments: argparse.Namespace) -> Any:
-    """The communicator's id, which rank 0 makes and the others wait for."""
+    """Return the communicator's id, which rank 0 makes and the others wait for.
+
+    Rank 0 writes it to `--id-file`, which replaces an existing file at once. The others read the
+    file as soon as it exists, also one of an earlier run. After 60 seconds without it, the process
+    exits with a message.
+    """
     if arguments.rank == 0:
         # Moved when it is complete: others must not read a part of it.
         draft = arguments.id_file.with_name(arguments.id_file.name + ".part")

@@ -271,7 +271,12 @@ class _Copies:
         )
 
     def port_links(self, number: Int64Array) -> Links:
-        """Links between the network ports of one machine and the switches of the network."""
+        """Return links in both directions between a machine's network ports and the switches.
+
+        On rails, port i is linked to switch i, otherwise all to the first one. Bandwidths are those
+        of the ports in bytes/s, latencies those of the fabric in seconds. `number` maps the
+        machine's nodes to those of the network.
+        """
         ports = number[self._nets]
         switches = np.full(len(ports), self.first_switch)
         if self._fabric.is_rail:
@@ -286,7 +291,12 @@ class _Copies:
         )
 
     def names(self) -> list[str]:
-        """Names of all nodes, in the order of their numbers."""
+        """Return the names of all nodes, in the order of their numbers: GPUs, others, switches.
+
+        The names of a single machine are those of the file, without switches. Those of several
+        machines begin with "machine M ", for all machines' GPUs first, and are followed by the
+        switches of the network.
+        """
         node_names = self._machine.names
         machines = self._fabric.machines
         # The names of a single machine are those of the file.

@@ -100,7 +100,11 @@ class _StatedLinks:
             self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
 
     def add(self, gpu: Gpu, link: Element) -> None:
-        """Add the link or links of one element. Raises `InputError`."""
+        """Add the link or links of one element: of C2C to the CPU, or NVLinks of the GPU.
+
+        The bandwidth of NVLinks is divided among the partitions of the device. Raises `InputError`
+        if `count` is not a number from 1 to `MAX_COUNT`, and for invalid targets or rates.
+        """
         count = link.whole("count")
         if count is None or not 0 < count <= MAX_COUNT:
             link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
@@ -139,7 +143,12 @@ class _StatedLinks:
         return self._switch
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add directed links; the reverse direction is an element of the other GPU."""
+        """Add `count` directed links to the GPU with the bus address of the link's target.
+
+        The reverse direction is an element of the other GPU. If the target has several partitions,
+        the rate is divided among them. A target that is no GPU of this host gives the warning
+        `link-target` and no link.
+        """
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
         if not targets:

@@ -109,9 +109,11 @@ def _network_devices(
 def _named_cards(
     devices: Sequence[SmiDevice], cards: Sequence[int], nics: str, file: str
 ) -> list[int]:
-    """Rows of the cards in a list of names, driver names, and numbers or ranges.
+    """Return the rows of the cards in a list of names, driver names, and numbers or ranges.
 
-    Raises `InputError` for an unknown card.
+    Parts are separated by commas; number N means the card NICN, else card N by order, if no card
+    has the name. The order is that of the list, and repeated cards are repeated. Raises
+    `InputError` (code `unknown-nic`) for an unknown card.
     """
     row_of = {name: row for row in cards for name in (devices[row].name, devices[row].alias)}
     rows_of_names = []

@@ -62,9 +62,11 @@ def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
 
 
 def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
-    """Rows of the matrix in a file, with the aliases of its legend.
+    """Return the rows of the matrix in a file, with the aliases of its legend ("" without one).
 
-    Raises `InputError` with the line of the first defect.
+    Text before the matrix and escape sequences of terminals are ignored. Raises `InputError` with
+    the line of the first defect: a file above `MAX_BYTES`, no matrix, an invalid or missing row, or
+    a matrix that is not symmetric.
     """
     if len(content) > MAX_BYTES:
         _fail(name, None, f"the file is larger than {MAX_BYTES >> 20} MiB")
@@ -134,9 +136,11 @@ class _Row:
     position: int
 
     def device(self) -> SmiDevice:
-        """Device of the row.
+        """Return the device of the row: its name, line, relations and NUMA node.
 
-        Raises `InputError` for a wrong name, missing columns or unknown relations.
+        The row must begin with the name of its position in the head and have a relation per device;
+        further words give the NUMA node. Raises `InputError` for a wrong name, missing columns or
+        unknown relations.
         """
         size, words = len(self.heads), self.words
         expected_head = self.heads[self.position]

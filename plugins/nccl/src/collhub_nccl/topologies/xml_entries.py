@@ -94,9 +94,10 @@ class Element:
 
 
 def parse(content: bytes, file: str) -> Element:
-    """Root element of a file.
+    """Return the root element of an XML file.
 
-    Raises `InputError` with the line for malformed XML or above a limit.
+    Raises `InputError` with the line for malformed XML, and for an unknown encoding, above
+    `MAX_BYTES` (code `too-large`), and above the limits of elements.
     """
     if len(content) > MAX_BYTES:
         raise InputError(

@@ -147,7 +147,12 @@ def _socket_links(draft: XmlMachine) -> None:
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Visit the devices in a CPU or a PCI switch."""
+    """Visit the devices in a CPU or a PCI switch in order, and add them to `draft`.
+
+    Network cards without a PCI device are added in a CPU only. Links across PCI are only
+    remembered, because their target may come later in the file. Unknown elements are reported and
+    ignored.
+    """
     _check_children(element, draft)
     for child in element.children:
         if child.name == "pci":
@@ -160,7 +165,11 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device according to its kind, and the devices below it."""
+    """Add a PCI device according to its kind, and the devices below it, to `draft`.
+
+    It is a GPU if the option names its bus address or it contains a `gpu` element; otherwise its
+    class decides: a GPU, a network card, or a switch for all other classes.
+    """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
     # Cloud files contain only bridges (AWS g5, p5): the option identifies the GPUs.

@@ -112,7 +112,13 @@ def parse_interval(text: str) -> Range | None:
 
 
 def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield line and fields by column of each rule; commas within brackets belong to a field."""
+    """Yield line number and fields by column of each rule of a CSV configuration.
+
+    Commas within brackets belong to a field. Empty lines and comments are ignored, but a comment
+    that names minimum or maximum bytes is warned of (`unit`), because NCCLX reads bytes per rank. A
+    line with fewer than `_REQUIRED_FIELDS` fields is reported as `not-a-rule` and left out; surplus
+    fields are ignored, missing optional ones absent.
+    """
     for number, raw in enumerate(content.decode("latin-1").split("\n"), 1):
         line = raw.strip()
         location = Location(file, number)
@@ -180,7 +186,10 @@ def _read_json(
 
 
 def _find_rule_lines(text: str, count: int) -> list[int]:
-    """Return the line of each object in the list `rules` of a valid document; 1 if not found."""
+    """Return the line of each of `count` objects in the list `rules` of a valid document.
+
+    The first text "rules" with a list is used. If an object is not found there, all lines are 1.
+    """
     start = re.search(r'"rules"\s*:\s*\[', text)
     decoder, lines = json.JSONDecoder(), []
     position = len(text) if start is None else start.end()

@@ -240,7 +240,12 @@ def _split_fields(line: str, dialect: Dialect) -> list[str]:
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
-    """Create the rule of a line whose numbers are valid; unknown words become NCCL's defaults."""
+    """Create the rule of a line whose numbers are valid; unknown words become NCCL's defaults.
+
+    The defaults are all-reduce and those in `_FALLBACKS`. Sizes are limited to `LARGEST`. The
+    channels -1 mean 1 with NCCL's tuner, but the library's own number (0) with RCCL. Missing
+    optional conditions hold for every call.
+    """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
     numbers = [_parse_number(field) for field in fields[6:10]]
     nodes, ranks, operations, registration = (*numbers, EVERY, EVERY)[:4]

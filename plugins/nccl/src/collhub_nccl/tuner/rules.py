@@ -355,10 +355,12 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 
 
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
-    """Yield sizes without a rule, for which the tuner leaves one channel.
+    """Yield findings `one-channel` on sizes without a rule, for which the tuner leaves one channel.
 
-    Errors in communicators that rules state, a warning for all others; warnings for sizes whose
-    only rules name an algorithm or protocol that some machines lack.
+    Checked are the communicators (nodes, ranks) that rules state, at most `_MAX_LISTED`, with a
+    note `not-searched` beyond, and all others. Sizes without a rule are an error in stated
+    communicators, or if no rule states any, else a warning. Sizes whose only rules name an
+    algorithm or protocol that some machines lack are a warning. Rules with conditions do not count.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:
@@ -418,7 +420,11 @@ def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> b
 
 
 def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
-    """Return the parts of ascending ranges of sizes outside of all `covered` ranges."""
+    """Return the parts of ascending ranges of sizes outside of all `covered` ranges.
+
+    Ranges are (first, last) in bytes, both ends included. The covered ones may overlap and have any
+    order; the result is ascending, and empty if all is covered.
+    """
     free: list[Range] = []
     ascending = sorted(covered)
     for first, last in sizes:

@@ -61,10 +61,13 @@ class _TunedRules:
 
 
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
-    """Write the file of NCCL's example tuner.
+    """Write the file of NCCL's example tuner; it is returned in memory, with losses and notes.
 
     Algorithms that NCCL lacks are replaced by the best available one, with a loss. Lines of the
-    tuned communicator that no call reaches are left out.
+    tuned communicator that no call reaches are left out. On a known machine, protocols and the
+    lines for the other sizes follow NCCL's cost model. The channels are those of the option, else 0
+    (NCCL's own number) on a known machine and `_DEFAULT_CHANNELS` on others. Lines for all other
+    calls end the file.
     """
     communicator = _find_communicator(selection)
     channels = options.channels
@@ -149,10 +152,12 @@ def _tune_rules(
     ll_below: int,
     communicator: Communicator | None,
 ) -> _TunedRules:
-    """Create the rules of the windows of all collectives.
+    """Create the rules of the windows of all collectives, with the losses.
 
     Protocols are those of NCCL's cost model on a known machine, else ll below `ll_below` bytes.
-    `channels`: 0 leaves the number to the library.
+    `channels`: 0 leaves the number to the library. Collectives that the tuner is not asked for,
+    repeated ones, and algorithms that the library lacks become losses. Sizes at which the library's
+    own choice is faster by its cost model are cut out of the rules, with a loss.
     """
     once, losses = first_of_kinds(selection)
     rules: list[TunerRule] = []

@@ -96,7 +96,11 @@ def _create_plot(request: BandwidthComparison) -> _Plot:
 
 
 def _write_head(plot: _Plot) -> Iterator[str]:
-    """Write the opening tag, the title above, and the explanation of the markers below."""
+    """Write the opening tag, the title above, and the explanation of the markers below.
+
+    The picture is as wide as the labels or the title need; the title is cut to 90 characters. A
+    bound has an explanation of its own if it is drawn. At least one curve must exist.
+    """
     title = truncate(plot.request.title, 90)
     longest = max(len(_format_label(plot, curve)) for curve in plot.curves)
     width = plot.right + _SAMPLE + 8 + longest * _CHARACTER_WIDTH + 12

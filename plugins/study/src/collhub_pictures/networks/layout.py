@@ -202,7 +202,12 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 
 
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
-    """Check if the network has too many lines, or more nodes than a page has room for."""
+    """Check if the network has too many lines, or more nodes than a page has room for.
+
+    Networks with regular dimensions never are. The limits are `_MAX_LINES` pairs of linked nodes;
+    on circles (links within a level) the page width; otherwise, per layer, `_MAX_NPU_ROWS` rows of
+    NPUs or `_MAX_SWITCH_ROWS` rows of switches.
+    """
     if topology.dimensions:
         return False
     low = np.minimum(topology.source, topology.destination)
@@ -279,7 +284,12 @@ def _compute_centres(topology: Topology, position: Float64Array, level: Int64Arr
 
 
 def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
-    """Place the NPUs on the outer circle by rank, and every level of switches on a smaller one."""
+    """Place the NPUs on the outer circle by rank, and each level of switches on a smaller one.
+
+    Returns float64[num_nodes, 2] around the centre. Switches are ordered by the mean angle of their
+    neighbours further out; a single node of the innermost level is at the centre. Angles start at
+    the top, half a slot after it if there are switches.
+    """
     inner = int(level.max())
     radius = _compute_outer_radius(topology, level)
     places = np.zeros((topology.num_nodes, 2))
