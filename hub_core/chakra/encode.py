@@ -164,7 +164,9 @@ def encode_records(
 ) -> tuple[bytes, Int64Array]:
     """Encode records: length, pieces of `start`, inserted bytes, pieces of `rest`.
 
-    Returns all bytes, and the number of bytes of each record including its length.
+    `inserted`: one or more (bytes, lengths by record), concatenated per record in this order; the
+    first one determines the number of records. Returns all bytes, and the number of bytes of each
+    record including its length (int64). Pieces that no record has are skipped.
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)
@@ -189,7 +191,11 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
 
 
 def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
-    """Return the bytes of all records, one after another, without the inserted bytes."""
+    """Return the bytes of all records, one after another, without the inserted bytes.
+
+    A record has the bytes of every piece that is present in it, in the order of `pieces`; bytes of
+    varints that its number does not need are left out.
+    """
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
     # Written row by row, which is sequential in memory, unlike piece by piece.
@@ -205,7 +211,7 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
     """Return which bytes belong to pieces that are present: bool[records, sum(widths)].
 
-    A piece without `present` is in every record.
+    A piece without `present` is in every record. `widths`: bytes of each piece's template.
     """
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):

@@ -44,9 +44,10 @@ class NodeFields:
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
-        """Prepare masks of the kinds of nodes, and the rank of every node.
+        """Prepare masks of the kinds of nodes (send, receive, computation), and every node's rank.
 
-        Raises `TraceError` for an attribute that occurs twice in a node.
+        Raises `TraceError` for an attribute that occurs twice in a node, at the first such node of
+        the shape.
         """
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
@@ -227,9 +228,10 @@ class _Index:
             self._sort()
 
     def _sort(self) -> None:
-        """Sort all nodes by (file, id) for binary searches.
+        """Sort all nodes by (file, id) for binary searches; stores order, keys and distinct ids.
 
-        Raises `TraceError` for a repeated id.
+        Raises `TraceError` (code `duplicate-id`) for an id that occurs twice in one file, at the
+        second node.
         """
         self._distinct = distinct(self._ids)
         keys = self._build_keys(self._batch.file_of_node, self._ids)
@@ -249,7 +251,10 @@ class _Index:
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
         """Return the edges of one kind of dependencies, and the number of dropped ones.
 
-        Raises `TraceError` for dependencies on missing nodes, unless `drop_dangling`.
+        An edge is (row of the parent, row of the child); parents are searched in the child's file
+        only. With `drop_dangling`, dependencies on missing nodes are left out and counted;
+        otherwise the first one raises `TraceError` (code `dangling-dependency`), which also states
+        their number.
         """
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]

@@ -104,9 +104,11 @@ _SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
 
 
 def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
-    """Decode a record whose fields are in the schema, once and in range: (version, attributes).
+    """Decode a metadata record whose fields are in the schema, once and in range.
 
-    None for any other record, and for values that are not texts, integers or booleans.
+    Returns (version, attributes in their order as name, kind and value). None for any other record,
+    for values that are not texts, integers or booleans, and for invalid UTF-8: protobuf then
+    decodes the record.
     """
     version = ""
     entries: _Entries = []

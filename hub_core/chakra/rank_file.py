@@ -87,7 +87,11 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
-    """Yield the files in order, in batches of at least `_BATCH_BYTES` except for the last."""
+    """Yield the files in order, in batches of at least 4 MiB of content, except for the last.
+
+    A batch ends with the file that reaches the size, so that it may be much larger. Without files,
+    nothing is yielded.
+    """
     batch: list[RankFile] = []
     size = 0
     for file in files:
@@ -120,9 +124,10 @@ def is_json_form(content: bytes) -> bool:
 
 
 def convert_json(name: str, content: bytes) -> bytes:
-    """Convert a file in JSON form to records.
+    """Convert a file in JSON form to records: each message preceded by its length as a varint.
 
-    Raises `TraceError` with the byte for invalid JSON, and for messages that are not in the schema.
+    The first message is the metadata, all further ones are nodes. Raises `TraceError` with the byte
+    for a text that is not UTF-8, invalid JSON, and messages that are not in the schema.
     """
     # Imported here: it loads protobuf, which readers of the usual form do not need.
     from google.protobuf import json_format
@@ -152,7 +157,11 @@ def convert_json(name: str, content: bytes) -> bytes:
 
 
 def _check_magic(name: str, content: bytes) -> None:
-    """Raise `TraceError` for files without records: empty, gzip, XML and JSON texts."""
+    """Raise `TraceError` for content that cannot be records; other content is not checked here.
+
+    An empty file has the code `empty-file`, a gzip header `gzip`. A text whose first 64 bytes are
+    printable and that begins with `<`, `{` or `[` after blanks has `not-a-trace`.
+    """
     # Result of a failed download or a full disk.
     if not content:
         raise TraceError("the file is empty", name, code="empty-file")
@@ -227,10 +236,12 @@ def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, objec
 
 
 def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
-    """Convert a node of the feeder's form to protobuf's JSON mapping.
+    """Convert a node of the feeder's JSON form to protobuf's JSON mapping.
 
-    Missing names, runtimes and dependencies become "", 0 and []; raises `KeyError` without `Id` or
-    `NodeType`.
+    Missing names, runtimes and dependencies become "", 0 and []; fractions of the runtime (in
+    microseconds) are cut off. Known attributes become int64 values, `is_cpu_op` a boolean; other
+    keys are ignored. Raises `KeyError` without `Id` or `NodeType`, and `ValueError` for a runtime
+    that is no number.
     """
     attributes: list[dict[str, object]] = [
         {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node

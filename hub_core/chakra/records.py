@@ -68,7 +68,11 @@ class Batch:
     """
 
     def __init__(self, files: Sequence[RankFile]) -> None:
-        """Concatenate `files`, of consecutive ranks, each with at least one node."""
+        """Concatenate the contents of `files`, of consecutive ranks, each with at least one node.
+
+        `starts` and `stops` are the positions of all nodes in the common buffer `data`, in the
+        order of the files; `file_of_node` is the index of each node's file.
+        """
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
         contents = [file.content for file in files]
@@ -130,7 +134,12 @@ class NodeColumns:
 
 
 def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
-    """Decode a batch. Raises `TraceError` with file and byte for malformed records."""
+    """Decode a batch of rank files to columns, one entry per node in the order of the files.
+
+    `book`: shapes of records that were decoded before, to which new ones are added; it states which
+    attributes are decoded. A field of the header may be absent (0), or follow the attributes.
+    Raises `TraceError` with file and byte for malformed records.
+    """
     try:
         header = _Header(batch)
         attributes = book.decode(batch.data, header.rest, batch.stops)
@@ -152,7 +161,11 @@ class _Header:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Read the header fields of all nodes: those before their first attribute or their end."""
+        """Read the header fields of all nodes: those before their first attribute or their end.
+
+        Absent numbers are 0. `rest` becomes the position of the first field that is not read, by
+        node. Raises `WireError` for a malformed field.
+        """
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
         # Dependency varints as (nodes, first bytes, ends), in order of appearance.
@@ -213,8 +226,9 @@ class _Header:
                 self._runs[column].append((nodes, start, start + length))
 
     def dependencies(self, column: str) -> Dependencies:
-        """Decode all dependencies of one kind, "data" or "control", in the order of the nodes.
+        """Decode all dependencies of one kind, "data" or "control", as ids by node.
 
+        The ids of a node are in the order of the record, from lists and single numbers alike.
         Raises `WireError` for a list that ends inside a number, and for a number of more than 10
         bytes.
         """

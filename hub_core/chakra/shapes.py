@@ -179,7 +179,11 @@ class _ShapeParser:
     """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """Start with all bits of the record fixed."""
+        """Start the parse of one record, with an empty shape and all bits of the record fixed.
+
+        `content`: of the record; `scalars`, `triples`: names of the attributes that the reader
+        requests as single numbers and as lists of three numbers.
+        """
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
@@ -239,9 +243,11 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Parse an attribute; only scalars and triples that the reader requested get slots.
+        """Add an attribute to the shape; only requested scalars and triples get slots.
 
-        The bytes of other values, and of a second value of one name, may have any contents.
+        Name and kind (None without a value) of every attribute are recorded. The bytes of values
+        that are not requested, and of a second value of one name, may have any contents in records
+        of the shape. Raises `WireError` for a malformed attribute.
         """
         name, value = self._parse_attribute(item)
         shape = self._shape
@@ -315,9 +321,11 @@ def _refuse_foreign_field(item: Field) -> None:
 
 
 def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
-    """Yield the entries of a numeric list, packed or not: parsers must accept both.
+    """Yield the entries of a numeric list as fields, packed or not: parsers must accept both.
 
-    Raises `WireError` for a packed list that ends inside an entry.
+    Entries of a packed list get field number 1 and the wire type of `kind`; other fields are
+    yielded unchanged, and a wrong wire type is refused when the entry is read. Raises `WireError`
+    for a packed list that ends inside an entry.
     """
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):

@@ -54,7 +54,11 @@ class WireType(IntEnum):
 
 
 def varint(value: int) -> bytes:
-    """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
+    """Encode a number as a protobuf varint: 7 bits per byte, the lowest first, 1 to 10 bytes.
+
+    Negative numbers are encoded modulo 2^64, as in int32 and int64 of protobuf. Numbers from 2^64
+    on lose their high bits.
+    """
     # Most numbers in traces have one byte.
     if 0 <= value < 128:
         return _ONE_BYTE[value]
@@ -149,7 +153,10 @@ def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tupl
 
 
 def varint_widths(values: UInt64Array) -> Int64Array:
-    """Compute the number of bytes of each value as a varint: int64, 1..10."""
+    """Return the number of bytes of each value as a varint: int64, 1..10.
+
+    A value below 128 needs one byte, and each further 7 bits one more.
+    """
     widths = np.ones(len(values), np.int64)
     largest = int(values.max(initial=0))
     bound = 128
@@ -166,7 +173,10 @@ def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
-    """Encode many values one after another: (bytes, number of bytes of each value, int64)."""
+    """Encode many values one after another: (bytes, number of bytes of each value, int64).
+
+    Both arrays are empty for no values.
+    """
     widths = varint_widths(values)
     # One round per byte: byte number `index` of all values of that width.
     first = first_positions(widths)
@@ -191,9 +201,10 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 
 
 def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
-    """Decode one varint at every position: values, and the positions after them.
+    """Decode one varint at every position: (values, positions after them).
 
-    Raises `WireError` if a varint extends beyond `stops` or is longer than 10 bytes.
+    `stops`: end of the record of each position. Bits beyond 64 are dropped. Raises `WireError` with
+    the position of the number if a varint extends beyond its stop or is longer than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()

@@ -65,8 +65,9 @@ class Arcs:
     def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:
         """Return the minimum number of arcs from each start to every node: int32[starts, nodes].
 
-        -1 without a path. Breadth-first search of all starts at the same time. An arc is visited
-        once per start: O(starts * (arcs + nodes)) time and memory.
+        0 for the start itself, -1 for nodes without a path from it. A start may occur several
+        times. Breadth-first search of all starts at the same time. An arc is visited once per
+        start: O(starts * (arcs + nodes)) time and memory.
         """
         indptr, heads = self.leaving
         nodes = self.num_nodes
@@ -253,7 +254,12 @@ class NodePairs:
     """
 
     def __init__(self, network: NetworkLinks) -> None:
-        """Merge the links with one sort: O(links log links)."""
+        """Merge the links of equal plane, source and destination into pairs, sorted in this order.
+
+        Of the merged links, bandwidths are added up, and the smallest latency counts; `count` is
+        their number. `back` is the row of the pair in the opposite direction on the same plane, -1
+        if there is none. Takes one sort: O(links log links).
+        """
         nodes = network.num_nodes
         square = nodes**2
         # One number per (plane, source, destination), so that one sort finds parallel links.

@@ -76,7 +76,10 @@ def counted_positions(counts: npt.ArrayLike) -> Int64Array:
 
 
 def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
-    """Concatenate the ranges `starts[i]..starts[i] + counts[i] - 1`."""
+    """Concatenate the ranges `starts[i]..starts[i] + counts[i] - 1` in their order: int64.
+
+    Ranges of count 0 add nothing. Counts must not be negative.
+    """
     sizes = np.asarray(counts, np.int64)
     # Difference between the entries of a group and a consecutive numbering of all entries.
     shift = np.asarray(starts, np.int64) - first_positions(sizes)

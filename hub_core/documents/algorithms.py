@@ -232,7 +232,9 @@ class _Document:
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
         """Build the contract of a custom collective; None if `document` is None.
 
-        Also None if any array of the document is invalid so far; the defects are recorded.
+        Without `expected` in the document, the contract states no result. All arrays are checked:
+        sizes by rank, `defined` as booleans, source ranks from -1 (all ranks). Also None if any
+        array of the document is invalid so far; the defects are recorded for the caller.
         """
         if document is None:
             return None

@@ -112,9 +112,10 @@ def _parse(content: bytes) -> JsonObject:
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether lists and dictionaries are nested in more than `MAX_DEPTH` levels.
+    """Whether lists and dictionaries are nested in more than 64 levels (`MAX_DEPTH`).
 
-    Writing such values would exhaust the stack.
+    The value itself is level 1, its entries are level 2, and so on; any value at level 65 is too
+    deep, also a text or number. Writing such values would exhaust the stack.
     """
     level = [value]
     for _ in range(MAX_DEPTH):

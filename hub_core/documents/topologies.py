@@ -244,7 +244,10 @@ def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> Measu
 def _build_at(
     file: str, path: str, build: Callable[..., _Result], *arguments: object, **named: object
 ) -> _Result:
-    """Call `build` and report its errors at `path`."""
+    """Return `build(*arguments, **named)`; a `HubError` becomes one at `path` of the document.
+
+    The new error has message and cure of the first diagnostic only.
+    """
     try:
         return build(*arguments, **named)
     except HubError as error:

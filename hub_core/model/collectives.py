@@ -49,7 +49,11 @@ class Contributions(ColumnTable):
         )
 
     def with_ranks_named(self, num_ranks: int) -> Contributions:
-        """Return the same relation with rows of `ALL_RANKS` expanded to one row per rank."""
+        """Return the same relation with rows of `ALL_RANKS` expanded to one row per source rank.
+
+        The rows of an expanded one take its place, by ascending rank from 0 to `num_ranks` - 1.
+        Returns the object itself if there is no such row.
+        """
         is_everyone = self.source_rank == ALL_RANKS
         if not is_everyone.any():
             return self
@@ -155,14 +159,24 @@ class Collective:
         return self.kind.traits.reduces or self.kind is CollectiveKind.CUSTOM
 
     def input_units(self) -> Int64Array:
-        """Return the size of INPUT in units: int64[num_ranks]."""
+        """Return the size of INPUT in units: int64[num_ranks].
+
+        The contract states it for custom collectives. Otherwise every rank has the whole collective
+        or one rank's part, as the kind says; but a buffer with the parts of all ranks that only the
+        root has (scatter) is empty at all other ranks.
+        """
         if self.contract is not None:
             return self.contract.input_units
         traits = self.kind.traits
         return self._buffer_units(traits.input_is_part, traits.from_root)
 
     def output_units(self) -> Int64Array:
-        """Return the size of OUTPUT in units: int64[num_ranks]."""
+        """Return the size of OUTPUT in units: int64[num_ranks].
+
+        The contract states it for custom collectives. Otherwise every rank has the whole collective
+        or one rank's part, as the kind says; but a buffer with the parts of all ranks that only the
+        root has (gather) is empty at all other ranks.
+        """
         if self.contract is not None:
             return self.contract.output_units
         traits = self.kind.traits

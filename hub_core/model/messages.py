@@ -138,7 +138,9 @@ def _messages(
 def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
     """Return which rows are messages to or from another rank of the collective: bool[rows].
 
-    Messages whose peer is no rank, or the rank itself, are added to `findings`.
+    Messages whose peer is no rank (code `peer-range`), or the rank itself (`self-message`), are
+    False and are added to `findings`: the first 8 of each code, and the number of the others.
+    `is_send`: bool[rows].
     """
     is_message = is_send | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))

@@ -318,7 +318,11 @@ def ordered_rows(
 
 
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
-    """Raise `InputError` for dependencies on rows that do not exist or of another rank."""
+    """Raise `InputError` for dependencies on rows that do not exist or of another rank.
+
+    `edges`: (parents, children) as rows. A row out of range has the code `dangling`; a dependency
+    between ranks has `crossing-dependency`, with the line and rank of the first child.
+    """
     rank = table["rank"]
     parents, children = edges
     if not len(parents):

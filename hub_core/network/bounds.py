@@ -140,7 +140,12 @@ def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
 
 
 def _whole_ps(bound_ns: float) -> float:
-    """Convert nanoseconds to picoseconds, rounded down to whole ones; infinity is kept."""
+    """Convert a bound in nanoseconds to picoseconds, rounded down to an integer.
+
+    Infinity and NaN are returned unchanged. Values up to 1e-4 ps below an integer count as this
+    integer. Above 2^50 ps (about 20 minutes) the bound is lowered further by its 2^50th part, so
+    that errors of doubles never increase it.
+    """
     if not math.isfinite(bound_ns):
         return bound_ns
     # Sums of doubles err by less than 1e-4 ps, which is treated as equal; above about 20 minutes

@@ -205,8 +205,10 @@ def below_network(
 def group_of_nodes(topology: Topology) -> Int64Array:
     """Return the group number of every node: int64[nodes], -1 for no group.
 
-    An NPU has the group that lists it. A switch has the group of its nearest NPUs, and none if
-    these are in different groups.
+    Groups are numbered in the order of the topology. An NPU has the group that lists it, the last
+    one of several. A switch has the group of the nearest nodes with links to it, counted in links
+    from NPUs of groups, and none if these are in different groups; then it does not pass any group
+    on.
     """
     group = np.full(topology.num_nodes, -1, np.int64)
     for number, members in enumerate(topology.groups.values()):
@@ -279,7 +281,10 @@ def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
-    """Return the links of a part on `plane`; its switch numbers increase by `switches_before`."""
+    """Return the links of a part, with all links on `plane` and its switches renumbered.
+
+    Numbers of switches increase by `switches_before`; NPUs keep theirs.
+    """
     number = np.arange(part.num_nodes, dtype=np.int64)
     number[part.num_npus :] += switches_before
     return Links(

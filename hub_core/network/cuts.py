@@ -141,7 +141,11 @@ class Traffic:
 
     @cached_property
     def share(self) -> Float64Array:
-        """Bytes of the share of every rank, float64[ranks]."""
+        """Return the bytes of the share of every rank, float64[ranks].
+
+        The size is divided at size * rank // ranks, so that shares differ by at most 1 byte and add
+        up to the size.
+        """
         n = self.collective.num_ranks
         # Python integers: size times ranks may exceed 64 bits.
         borders = [self.size * rank // n for rank in range(n + 1)]
@@ -203,10 +207,12 @@ _Leaving = Callable[[RankSets, float], Float64Array]
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Yield the labels of `partitions` before they are numbered: any numbers, blocks without NPUs.
+    """Yield labels of all nodes for `partitions`: any numbers, also of blocks without NPUs.
 
-    First the groups of the topology, each other NPU a block of its own; then components of fast
-    links, of lower levels of switches, first switches, and coordinates of dimensions.
+    In this order: the groups of the topology, each other NPU a block of its own (only if there are
+    groups); the components of links faster than a threshold, for a limited number of bandwidths;
+    the components of lower levels of switches, and first switches (only with switches); and the
+    coordinates in every dimension.
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)
@@ -291,9 +297,12 @@ def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind
 
 
 def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
-    """Add each switch without a block to the block with at least half of its incoming bandwidth.
+    """Return the labels with switches added to blocks by their incoming bandwidth.
 
-    A switch with two such blocks, or none, keeps `NO_BLOCK`. At most `_MAX_ROUNDS` rounds.
+    A switch without a block joins the one block from which at least half of the bandwidth of all
+    its incoming links comes. A switch with two such blocks, or none, keeps `NO_BLOCK`. Rounds are
+    repeated, since joined switches count in the next one, until nothing changes or 64 rounds are
+    done. `label`: block of every node, which is not modified.
     """
     npus, count = topology.num_npus, int(label.max()) + 1
     extended = label.copy()

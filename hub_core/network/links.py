@@ -156,9 +156,9 @@ def link_times_ps(
 
 
 def _rounded_ps(exact_ps: Float64Array) -> Int64Array:
-    """Round to whole picoseconds, int64, halves to even.
+    """Round times in picoseconds to whole ones, int64, halves to even.
 
-    Raises `InputError` if any time is above `_MAX_MESSAGE_PS`.
+    Raises `InputError` (code `too-long`) if any time is above 5e16 ps (50,000 s).
     """
     longest = float(exact_ps.max(initial=0.0))
     if longest > _MAX_MESSAGE_PS:

@@ -182,10 +182,11 @@ class Topology:
         return None
 
     def _groups_defect(self) -> str | None:
-        """Return the first defect, or None.
+        """Return a text about the first defect of groups, dimensions and switches, or None.
 
-        A group may list each NPU once; the sizes of dimensions must multiply to the number of NPUs;
-        only switches multicast or reduce.
+        Checked in this order: a group lists NPUs that exist, each at most once; the sizes of
+        dimensions, if there are any, multiply to the number of NPUs; only switches multicast,
+        reduce or are measured; the measured rate is within the limits of bandwidths.
         """
         for group, members in self.groups.items():
             is_outside = any(not 0 <= member < self.num_npus for member in members)
@@ -271,7 +272,11 @@ class Topology:
         )
 
     def _check_subset(self, npus: Sequence[int]) -> None:
-        """Raise `UsageError` for no NPUs, and for NPUs that do not exist or are listed twice."""
+        """Raise `UsageError` (code `invalid-subset`) unless `npus` can be the NPUs of a subset.
+
+        Refused are an empty list, numbers outside of the NPUs, and repeated numbers; the first
+        number out of range is named before the others are checked. Any order is allowed.
+        """
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside:
             wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
@@ -297,10 +302,12 @@ class Topology:
         return int(self.plane.max(initial=0)) + 1
 
     def on_plane(self, plane: int) -> Topology:
-        """Return the network of one plane; nodes keep their numbers.
+        """Return the network of one plane; nodes keep their numbers, and the plane becomes 0.
 
-        Switches after the last one with a link of the plane are removed. Link i is row
-        `flatnonzero(plane == p)[i]` of the full network.
+        Switches after the last one with a link of the plane are removed, also from multicast and
+        reduction. Link i is row `flatnonzero(plane == p)[i]` of the full network. The name gets `,
+        plane P`. Returns the topology itself if it has only plane 0. A plane without links gives
+        NPUs without links.
         """
         if self.num_planes == 1 and plane == 0:
             return self

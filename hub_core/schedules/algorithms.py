@@ -110,7 +110,9 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
 def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
     """Build the contract in which NPU `npus[r]` does the part of rank r of a standard collective.
 
-    NPUs without a rank have empty buffers.
+    Sizes of INPUT and OUTPUT, defined inputs and expected results are those of the ranks. NPUs
+    without a rank have empty buffers and undefined inputs. `npus`: int64[ranks], distinct;
+    `num_npus`: all NPUs.
     """
     postcondition = collective.postcondition()
     assert postcondition is not None
@@ -135,9 +137,11 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the step table of a schedule; also return its SCRATCH sizes in units, int64[num_npus].
 
-    The table has the start-up steps, the messages and the local copies, in this order.
-    `startup_ns`: int64 per plane. Raises `InputError` for a chunk that is sent before its source
-    has it.
+    The table has the start-up steps, the messages and the local copies, in this order. A send or
+    reduction has a data dependency on the last arrival of its chunk; start-up, link order and
+    copies give control dependencies. Channels are those of the transfers if given, else one per
+    link of a pair. `startup_ns`: int64 per plane. Raises `InputError` for a chunk that is sent
+    before its source has it.
     """
     check_causality(message_ends, transfers, holders)
     channels = link_channels(transfers) if transfers.channel is None else transfers.channel

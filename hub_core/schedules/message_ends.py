@@ -105,8 +105,10 @@ class MessageEnds(ColumnTable):
     ) -> MessageEnds:
         """Build the ends of all transfers at the ranks `wanted` (None: all), by rank and time.
 
-        At one time, arrivals precede sends, so that a chunk can be forwarded at once; simultaneous
-        ends of one kind are sorted by the time of the opposite end. Cost: three sorts.
+        A transfer has a send at its start and an arrival at its finish. At one time of a rank,
+        arrivals precede sends, so that a chunk can be forwarded at once; simultaneous ends of one
+        kind are sorted by the time of the opposite end, then by the number of the transfer. Cost:
+        three sorts.
         """
         # Until they are sorted, transfer i is sent in row i and received in row count + i.
         count = len(transfers)
@@ -141,9 +143,11 @@ class MessageEnds(ColumnTable):
 
 
 def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> None:
-    """Raise `InputError` for a chunk that is sent before its source has it.
+    """Raise `InputError` (code `schedule-acausal`) for a chunk sent before its source has it.
 
-    The times of receives need no check: a receive may be arbitrarily early.
+    A source has a chunk from the start (`holders`) or from its first arrival on. The first such
+    send in the order of ends, by rank and time, is named. The times of receives need no check: a
+    receive may be arbitrarily early.
     """
     is_available = message_ends.has_arrived | holders.has_before(
         message_ends.rank, message_ends.chunk
@@ -232,7 +236,11 @@ class _LinkQueues:
 
     @classmethod
     def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
-        """Build the queues of all links, of sends whose window is not 0, in chronological order."""
+        """Build the queues of all links: rows of sends whose window is not 0, by link and time.
+
+        `first`: for every row, the index of the first row of its link. `window`: of the transfer of
+        the row.
+        """
         rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
         link = transfers.link[message_ends.transfer[rows]]
         # The rows of a sender are in chronological order, which a stable sort preserves.

@@ -34,7 +34,12 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
 
 
 def _number_phases(steps: StepTable, messages: Messages) -> Int64Array:
-    """Number the phases of each connection from 0: int64[rows], 0 for rows without a message."""
+    """Number the phases of each connection from 0: int64[rows], 0 for rows without a message.
+
+    A connection is a pair of ranks with a channel. Its messages whose sends have the same level in
+    the order of steps and messages (the length of the longest path to them) are one phase. Phases
+    ascend with the level, without gaps; a receive has the phase of its send.
+    """
     parents, children = steps.edges()
     order = topological_levels(
         len(steps),

@@ -89,7 +89,10 @@ def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.u
 
 
 def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Return the distinct dependencies of both kinds as int64 (parents, children), by child."""
+    """Return the distinct dependencies of both kinds: int64 (parents, children).
+
+    A dependency that is both data and control occurs once. Sorted by child, then by parent.
+    """
     rows = len(steps)
     child = np.repeat(
         np.tile(np.arange(rows), 2),

@@ -100,8 +100,9 @@ class Transfers(ColumnTable):
 def link_channels(transfers: Transfers) -> Int64Array:
     """Return the channel of every transfer: the index of its link in its NPU pair, int64.
 
-    Only used links of the pair count, in ascending order of their ids. So messages can overtake one
-    another only if they use different links.
+    A pair is (source, destination). Only used links of the pair count, in ascending order of their
+    ids, from 0. So messages can overtake one another only if they use different links. Empty
+    without transfers.
     """
     if not len(transfers):
         return transfers.link

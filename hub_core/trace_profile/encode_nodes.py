@@ -65,9 +65,10 @@ class Plan:
 
 
 def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
-    """Encode the node records of consecutive ranks; return the bytes of each rank.
+    """Encode the node records of consecutive ranks; return the bytes of each rank, in order.
 
     The order of attributes is part of the profile, so that equal algorithms give equal bytes.
+    `ranks`: not empty, with step 1. The metadata record is not included.
     """
     nodes = _ProfileNodes(plan, ranks)
     start = [nodes.ids(), *nodes.looks()]
@@ -188,9 +189,11 @@ class _ProfileNodes:
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
-        """Return the sizes of messages in chunks, which a branch of ASTRA-sim reads.
+        """Return the attributes of messages for their index, count and total in chunks (INT32).
 
-        -1 if chunks are meaningless for the algorithm; nothing in the absolute dialect.
+        They are for a branch of ASTRA-sim: offset and count of the message in units, and units of
+        the collective. All three are -1 if chunks are meaningless for the algorithm. Empty in the
+        absolute dialect. Only messages have these attributes.
         """
         if self._plan.dialect == "absolute":
             return []
@@ -271,7 +274,11 @@ class _ProfileNodes:
 
 
 def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
-    """Return each node's data dependencies, then its control dependencies that are no data ones."""
+    """Return each node's data dependencies, then its control dependencies that are no data ones.
+
+    A list is (row pointer by node, ids as uint64), for the arguments and the result. An id that a
+    node has several times is kept once, at its first place.
+    """
     owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
     ids = np.concatenate([data[1], control[1]])
     both = np.stack([owner.astype(np.uint64), ids])

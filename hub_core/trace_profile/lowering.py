@@ -99,8 +99,10 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
 def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int32]) -> NodeTable:
     """Return plain nodes with the ids, order, tags and lists that `extension` records.
 
-    `channel`: of the step of every node. Raises `InputError` if the extension does not fit the
-    nodes, for example after a change of the steps.
+    Ranks that it does not list stay plain. Tags change only if its `tags` says so: then messages
+    have the channel of their step as tag. `channel`: of the step of every node. The given nodes are
+    not modified. Raises `InputError` if the extension has a wrong form or does not fit the nodes,
+    for example after a change of the steps.
     """
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _create_misfit("it is not an object of tags and ranks")
@@ -125,10 +127,11 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
 
 
 def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Create the nodes with ids, order and tags of profile v1: one per step, in order.
+    """Return the nodes with ids, order and tags of profile v1: one per step, in the order of steps.
 
-    A RECV_REDUCE becomes a receive and a COMP node that depends on it. A rank without steps gets
-    one placeholder, because simulators need a node per rank.
+    A RECV_REDUCE becomes a receive and a COMP node that depends on it; dependents wait for the
+    latter. Ids count from 0 within each rank. A rank without steps gets one COMP node as
+    placeholder, because simulators need a node per rank.
     """
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
@@ -163,10 +166,11 @@ def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """Create the columns of `NodeTable` that describe single nodes; defaults for placeholders.
+    """Return the columns of `NodeTable` that describe single nodes; defaults for placeholders.
 
     `first`, `last`: nodes of each step, different only for a RECV_REDUCE, whose second node has the
-    duration.
+    duration. Only messages have peer (else -1), tag and size (else 0); the size is their share of
+    `collective_bytes`. `nodes`: number of nodes; `step` is -1 for placeholders.
     """
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {

@@ -109,10 +109,13 @@ def chakra_bytes(algorithm: Algorithm) -> int:
 def metadata_entries(
     algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
 ) -> list[MetadataEntry]:
-    """Create the attributes of record 0 of one rank.
+    """Return the attributes of record 0 (the metadata) of the file of one rank, in fixed order.
 
-    `size`: size for which comm_size is written, None without sizes in bytes. `is_stated`: the size
-    is given, not a default.
+    Values that are None are left out. `size`: bytes of the collective for which the sizes of
+    messages are written, None without sizes in bytes. `is_stated`: the size is given; otherwise it
+    is marked as a default. Sizes of buffers are those of `rank` for custom collectives. Large
+    values, such as extensions, are only in the file of rank 0. Lone surrogates in texts are
+    escaped.
     """
     collective = algorithm.collective
     steps = algorithm.steps
@@ -301,9 +304,11 @@ def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
 
 
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
-    """Build the collective from the metadata of all files.
+    """Build the collective from the metadata of all files; those of rank 0 state its fields.
 
-    Raises `InputError` that names the file of rank 0, also for values that the model refuses.
+    A custom collective's contract is read from the files of all ranks. A missing root is None.
+    Raises `InputError` for missing or invalid fields, and for values that the model refuses, at the
+    file of rank 0.
     """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)

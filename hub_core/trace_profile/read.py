@@ -105,7 +105,10 @@ def rank_parts(source: Source) -> list[SourcePart]:
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Convert `TraceError` in the body to `InputError` at the same position."""
+    """Context manager that converts a `TraceError` in the body to an `InputError`.
+
+    Position (file, byte, rank), code, reason and cure stay. Other exceptions pass unchanged.
+    """
     try:
         yield
     except TraceError as error:
@@ -121,7 +124,8 @@ class _Reader:
     def __init__(self, source: Source, drop_dangling: bool) -> None:
         """Sort the parts of `source` by rank; nothing is read yet.
 
-        `drop_dangling`: omit dependencies on missing nodes. Raises `InputError` for missing ranks.
+        `drop_dangling`: omit dependencies on missing nodes instead of an error. Raises `InputError`
+        if the parts are not the files of ranks 0..n-1, each once.
         """
         self._name = source.name
         self._parts = rank_parts(source)
@@ -154,7 +158,13 @@ class _Reader:
         return self._build_foreign(joined, size)
 
     def _open_files(self) -> Iterator[RankFile]:
-        """Open the files in order; their metadata must agree."""
+        """Yield the files of all ranks in order, opened one at a time; their metadata must agree.
+
+        Metadata and profiles are collected in the reader, and the digest covers the files as long
+        as none has a profile. If one file has a profile, all later ones must have one. Raises
+        `InputError` or `TraceError` with the file if a file cannot be opened, and for metadata that
+        contradict those of the first file.
+        """
         for rank, part in enumerate(self._parts):
             content = part.load()
             file, metadata = open_rank_file(part.name, rank, content)

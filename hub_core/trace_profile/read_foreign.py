@@ -49,10 +49,13 @@ _KINDS: Mapping[str, CollectiveKind] = {
 
 
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
-    """Convert each node to a step, in file order; buffers are unknown.
+    """Convert each node of a trace without the profile to a step, in file order.
 
-    Messages of a connection have the channel `tag % TAG_MODULUS`; COMP nodes become COMPUTE steps.
-    Raises `TraceError` for attributes out of range and messages without a size.
+    Messages have the channel `tag % TAG_MODULUS` (500 million); COMP nodes become COMPUTE steps.
+    The duration is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id`, -1 without it; the
+    offset is `msg_chunk_idx`. Buffers are unknown. Counts remain at their default, because they
+    need the sizes of all ranks, which the chunk contains as additional columns. Raises `TraceError`
+    for attributes out of range and messages without a size.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)

@@ -109,9 +109,11 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 
 
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
-    """Raise `TraceError` for a message whose size in bytes is not that of its region.
+    """Raise `TraceError` for a message whose `comm_size` is not the bytes of its units.
 
-    The metadata must then have the size of the collective. `count`: units of each node.
+    Messages without `comm_size` are not checked. The bytes follow from the size of the collective,
+    which the metadata must state if any message has `comm_size`. Counts whose bytes exceed 2^62 are
+    refused too. `count`: units of each node.
     """
     has_size = fields.is_message & fields.has("comm_size")
     sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
@@ -191,7 +193,11 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
 
 
 def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
-    """Return which nodes are reductions directly after a receiving half in the same file."""
+    """Return which nodes are reductions directly after a receiving half of the same rank.
+
+    `is_half`: bool[nodes], receives that may be the first half of a receive-reduce. bool[nodes];
+    the first node of a batch is False.
+    """
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
     # The first node of a batch has no predecessor; that of another file has one of another rank.
@@ -202,7 +208,11 @@ def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
 
 
 def _depends_on_previous(links: ResolvedLinks, nodes: int) -> BoolArray:
-    """Return which nodes have exactly one dependency, a data dependency on the previous node."""
+    """Return which nodes have exactly one dependency, a data dependency on the previous node.
+
+    Data and control dependencies are counted together; the previous node is the row before.
+    bool[nodes].
+    """
     parents = np.zeros(nodes, np.int64)
     for edges in (links.data, links.control):
         parents += np.bincount(edges.children, minlength=nodes)

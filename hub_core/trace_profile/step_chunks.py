@@ -87,10 +87,11 @@ class Joined:
 
 
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
-    """Concatenate chunks in order of ranks and build the step table.
+    """Concatenate chunks, which are in the order of ranks, and build the step table.
 
     The rows of a rank are reordered if a dependency points forward; the result records the position
-    of every row. Raises `InputError` with the node for cyclic dependencies.
+    of every row before (`row`), and the columns in that order. At least one chunk is required.
+    Raises `InputError` with the node for cyclic dependencies.
     """
     columns = {
         name: np.concatenate([chunk.columns[name] for chunk in chunks])

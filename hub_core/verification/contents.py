@@ -123,9 +123,9 @@ def _find_output_cells(
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Add a finding for the first undefined read of each step, for at most `CAP` steps.
+    """Add a finding (code `undefined-read`) for the first listed read of each of at most 8 steps.
 
-    All further reads are counted.
+    All further reads, also those that are not listed, are counted without text.
     """
     steps = stage.algorithm.steps
     seen: set[int] = set()
@@ -178,10 +178,12 @@ class _Explanation:
         return counts
 
     def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
-        """Add a finding for one wrong output unit: contents, expectation, and last writer.
+        """Add a finding for one wrong output unit: its contents, and the step that last wrote it.
 
-        `address`: of the unit; `expected`: its rows; `actual`: multiplicity of each contribution,
-        NaN if undefined.
+        The contents are `is undefined`, or the difference from the expectation. The location is the
+        last writer's, or only the rank if no step writes the unit. `address`: of the unit;
+        `expected`: its rows, at least one; `actual`: multiplicity of each contribution, NaN if
+        undefined.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(expected)
@@ -200,10 +202,12 @@ class _Explanation:
             findings.add("wrong-output", message, steps.location(writer, findings.file))
 
     def _describe_difference(self, actual: Float64Array, contributions: Int64Array) -> str:
-        """Describe missing, duplicate and foreign contributions of a unit.
+        """Describe missing, duplicate and foreign contributions of a unit, joined by `and`.
 
-        `actual`: float64[contributions], multiplicities. `contributions`: numbers of the expected
-        ones, -1 for units that no INPUT has.
+        `actual`: float64[contributions], multiplicity of each; `contributions`: numbers of the
+        expected ones, -1 for units that no INPUT has, which are only counted. A contribution lacks
+        if it occurs less often than expected, is duplicate if more often, and foreign if none is
+        expected. Empty if nothing differs.
         """
         exists = contributions[contributions >= 0]
         expected_counts = np.bincount(exists, minlength=self.index.total)

@@ -53,9 +53,11 @@ class FifoBuffers:
     def cycle(self, capacity: int, units: int | None) -> list[int]:
         """Return rows that wait for each other in a cycle, or [] if there is no deadlock.
 
-        `capacity`: transfers that a connection buffers. `units`: maximum units per transfer; with
-        None, every step is one transfer. Raises `InputError` for more than `MAX_TRANSFERS`
-        transfers, `UsageError` for numbers below 1.
+        `capacity`: transfers that a connection buffers: a send's transfer waits for the receive of
+        the one `capacity` transfers earlier. `units`: maximum units per transfer, so that a step of
+        more has several; with None, every step is one transfer. A row occurs once for adjacent
+        transfers. Raises `InputError` for more than 2^24 transfers, `UsageError` for numbers below
+        1.
         """
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"

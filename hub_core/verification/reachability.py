@@ -45,9 +45,10 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether there is an edge from `earlier[i]` to `later[i]`: bool[pairs].
+    """Return whether there is an edge from `earlier[i]` to `later[i]`: bool[pairs].
 
-    The first `_PROBED_PARENTS` parents are compared; nodes with more are searched in sorted edges.
+    Only direct edges count, no paths. The first 8 parents of a node are compared; nodes with more
+    are searched in sorted edges.
     """
     linked = np.zeros(len(earlier), np.bool_)
     first = graph.indptr[later]
@@ -204,7 +205,11 @@ def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _M
 
 
 def _build_bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build marks of one bit per distinct start, 64 to a column; parts share the columns."""
+    """Build marks of one bit per distinct start, 64 to a column; parts share the columns.
+
+    Starts are numbered within their part. A node that is no start has column -1 and value 0. Marks
+    of several paths are combined by bitwise or.
+    """
     starts = distinct(starts)
     # Numbers of starts, 64 to a column.
     number = ordinals(part[starts])

@@ -42,7 +42,11 @@ class VerificationInput:
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
-        """Match the messages and check the regions. `algorithm` is stored and never changed."""
+        """Match the messages and check the regions; defects become findings, not errors.
+
+        `is_valid` is True for every row of a timing-only algorithm, whose regions are not checked.
+        `algorithm` is stored and never changed.
+        """
         self.algorithm = algorithm
         self._findings = Findings(algorithm.provenance.source_name or None)
         self.messages: Messages = match_messages(algorithm.steps, self._findings)

@@ -81,7 +81,10 @@ def compile_steps(
 ) -> StepProgram:
     """Compile the steps that run, except COMPUTE and steps with invalid regions.
 
-    The levels of `order` become the batches, so it must order all conflicting accesses.
+    Each entry computes `target` = `first`, or `first` op `second` (-1 without one). A send writes a
+    slot of memory that is reserved for its message after the buffers, and the receive reads it. The
+    levels of `order` become the batches, in which all reads precede all writes, so it must order
+    all conflicting accesses.
     """
     sends, receives = steps.sends, steps.receives
     slot, cells = _reserve_messages(messages, sends | receives, regions)
@@ -129,7 +132,9 @@ def _reserve_messages(
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
     """Run the program on `memory` ([cells, width], changed in place); return undefined reads.
 
-    A unit is undefined if its last column is 0. All reads of a batch precede its writes.
+    A unit is undefined if its last column is 0. All reads of a batch precede its writes. An entry
+    copies `first`, or combines `first` with `second` by `values.combine`. Undefined values are
+    passed on and counted.
     """
     undefined = UndefinedReads()
     for part in _generate_operations(program):
@@ -168,7 +173,11 @@ def _note_undefined(
     span: tuple[int, int],
     undefined: UndefinedReads,
 ) -> None:
-    """Count the undefined operands in `span` of one batch, and list the first ones."""
+    """Count the undefined operands of the entries in `span` of one batch in `undefined`.
+
+    A cell is undefined if its last column is 0. Cells of messages are skipped, because the read at
+    the send was counted. In total the first 64 are also listed as (row of the step, cell).
+    """
     for operand in (part.first, part.second):
         cells = operand[span[0] : span[1]]
         # Cells of messages are skipped: the read at the send was recorded.

@@ -172,7 +172,9 @@ class FingerprintValues:
     ) -> _Array:
         """Return the expected fingerprints and counts of `cells` output units: uint64[cells, 2].
 
-        Row i of `rows` belongs to unit `cell[i]`. Contributions that no INPUT has only count.
+        Row i of `rows` belongs to unit `cell[i]`; the values of several rows of a unit are added,
+        modulo 2^64. A row for all ranks (source rank < 0) counts once per rank. Contributions that
+        no INPUT has increase only the count, so that the unit cannot match.
         """
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded, which would give cells times ranks entries.
@@ -198,7 +200,10 @@ class FingerprintValues:
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Return the sum of the weights of unit k over all ranks, mod 2^64, for every k."""
+        """Return the sum of the weights of unit k of INPUT over all ranks, mod 2^64, for every k.
+
+        Ranks with fewer units do not count in the higher ones. uint64[units of the largest INPUT].
+        """
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
             # INPUTs have equal sizes in all standard collectives except scatter.

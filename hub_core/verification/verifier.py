@@ -62,8 +62,12 @@ def verify_input(
 ) -> VerifyReport:
     """Verify like `verify`, with data that the caller has computed and can use again afterwards.
 
-    With `claimed_only`, only the modes that the algorithm claims are verified and reported, which
-    takes half the time if it claims one mode.
+    `expected`: result to compare with, None for that of the collective. With `fifo_capacity`,
+    buffers of this many transfers per connection, of at most `fifo_units` units each, are checked
+    for deadlocks too, unless there is a deadlock with unbounded ones. Both modes, in place and out
+    of place, are verified; with `claimed_only`, only the modes that the algorithm claims are
+    verified and reported, which takes half the time if it claims one mode. Defects are findings of
+    the report.
     """
     steps = verification_input.algorithm.steps
     findings = verification_input.findings
@@ -149,7 +153,11 @@ def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
 
 
 def _note_omitted_checks(task: _Task, findings: Findings) -> None:
-    """Add notes on checks that are not possible for this algorithm."""
+    """Add a note on checks that are not possible for this algorithm, at most one.
+
+    `timing-only`: the steps state no units, so races and contents are not judged. Otherwise
+    `contents-not-judged`: a custom collective states no result and the caller gives none.
+    """
     if not task.given.has_contents:
         message = "the steps do not say which units they touch: races and contents are not judged"
         findings.note("timing-only", message)
@@ -244,9 +252,10 @@ def _report_races(
     later: Int64Array,
     findings: Findings,
 ) -> None:
-    """Add findings for the first `CAP` races in the order of the later step; count the other ones.
+    """Add findings for the first 8 races by later row, then earlier row; count the other ones.
 
-    Race i is between the rows `earlier[i]` and `later[i]`.
+    Race i is between the rows `earlier[i]` and `later[i]`; its finding is at the later one, which
+    comes second in the text.
     """
     steps = verification_input.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]
