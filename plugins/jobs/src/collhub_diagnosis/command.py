@@ -57,7 +57,12 @@ def diagnose(
 
 
 def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence | None:
-    """Read a workload and execute it; None for dumps, and for files of no known format."""
+    """Read a workload and execute it; None for dumps, and for files that are no workload.
+
+    The first file decides whether they are evidence of a hang; files that cannot be opened are left
+    to the reader of dumps, which reports the defect. Collectives that differ between ranks are kept
+    where the reader has the option `mismatches`. Other errors of reading and execution propagate.
+    """
     from collhub_waits.workloads import record_job
 
     from collhub_diagnosis.nccl_evidence import combine_evidence

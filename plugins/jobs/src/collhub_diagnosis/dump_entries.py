@@ -359,7 +359,13 @@ class _DumpParser:
         identity: tuple[int, bool, int, int],
         call: Call,
     ) -> Operation:
-        """Return an operation by its group, kind, sequence number and number of its call."""
+        """Return an operation; `identity`: group, whether a message, sequence and call number.
+
+        An absent state is `scheduled`. A retired entry of gloo counts as completed; another one
+        that is retired without being completed has timed out. The timeout is converted from ms to
+        ns, and limited to about 2^63 / 10 ns. Raises `InputError` for an unknown state, and a
+        `retired` that is no bool.
+        """
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None
         if state is None:
@@ -488,7 +494,12 @@ class _DumpParser:
         return number
 
     def parse_status(self) -> dict[int, GroupStatus]:
-        """Return `pg_status` by group; its keys are numbers of groups in this process."""
+        """Return `pg_status` by group: the last collective enqueued, started and completed.
+
+        A missing number is -1. Keys are numbers of groups in this process, as entries use them; for
+        a group without entries, the key is taken as its name. Unknown groups are left out. Raises
+        `InputError` if the field or one of its values is no object.
+        """
         root = self.root.get("pg_status") or {}
         if not isinstance(root, dict):
             _fail(self.file, "'pg_status' is not an object")

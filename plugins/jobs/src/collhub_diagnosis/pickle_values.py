@@ -283,7 +283,11 @@ class _Walker:
         return value
 
     def step(self, opcode: int, position: int) -> int:
-        """Execute one opcode that is less frequent. Returns the offset of the next one."""
+        """Execute one opcode that is less frequent, and return the offset of the next one.
+
+        Raises `InputError` for protocols above 5, frames that are longer than the rest, and opcodes
+        that are not allowed in a dump.
+        """
         if opcode in _LENGTHS:
             return self.text(opcode, position)
         if opcode == 0x8A or opcode == 0x8B:  # LONG1 that is too long, LONG4

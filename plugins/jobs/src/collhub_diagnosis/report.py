@@ -68,7 +68,12 @@ def create_picture(verdict: Verdict) -> WaitForGraph:
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, str]:
-    """Return the summary of a verdict by label."""
+    """Return the summary of a verdict by label, in the order in which it is printed.
+
+    `verdict` (kind and its meaning) and `read` (numbers of dumps and operations) are always there;
+    `culprits`, `waiting`, `group` with the number of the operation, and `no dump` only if not
+    empty.
+    """
     fields = {"verdict": f"{verdict.kind}: {_MEANINGS[verdict.kind]}"}
     if verdict.culprits:
         fields["culprits"] = format_ranks(verdict.culprits)

@@ -217,7 +217,12 @@ class _Diagnosis:
         return replace(finding, sizes=difference.sizes)
 
     def find_order_deadlocks(self) -> list[Finding]:
-        """Return cycles of waits: ranks issue operations of several groups in different orders."""
+        """Return cycles of waits: ranks issue operations of several groups in different orders.
+
+        Cycles in which an operation is already reported as a mismatch are left out. The text lists
+        at most 8 steps of one cycle. The finding is located at the first operation in which a
+        culprit waits, else at the first wait of the cycle.
+        """
         findings = []
         for ranks in self.graph.order_cycles():
             inside = set(ranks)
@@ -254,7 +259,13 @@ class _Diagnosis:
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
     def find_late_ranks(self) -> list[Finding]:
-        """Return ranks that wait for no rank and lack an operation in which others wait."""
+        """Return ranks that wait for no rank and lack an operation in which others wait.
+
+        A rank that is about to complete an operation of others (`skewed`) is left out until a rank
+        has waited long for it. A rank with such an operation, or one that is overdue (`stuck`,
+        preferred), gives a finding `device` of its own. All other ranks are `late`: they follow,
+        with one finding per operation that they have not issued, ordered by row.
+        """
         by_row: dict[int, list[int]] = {}
         findings = []
         for rank, front in self.graph.sources.items():
@@ -403,7 +414,13 @@ class _Diagnosis:
         return findings
 
     def find_open_questions(self) -> list[Finding]:
-        """Return the questions that are undecided because of missing dumps or lost entries."""
+        """Return the questions that are undecided because of missing dumps or lost entries.
+
+        There is one finding per operation in which ranks wait, ordered by row; it names the awaited
+        ranks without a dump and those with lost entries. Without such an operation there is at most
+        one finding: that there are no dumps at all and NCCL's counts show nothing, else that dumps
+        are missing.
+        """
         findings = []
         by_row: dict[int, list[Wait]] = {}
         for wait in self.graph.undecided:

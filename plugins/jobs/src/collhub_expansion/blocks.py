@@ -33,7 +33,11 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the entries of a workload with `nodes` nodes, and of these templates."""
+    """Build the entries of a workload with `nodes` nodes, and of these templates.
+
+    First comes one entry per node, of one row that is its own start and end; then one per template
+    and position. Rows of templates are numbered behind the nodes, one template after the other.
+    """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])
     firsts = [template.first[:-1] + at for template, at in zip(templates, node[:-1], strict=True)]

@@ -187,7 +187,12 @@ def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[CollectiveRu
 def _topology(
     context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
 ) -> Topology:
-    """Return the network of the option, otherwise the network of the input."""
+    """Return the network of the option `text`, otherwise the network of the input.
+
+    That is the one that the workload records, else the topology of the opened input itself. Raises
+    `UsageError` if there is none (`no-topology`), or if its NPUs are not as many as the ranks
+    (`topology-size`).
+    """
     from collhub_expansion.native import read_recorded_network
 
     if text is not None:

@@ -182,7 +182,15 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Add a phase on a buffer of `units` units, and return the location of its output."""
+    """Add a phase on a buffer of `units` units to all ranks, and return the location of its output.
+
+    `location`: buffer and first unit of the input. The groups of the phase are ranks `stride`
+    apart. The output, and scratch memory of the algorithm, are newly taken from the scratch buffer.
+    The output has `units` units, times the ranks of the group for an all-gather, divided by them
+    for a reduce-scatter. Channels are multiplied by 64 and increased by `phase_index`, so that
+    messages of phases differ. Counts of the algorithm are scaled to the units; remainders are not
+    checked.
+    """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)
     is_gather = phase.kind is CollectiveKind.ALL_GATHER

@@ -62,7 +62,13 @@ def expanded(
 def _dependencies(
     nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
 ) -> tuple[Edges, Edges]:
-    """Build data and control dependencies of the new nodes."""
+    """Build data and control dependencies of the new nodes, each as (parents, children).
+
+    An old node is replaced by pieces: an edge leads from the pieces at its exit to those at the
+    entrance of the child. Between pieces, it leads from all ends to all starts of their templates.
+    Data edges include the chains of pieces in `plan`, control edges `turns` (the order of
+    collectives); both include the edges within templates.
+    """
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
     between_data = _concatenate_edges(
@@ -118,7 +124,12 @@ def _set_peers_and_tags(
     number: Int64Array,
     piece: Int64Array,
 ) -> None:
-    """Set peers and tags of template messages; `piece` per new node."""
+    """Set peers and tags of template messages in `columns`, which is modified.
+
+    `number`: old row or template row behind the old rows, per new node; `piece`: piece per new
+    node. A peer in a template is a position in the group and becomes a rank; the tag is the first
+    tag of the piece plus the number of the message. Other nodes are left as they are.
+    """
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
     peer = np.concatenate([template.peer for template in book])[at]

@@ -190,7 +190,12 @@ def _check_levels(
 def _order_phases(
     system: NativeSystem, kind: CollectiveKind, levels: list[int]
 ) -> list[tuple[CollectiveKind, int]]:
-    """Return (collective, dimension) of every phase, in order."""
+    """Return (collective, dimension) of every phase, in order; `levels`: dimensions of the group.
+
+    An all-gather visits the dimensions in descending order, other kinds in ascending order. An
+    all-reduce is done in every dimension if the optimization is `baseline`; else it reduce-scatters
+    in all but the last one, all-reduces in the last one, and gathers in the opposite order.
+    """
     if kind is CollectiveKind.ALL_GATHER:
         return [(kind, level) for level in reversed(levels)]
     if kind is not CollectiveKind.ALL_REDUCE or system.optimization == "baseline":

@@ -154,7 +154,12 @@ class _Lowering:
         self._losses: dict[str, int] = {}
 
     def take(self, statement: MlirStatement) -> None:
-        """Add a statement. Raises `ValueError` with the reason, or `InputError` with a line."""
+        """Add a statement to the module, by its kind.
+
+        An operation outside regions is a declaration. Any text with `sharding =` or `@Sharding`
+        marks the module as sharded. Raises `ValueError` with the reason, or `InputError` with a
+        line.
+        """
         text, line = statement.text, statement.line
         self._is_sharded |= "sharding =" in text or "@Sharding" in text
         if statement.kind == "alias":
@@ -177,8 +182,11 @@ class _Lowering:
     def finish(self, line: int) -> Module:
         """Build the module from the function `main`, or from the only function, and its callees.
 
-        `line`: last line of the file. Raises `InputError` without such a function, for callees
-        without a body, and for recursion.
+        `line`: last line of the file. Replicas and partitions are those of the header, 1 if only
+        the other one is stated; if neither is, the fewest that the groups of collectives allow are
+        assumed, with a note if they exceed one device. May be called once: it consumes the
+        computations. Raises `InputError` without such a function, for callees without a body, and
+        for recursion.
         """
         if not self._functions:
             message = "the file has no function"
@@ -311,7 +319,13 @@ class _Lowering:
         self._open[-1].regions.append(self._regions.pop())
 
     def _end(self, text: str) -> None:
-        """End the innermost operation with regions. `text`: the text after its last region."""
+        """End the innermost operation with regions. `text`: the text after its last region.
+
+        A module adds the text to the header. A function becomes a computation, whose result is a
+        tuple unless it returns exactly one value. Any other operation is added with its regions to
+        the enclosing one; in short notation, a `reducer(` and what follows are cut from its head
+        first.
+        """
         opened = self._open[-1]
         if opened.name == "module":
             self._header += text
@@ -416,7 +430,10 @@ class _Lowering:
         """Finish the regions that an operation executes; return its operands and result shapes.
 
         `attributes` receives the names of the computations. Values of enclosing regions become
-        further operands, and further elements of the state of a loop.
+        further operands, and further elements of the state of a loop, whose only operand is that
+        tuple. A conditional keeps its first operand only. Without regions only a `call` is allowed,
+        of the named function. Raises `ValueError` for another number of regions than the operation
+        needs.
         """
         current = self._regions[-1]
         if not regions:
@@ -542,7 +559,12 @@ class _Lowering:
         return name
 
     def _find(self, value: str, region: _Region) -> str | None:
-        """Return the instruction of a value that a region defines; None for others."""
+        """Return the instruction of a value that a region defines; None for others.
+
+        A part of a result with several values (`%x#1`; no index is part 0) gets a
+        `get-tuple-element` instruction when it is first used, which is added to the region. Raises
+        `ValueError` for a part that the result lacks.
+        """
         if (name := region.values.get(value)) is not None:
             return name
         base, _, index = value.partition("#")

@@ -282,7 +282,14 @@ class _Evaluation:
         self._stack.append(new)
 
     def _leave(self, frame: _Frame) -> None:
-        """Begin the next iteration, or return the value of a frame to its caller."""
+        """Begin the next iteration of a frame, or return its value to its caller.
+
+        A frame with iterations left restarts with its position and values reset; outside schedules,
+        its arguments then are all rows of the iteration before. Otherwise it is popped. An
+        asynchronous computation returns one union of its rows (in a schedule those of its tail). A
+        `call` returns the value of the root unchanged, other callers one union of its rows; the
+        caller takes over the tail.
+        """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()
         if frame.remaining:

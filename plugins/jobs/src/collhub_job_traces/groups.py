@@ -182,7 +182,7 @@ def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
 
 
 def report(stand: Stand, source: Source) -> None:
-    """Report the assumed ranks as a warning."""
+    """Report the assumed ranks, if any, to the source as a warning (`ranks-assumed`)."""
     if not stand.assumed:
         return
     ranks = format_ranks(stand.assumed)

@@ -434,7 +434,12 @@ class _RecordBuilder:
             self._node.duration_ns = value * 1000
 
     def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
-        """Set the column of an attribute; return whether the column restores it."""
+        """Set the column of an attribute; return whether the column restores it.
+
+        False, without a column, for attributes that are foreign, not known for this kind of node,
+        or no integer. `involved_dim` sets the column, but False is returned, since its bytes are
+        not restored. Raises `ValueError` for a value outside the range of the column.
+        """
         if attribute.name in self._foreign:
             return False
         if attribute.name == GROUP and attribute.kind == Kind.STRING:

@@ -58,7 +58,12 @@ class RecordTable:
     """
 
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
-        """`which`: record index of every node, per file; ids are unique in a file."""
+        """Build the columns and edges of all nodes, file by file in the order of `which`.
+
+        `which`: record index of every node, per file; ids are unique in a file. The rank is the
+        position of the file. Texts become indices in `texts`, -1 if empty; records that no node
+        uses are left out of it.
+        """
         all_records = np.concatenate([np.zeros(0, np.int64), *which])
         # Replaced records have no nodes.
         used, index = np.unique(all_records, return_inverse=True)

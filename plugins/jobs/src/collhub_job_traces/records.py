@@ -306,7 +306,12 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
 
 
 def _arguments(body: bytes) -> list[StatedInput]:
-    """Parse the entries of an `IOInfo` that are tensors or numbers."""
+    """Parse the entries of an `IOInfo` that are tensors or numbers, in their order.
+
+    A tensor needs a shape of integers, and gets the hub's name of its element type, "" if unknown;
+    a number needs a value. Other entries are left out, so positions are not kept. Types decide the
+    number of entries; missing lists are empty.
+    """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (
         _parse_list(texts.get(number, b"")) for number in (_VALUES, _SHAPES, _TYPES)

@@ -71,7 +71,11 @@ def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
 
 
 def _find_cycles(workload: Workload) -> list[Diagnostic]:
-    """Find one node per rank that waits for itself."""
+    """Find nodes that wait for themselves, or for nodes that do: the first such row of each rank.
+
+    Data and control dependencies count alike. Nothing is returned without a cycle, and at most 8
+    findings, with one that counts the others.
+    """
     nodes = workload.nodes
     parents, children = nodes.edges()
     order = topological_levels(len(nodes), parents, children)

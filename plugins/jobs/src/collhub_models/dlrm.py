@@ -26,7 +26,13 @@ class DlrmSizes:
     """Sizes of one rank's part of the model."""
 
     def __init__(self, options: DlrmOptions) -> None:
-        """Compute the sizes for options. Raises `UsageError` for invalid options."""
+        """Compute the sizes for options, per rank.
+
+        `samples`: batch / ranks. `bottom` and `top`: widths of the layers, from input to output;
+        the bottom MLP ends with the dimension of the embeddings, and the top one begins with it
+        plus the number of pairs of tables + 1 vectors. Raises `UsageError` if tables or batch are
+        no multiple of the ranks, or widths are not numbers from 1 to 2^31 - 1.
+        """
         for name, value in (("tables", options.tables), ("batch", options.batch)):
             if value % options.ranks:
                 message = f"{name} {value} is no multiple of ranks {options.ranks}"

@@ -104,7 +104,13 @@ class StageProgram:
             self._send(1, microbatch)
 
     def backward(self, microbatch: int) -> None:
-        """Add the backward pass, with the reduction of gradients."""
+        """Add the backward pass of a micro-batch, with the reduction of gradients.
+
+        The last stage begins with the logits, other stages with a receive from the next one. Layers
+        follow from the last to the first: gathered weights, then MLP or experts, then attention,
+        then the reduction of the layer (complete only after the last micro-batch). Stages other
+        than the first finally send to the stage before.
+        """
         if self._is_last:
             self._flow = []
             self._compute("backward logits", self._costs.logits(), _BACKWARD)
@@ -232,7 +238,14 @@ class StageProgram:
         return [self.program.collective(f"{name} weights", kind, shard, "data", (), control)]
 
     def _reduce_layer(self, layer: int, *, is_last: bool) -> None:
-        """Gradients of a layer: cut among ranks after every pass, or reduced after the last."""
+        """Reduce the gradients of a layer in the group `data`, and those of its experts.
+
+        With FSDP and more than one data-parallel rank, a reduce-scatter follows after every
+        micro-batch. After the last one only (`is_last`), gradients are all-reduced without FSDP,
+        and those of experts, if there are any, in the group `expert data`. With the option
+        `overlap` they wait for the last computation; without it they are kept, and `finish` reduces
+        them behind the entire pass.
+        """
         options, name = self._options, f"gradients {layer}"
         last_computation = self._computes[-1:]
         # Every rank keeps the sum of its shard alone.
@@ -271,7 +284,12 @@ MOST_COMPUTATIONS = 10**7
 
 
 def generate(options: TransformerOptions) -> Workload:
-    """Generate one step. Raises `UsageError` for degrees that are not divisors."""
+    """Generate one training step of all ranks as a workload.
+
+    Each stage has batch / data / microbatch micro-batches, in the order of `schedule`; ranks of one
+    stage have the same program and differ in their groups alone. Raises `UsageError` for degrees
+    that are not divisors.
+    """
     _check(options)
     costs = Costs(options)
     microbatches = options.batch // options.data // options.microbatch

@@ -116,7 +116,12 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
 
 
 def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
-    """Return the reason why the nodes are not one tree over `size` ranks, "" without one."""
+    """Return the first reason why the nodes are not one tree over `size` ranks, "" without one.
+
+    Checked in this order: a missing rank, a rank not below `size`, a number of roots other than
+    one, parents and children that do not name each other, and ranks that the root does not reach (a
+    cycle). Of several ranks with a defect, the lowest is named.
+    """
     if missing := sorted(set(range(size)) - set(tree)):
         return f"the line of rank {missing[0]} is missing"
     if excess_ranks := sorted(set(tree) - set(range(size))):

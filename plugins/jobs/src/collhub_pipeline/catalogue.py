@@ -57,7 +57,14 @@ def compute_lower_bound(
 def closed_form(
     schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
 ) -> Time | None:
-    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form, or None."""
+    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form, or None.
+
+    `stages`, `micros`: number of stages and micro-batches; `delayed`: the input gradient is sent
+    before the weight gradient is computed. With one stage it is that of all passes in sequence, for
+    any name. None for other schedules, where passes are blocking and delayed, for `1f1b` if a
+    transfer takes longer than forward and backward pass together, and for `eager-1f1b` if longer
+    than half.
+    """
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer
     hidden = times.weight_gradient if delayed else 0

@@ -218,7 +218,12 @@ class _Writer:
         legs: Sequence[Leg],
         after: Sequence[int],
     ) -> list[int]:
-        """Add this rank's sends or receives of messages; `sender`: the sending stage."""
+        """Add this rank's sends or receives of messages; `sender`: the sending stage.
+
+        Returns the added rows, in the order of `legs`; legs of other ranks are skipped. `after`:
+        rows that the messages wait for. The tag is distinct for direction of the pipeline, forward
+        or backward, sending stage and micro-batch; peers are stated relative to the rank.
+        """
         name = "gradient" if operation.kind.is_backward else "activation"
         micros = self._options.micro_batches
         stages = len(self._schedule.device_of[operation.direction])

@@ -151,7 +151,12 @@ def sides_of(
     tensor: TensorType,
     stages: int,
 ) -> list[Side]:
-    """Parse the meshes and specs of all stages, with consecutive devices. Raises `HubError`."""
+    """Parse the meshes and specs of all stages, separated by `;`, with consecutive devices.
+
+    A single one holds for every stage. Raises `UsageError` for another number than `stages`, for
+    device numbers (`@`), and for partial placements; `HubError` also for specs that are invalid or
+    cut the tensor into more tiles than elements.
+    """
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:
         texts *= stages
@@ -267,7 +272,14 @@ class MeshLayout:
         sent: dict[int, int],
         bytes_of_leg: dict[tuple[bool, int, int], int],
     ) -> None:
-        """Add the messages that bring a box to its receivers on one host."""
+        """Add the messages that bring a box to its receivers on one host.
+
+        With `send-recv` every receiver gets the entire box from a holder. With `broadcast` the
+        first member gets it and forwards it to the others; otherwise every member gets an equal
+        part (up to one byte) and forwards this. The sender is the holder with the fewest bytes in
+        `sent` so far, the first one of equals. Adds bytes to `sent` (by device) and `bytes_of_leg`
+        (by whether it is forwarded, source and destination); parts of 0 bytes are left out.
+        """
         total = int(units.bytes[row])
         holders = units.senders_of(row).tolist()
         entries = members[:1] if self.hand_over == "broadcast" else members

@@ -176,7 +176,12 @@ class _Run:
         return self.arrived.get((kind.is_backward, direction, stage, micro))
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
-        """Send what a pass has made; returns when its device is free again."""
+        """Send what a pass has made to the next stage; return when its device is free again.
+
+        Weight gradients, and passes whose neighbour stage does not exist, send nothing. On the
+        channel between two devices one transfer follows another; on the same device the result
+        arrives at `end`. The device is free at `end`, with blocking communication at the arrival.
+        """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
             return end

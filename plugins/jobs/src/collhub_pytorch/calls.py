@@ -107,7 +107,12 @@ def element_bytes(dtype: str) -> int:
 
 
 def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
-    """Parse a call from the arguments in newer files; None if they name no communication."""
+    """Parse a call from the arguments in newer files; None if they name no communication.
+
+    Bytes are elements times the size of the data type, -1 if either is unknown. The peer is `Dst
+    Rank` of a send and `Src Rank` of a receive, -1 if absent and for collectives. Splits are the
+    texts of the input and output split sizes, None if both are absent or empty.
+    """
     name = str(args.get("Collective name", ""))
     kinds = kind_of(name)
     if kinds is None:

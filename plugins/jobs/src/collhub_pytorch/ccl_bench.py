@@ -126,7 +126,11 @@ def _network_text(card: Card) -> str:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Describe the card, and report times as for profiles."""
+    """Return one line that describes the card, followed by the lines of a report on profiles.
+
+    Without a card in the workload, the first line is missing. Only degrees of parallelism other
+    than 1 are named; missing texts read `unknown` or `no model`.
+    """
     # Imported here: only `inspect` needs the report.
     from collhub_pytorch.report import lines as report_lines
 
@@ -182,7 +186,11 @@ def read_card(source: Source) -> Card:
 
 
 def _card_part(source: Source) -> SourcePart:
-    """Return the only file that is a card."""
+    """Return the only file that is a card.
+
+    A card has a name that matches `_CARD`, and the signature of the format in its first 64 KiB.
+    Raises `InputError` if there is none or more than one; the message names at most three.
+    """
     cards = []
     for part in source.parts:
         if _CARD.search(part.name):

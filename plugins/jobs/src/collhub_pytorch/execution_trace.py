@@ -74,7 +74,12 @@ def read(source: Source, options: RankOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: RankOptions, provenance: Provenance
 ) -> Workload:
-    """Read these files as a workload, one file at a time."""
+    """Read these files as a workload, one file at a time.
+
+    A file without a rank in its name gets its position. The extension lists numbers of operators
+    and waits, and schemas, in the order of the files. Raises `InputError` for other formats, and
+    for communications that do not match if `options.mismatches` is `refuse`.
+    """
     parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):
         trace, header = _read(file)
@@ -94,7 +99,11 @@ def workload_of(
 
 
 def _read(file: TraceFile) -> tuple[_Trace, Record]:
-    """Parse the calls of a file and its header. Raises `InputError` for other formats."""
+    """Parse the calls of a file, node by node, and its header.
+
+    Raises `InputError` with id and name of the first node that cannot be read, and with the code
+    `format` for a file without `schema`, which is checked after all nodes.
+    """
     trace = _Trace(file.name)
     with open_decompressed(file) as content:
         stream = JsonStream(content, file.name)

@@ -108,7 +108,11 @@ def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[Ra
 
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
-    """Build the nodes; recorded dependencies become data edges, assumed ones control edges."""
+    """Build the nodes of all ranks, rank by rank in the order of `sources`.
+
+    Recorded dependencies become data edges, assumed ones control edges. Adds names, groups and
+    extras to `tables`. Raises `InputError` for numbers out of range. `file`: named in errors.
+    """
     for part in sources:
         _check_numbers(part)
     columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]

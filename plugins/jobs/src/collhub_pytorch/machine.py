@@ -143,7 +143,12 @@ class _Sums:
 
 
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
-    """Sum the measured times of the collectives of equal kind, size and ranks."""
+    """Sum the measured times of the collectives of equal kind, size and ranks.
+
+    The size is the largest of any rank, in bytes; the time of a call is the mean over its ranks, in
+    ns. Messages, collectives without a standard kind, those of size 0, and those of one rank are
+    left out. `includes_waiting` is set if a call has fewer than 2 ranks with a file.
+    """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)
     transferring = measure_waiting(measured(workload).times, meetings).transferring
@@ -217,7 +222,13 @@ def _to_compared_calls(
 
 
 def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
-    """Replay the job with measured times, predicted times, and both limits of their band."""
+    """Replay the job with measured times, predicted times, and both limits of their band.
+
+    None if no call has a predicted time. With predicted time p and relative held-out error e, the
+    limits replace p by p / (1 - e) (least saving) and p / (1 + e) (largest); where e is 1 or more,
+    the first one keeps the measured time. The limits are None if any predicted time lacks its
+    error. Savings are relative to the replay with measured times, in ns.
+    """
     times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:
         return None

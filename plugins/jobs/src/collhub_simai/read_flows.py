@@ -78,7 +78,12 @@ _Row = tuple[int, Mapping[str, str]]
 
 
 def _rows(stream: BinaryIO, file: str) -> Iterator[_Row]:
-    """Yield line and fields of the rows. Raises `InputError` for another header."""
+    """Yield line number and fields by name of the rows; empty rows are skipped.
+
+    Bytes that are not UTF-8 are replaced. Raises `InputError` with the line for another header than
+    `COLUMNS` in their order, rows with another number of fields, and fields of more than 2^16
+    characters. The limit of the module `csv` is changed while rows are read.
+    """
     reader = csv.reader(line.decode("utf-8", "replace") for line in stream)
     previous = csv.field_size_limit(_MAX_FIELD)
     try:

@@ -285,7 +285,10 @@ def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
 
 
 def _number_groups(workload: Workload) -> Workload:
-    """Number the groups by their first use; a group of all ranks is -1, as in other readers."""
+    """Return the workload with groups numbered from 1 by their first use; unused ones are dropped.
+
+    A group of all ranks is -1 and not listed, as in other readers.
+    """
     nodes, every = workload.nodes, tuple(range(workload.num_ranks))
     is_every = np.array([*(group.ranks == every for group in workload.groups), False])
     is_part = ~is_every[nodes.group]

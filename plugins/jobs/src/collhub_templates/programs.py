@@ -128,7 +128,11 @@ def job_of(
 def _groups(
     stages: Sequence[RankPrograms], roles: Mapping[str, Ints]
 ) -> tuple[tuple[ProcessGroup, ...], Ints]:
-    """Return the groups of nodes, and their indices by role and rank."""
+    """Return the groups of nodes, and their indices int64[roles, ranks], -1 without a group.
+
+    `roles`: table of groups by role, one row per group; negative entries are fill. A group is
+    created only if all its members use the role; groups are numbered by role and row, named from 1.
+    """
     ranks = sum(len(stage.ranks) for stage in stages)
     group_of = np.full((len(roles), ranks), -1, np.int64)
     used = [np.zeros(ranks, np.bool_) for _ in roles]

@@ -369,7 +369,11 @@ class Matching:
         return bool((self.records.columns["state"][list(rows)] == state).all())
 
     def _compare(self, rows: Mapping[int, int]) -> Mismatch | None:
-        """Return the first difference between the calls of ranks in one operation."""
+        """Return the first difference between the calls of ranks in one operation, or None.
+
+        `rows`: row by rank, at least one. Calls named `coalesced` are ignored. The rows of the
+        result are ordered culprits first, then by rank; the group is that of the first row.
+        """
         tables, columns = self.records.tables, self.records.columns
         calls = {
             rank: tuple(

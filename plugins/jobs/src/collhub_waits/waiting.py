@@ -238,7 +238,11 @@ class WaitGraph:
         return Front(tuple(rows), tuple(skewed), tuple(stuck))
 
     def _has_left_partner(self, row: int) -> bool:
-        """Whether other ranks completed an operation, and no rank has still to issue it."""
+        """Return whether other ranks completed an operation, and no rank has still to issue it.
+
+        For messages, all partners must have completed it. The answer for a collective is kept by
+        its participants.
+        """
         participants = self.matching.participants(row)
         if self.records.columns["is_p2p"][row]:
             return {partner.arrival for partner in participants} == {Arrival.COMPLETED}
@@ -249,7 +253,12 @@ class WaitGraph:
         return self._has_left[key]
 
     def _is_overdue(self, row: int) -> bool:
-        """Whether an operation timed out, or others completed it longer ago than the skew."""
+        """Return whether an operation timed out, or others completed it longer ago than the skew.
+
+        It timed out if its entry says so, or if more than its timeout passed from its creation to
+        the latest time of any dump. The skew is 60 s before that time; a completion at time 0 is
+        unknown.
+        """
         operation = self.records.operation(row)
         latest = self.records.latest_ns
         if operation.has_timed_out:

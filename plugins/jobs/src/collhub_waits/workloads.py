@@ -226,7 +226,13 @@ class _Calls:
         return Records(dumps, tables)
 
     def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
-        """Return the number of the group of each operation, which its first row identifies."""
+        """Return the number in `tables` of the group of each operation: int64[rows].
+
+        `units`: the first row of each operation, by which operations are told apart: each one gets
+        a group of its own, with this row as ordinal; `tables` may grow. Collectives have the
+        members of their group, named `all ranks` for group -1; a message has (sender, receiver),
+        named `messages`.
+        """
         distinct, of_row = np.unique(units, return_inverse=True)
         nodes = self.nodes
         members = {

@@ -195,7 +195,11 @@ def is_measured(workload: Workload) -> BoolArray:
 def find_stragglers(
     workload: Workload, times: Timeline, meetings: Meetings, waits: WaitingTimes
 ) -> Stragglers:
-    """Find the straggler of every communication among its measured ranks."""
+    """Find the straggler of every communication: the measured rank that starts last.
+
+    Without at least two measured ranks, or if several start last, it is -1. `caused_ns` sums the
+    waiting of the measured ranks, also in these cases; `measured` counts them.
+    """
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)
     for meeting in range(len(meetings)):

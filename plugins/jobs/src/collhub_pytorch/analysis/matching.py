@@ -64,7 +64,10 @@ def match_communications(workload: Workload) -> Meetings:
 
 
 def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
-    """Return the ordered collectives by group and rank."""
+    """Return the rows of the collectives by group and rank, in the order of the nodes.
+
+    Group -1 has all ranks. Groups ascend; ranks without a collective of a group are missing there.
+    """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     key = (nodes.group[rows].astype(np.int64) + 1) * workload.num_ranks + nodes.rank[rows]

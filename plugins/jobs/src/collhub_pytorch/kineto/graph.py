@@ -140,7 +140,15 @@ def infer_dependencies(
     is_communication: BoolArray,
     launches: Launches,
 ) -> Pairs:
-    """Infer (earlier, later) activities by the three rules; activities are sorted by start."""
+    """Infer (earlier, later) activities by the three rules; activities are sorted by start.
+
+    Communication aside, an activity gets at most one dependency of the second and third rule: if
+    its thread called for a wait before launching it, or if it starts more than 20 us after its
+    launch and its predecessor on the stream. The earlier activity is that of another stream with
+    the latest end not after its start, which was launched before; only the last 64 ends are
+    examined, and for a gap only those after the stream was free. The first rule is
+    `_link_to_last_launch`.
+    """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)
     is_waiting = _mask_awaiting_launches(launches) & ~is_communication
@@ -166,7 +174,12 @@ def infer_dependencies(
 def convert_stream_waits(
     waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
 ) -> Pairs:
-    """Convert recorded waits to (earlier, later) activities: the last and the next work."""
+    """Convert recorded waits to (earlier, later) activities: the last and the next work.
+
+    The later one is the first activity of the waiting stream with a correlation number above
+    `wait.after`; the earlier one is the last of the awaited stream with a number below
+    `wait.before`. Waits are left out if a stream or either activity is missing.
+    """
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
     rows_of = {
@@ -214,7 +227,11 @@ def _link_to_last_launch(
 
 
 def _mask_awaiting_launches(launches: Launches) -> BoolArray:
-    """Mark activities whose thread called for a wait since its previous launch."""
+    """Mark activities whose thread called for a wait since its previous launch: bool[activities].
+
+    A wait counts for the next launch of the same thread only. Activities whose launch is unknown
+    are not marked.
+    """
     is_waiting = np.zeros(len(launches.of_activity), np.bool_)
     is_launch = launches.launch_mask()
     is_wait = launches.kind == STREAM_WAIT
@@ -289,7 +306,14 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for the activity, after nodes for its launch and an unexplained gap."""
+        """Add a node for the activity, after nodes for its launch and an unexplained gap.
+
+        It depends on the activities that it waits for, if these have nodes, and on the launch, if
+        there is a row for its call; without either, on row 0. The launch takes the time from call
+        to start, but at most the usual latency if an awaited activity ends after the call. If the
+        activity starts later than all this explains, the rest becomes a gap on the host, and the
+        dependencies are those of the gap.
+        """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])
         waits = [wait for wait in self._waits[activity] if self._row_of_activity[wait[0]] >= 0]

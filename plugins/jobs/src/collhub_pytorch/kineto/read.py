@@ -246,7 +246,12 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return the communications, their index per activity or -1, and unknown kernels by name."""
+    """Return the communications, their index per activity or -1, and unknown kernels by name.
+
+    `order`: selected rows of the device in the order of activities; kernels outside it are skipped.
+    A call is the one that the file states for the kernel, else that of the span that encloses its
+    launch, else that which the name of the kernel tells; kernels without any count as unknown.
+    """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
     spans = _spans_by_thread(events.spans)

@@ -76,7 +76,12 @@ class CallGraph:
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
-        """Take the recorded times; collectives without a record on some rank are left out."""
+        """Take the recorded times; collectives without a record on some rank are left out.
+
+        The calls of a rank are added ordered by start, equal starts by row; they end at start plus
+        duration. Members of a communicator are those with any record. Messages are never left out.
+        The number of collectives that are left out is appended to the notes.
+        """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
         rows: dict[int, list[int]] = defaultdict(list)
@@ -185,7 +190,11 @@ class CallGraph:
         return is_matched
 
     def _message_end(self, kind: int) -> tuple[tuple[int, int, int], int] | None:
-        """Return ((source, target, bytes), 0 for a send or 1 for a receive); None for others."""
+        """Return ((source, target, bytes), 0 for a send or 1 for a receive); None for others.
+
+        Ranks are those of the job. None also for messages whose peer is unknown, or the rank
+        itself.
+        """
         record = self._calls.kinds[kind]
         if not record.is_message:
             return None
@@ -286,7 +295,11 @@ def order_calls(
 ) -> Sequence[CallKey]:
     """Order the calls so that every rank issues its calls in the order of its records.
 
-    Where the orders of two ranks contradict each other, that of the lower rank is taken.
+    Calls of a communicator are first sorted by sequence number among their places. A call is taken
+    when all its ranks have reached it, first come, first served; ranks begin in ascending order.
+    Where the orders of two ranks contradict each other, the next call of the lowest rank that has
+    calls left is taken; the number of such places is appended to `notes`. Returns all keys of
+    `rows_of_call`.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

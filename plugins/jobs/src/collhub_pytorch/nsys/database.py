@@ -74,7 +74,10 @@ class Tables(Protocol):
 
 
 def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the texts of `StringIds` with these numbers."""
+    """Return the texts of `StringIds` with these numbers; numbers without a text are missing.
+
+    Reads 500 numbers at a time. The result is empty without this table.
+    """
     texts: dict[int, str] = {}
     for first in range(0, len(numbers), 500):
         listed = Condition("id", [int(number) for number in numbers[first : first + 500]])
@@ -130,7 +133,11 @@ class Database:
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of whole numbers, see `Tables`."""
+        """Yield chunks of whole numbers, see `Tables`; -1 in columns that are missing.
+
+        Rows in which one of `integers` is no whole number are left out. Yields nothing if the table
+        or one of `integers` is missing. Raises `InputError` above 2^28 rows.
+        """
         present = self.columns(table)
         selected = ", ".join(
             f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE -1 END"

@@ -87,7 +87,10 @@ class ParquetTables:
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of whole numbers, see `Tables`."""
+        """Yield chunks of whole numbers, see `Tables`; -1 in columns that are missing.
+
+        Rows in which one of `integers` is no whole number are left out. A chunk may have no rows.
+        """
         present = self.columns(table)
         needed = sorted({*columns, *integers} & present)
         for batch in self._batches(table, needed, integers):

@@ -256,7 +256,12 @@ class PayloadDecoder:
 
     @classmethod
     def of(cls, tables: Tables) -> PayloadDecoder:
-        """Read the schemas of a file: size, and format and offset of each known field."""
+        """Read the schemas of a file: size, and format and offset in bytes of each known field.
+
+        At most 2^12 schemas are kept. Fields are left out if their type or name is unknown, they do
+        not fit in the size, or their offset is negative; a missing offset is 0. Schemas without a
+        known field are not in the result.
+        """
         sizes: dict[tuple[int, int], int] = {}
         keys = ("domainId", "schemaId")
         columns: tuple[str, ...] = (*keys, "payloadSize")

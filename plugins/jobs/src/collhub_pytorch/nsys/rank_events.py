@@ -59,7 +59,11 @@ class FileContents:
 
 
 def read_file(tables: Tables) -> FileContents:
-    """Read all ranks of a file. Raises `InputError` without work of a device."""
+    """Read all ranks of a file: one per process and device, by ascending process and device number.
+
+    Calls of NCCL are assigned to kernels by the launches of all processes together. Raises
+    `InputError` (`empty`) without work of a device.
+    """
     activities = read_activities(tables)
     if not len(activities.start):
         message = "the file has no kernels of a device"
@@ -193,7 +197,12 @@ def _add_device_work(
 
 
 def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
-    """Convert the calls of one kernel; collectives of one kind and communicator become one."""
+    """Convert the calls of one kernel; collectives that are equal in three respects become one.
+
+    These are kind, communicator and root. The merged one has the bytes of its first part (-1:
+    unknown) plus the known bytes of further parts, and the operation of the last. Messages are
+    never merged. Calls of an unknown operation are left out. The order is that of the first parts.
+    """
     merged: dict[tuple[object, ...], Call] = {}
     for number, call in enumerate(calls):
         kind = kind_of(call.operation)

@@ -76,7 +76,13 @@ def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None
 def _workload_of(
     exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
 ) -> Workload:
-    """Join exports, with the ranks in their names. An export is open until the next one."""
+    """Join exports, with the ranks in their names. An export is open until the next one.
+
+    A rank in a name counts only for exports of a single process and device. Gaps on a stream below
+    `KERNEL_DELAY_NS` times the option `kernel_delay_factor` are usual; idle times of the extra
+    streams (negative numbers) are not shown. The extension lists notes on contents, numbering and
+    missing data. Clocks are aligned.
+    """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
     stated: dict[str, int | None] = {}
