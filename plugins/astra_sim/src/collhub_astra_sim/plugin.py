@@ -238,7 +238,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Run the simulators of algorithms and of jobs on two ranks, compiling each kernel at once."""
+    """Run the simulators of algorithms and of jobs on two ranks, compiling each kernel at once.
+
+    A ring all-reduce, a step of training and the tables of a custom algorithm; results are
+    discarded.
+    """
     # Imported here, so that a check that is not requested needs no time.
     from collhub_kernels import compile_at_once
 

@@ -58,7 +58,8 @@ RECENT_TIMES = 1 << 10
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
     """Append an event to the bucket of its time (ns); create the bucket if necessary.
 
-    The lowest two bits of `item` are the kind of the event.
+    The lowest two bits of `item` are the kind of the event. Buckets are found by the lowest 10 bits
+    of their time, so that a time may have several buckets; their order is that of their events.
     """
     event = _take_event_record(world)
     world.event[event]["item"] = item
@@ -173,7 +174,10 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
 
 @compiled
 def pop(entries: Records, heaps: Records, heap: Integer) -> None:
-    """Remove the first entry of a heap; the last entry sifts down from the top."""
+    """Remove the first entry of a heap, which must not be empty; the last sifts down from the top.
+
+    Entries are ordered by time, then by order of insertion. Nothing is returned.
+    """
     first = heaps[heap]["first"]
     size = heaps[heap]["size"] - 1
     heaps[heap]["size"] = size

@@ -109,7 +109,11 @@ class Kernel:
         return self._native[types]
 
     def _run_interpreted(self, states: Sequence[Any]) -> int:
-        """Run the function in plain Python and write changed records back to the arrays."""
+        """Run the function in plain Python and write changed records back to the arrays.
+
+        Returns the result as an integer. Raises `InputError` (`too-large`) if a number does not fit
+        into 64 bits; nothing or only a part is written back then.
+        """
         records: list[LazyRecords] = []
         try:
             result: Any = self.function(*(interpreted(state, records) for state in states))
@@ -163,9 +167,10 @@ class LazyRecords(dict[Any, dict[str, Any]]):
         return self._length
 
     def write_back(self) -> None:
-        """Write all records that were read to the array.
+        """Write all records that were read to the array, also unchanged ones.
 
-        Raises `OverflowError` for an integer that the array's field cannot hold.
+        Raises `OverflowError` for an integer that the array's field cannot hold; fields before it
+        in the type are written already.
         """
         indices = list(self)
         if not indices:

@@ -156,7 +156,11 @@ def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function,
 def _compile_kernel(
     function: _Function, parts: Mapping[_Function, Mapping[str, Any]], states: Sequence[Any]
 ) -> tuple[str, bytes]:
-    """Compile a kernel with numba. Return (name of the compiled function, object code)."""
+    """Compile a kernel with numba. Return (name of the compiled function, object code).
+
+    The code is that for the types of `states`. `parts` maps the functions that the kernel calls to
+    their options; each is registered with numba once per process.
+    """
     import numba
     from numba.extending import register_jitable
 
@@ -216,7 +220,11 @@ def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..
 
 
 def _compute_key(digest: str, states: Sequence[Any]) -> str:
-    """Return the digest that identifies a stored file: sources, types, versions and processor."""
+    """Return the digest that identifies a stored file: sources, types, versions and processor.
+
+    SHA-256, hexadecimal, of the file format, `digest` (of the sources), the types of the states,
+    the versions of Python and numba, and the operating system, name and features of the processor.
+    """
     from llvmlite import binding
 
     content = (

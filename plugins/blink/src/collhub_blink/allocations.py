@@ -59,9 +59,11 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
 
 
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
-    """Add a set to its class in `classes`, or to a new class.
+    """Add a set of NPUs to its class in `classes`, or to a new class.
 
-    Sets that are not connected are ignored.
+    Sets are of one class if an isomorphism maps their networks, as bandwidths between NPUs, to each
+    other; only the first member of each class is compared. Classes are grouped by the size and the
+    sorted colours of the NPUs. Sets that are not connected are ignored.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):

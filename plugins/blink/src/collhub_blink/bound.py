@@ -42,8 +42,10 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 def _find_blocks(request: BoundRequest) -> Int64Array:
     """Label every node with its block of the partition: int64[nodes], -1 for switches in between.
 
-    Raises `InputError` for bandwidths without a common unit and links that the rate does not
-    support.
+    All-reduce: the blocks of the partition of least strength, from 0 in their order. Other
+    collectives: 0 on the sender's side of the tightest cut, 1 on the other; for collectives to a
+    root, the cut is that of the reversed network. Raises `InputError` for bandwidths without a
+    common unit and links that the rate does not support.
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

@@ -94,7 +94,8 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
     """Build the certificate of one packing.
 
-    Lists of trees and links above 32768 numbers are omitted.
+    It states problem, rate, bound, and the proof of the number of trees. Lists of trees and links
+    above 32768 numbers are omitted.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -116,7 +117,9 @@ def build_planes_certificate(
 ) -> JsonObject:
     """Build the certificate of trees on several planes.
 
-    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates.
+    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates. The
+    fewest trees are not searched, so at least 1 is claimed. Trees are listed with their planes if
+    the certificate is short, i.e. has at most 32768 numbers.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))

@@ -149,7 +149,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Run one small synthesis per combination of network and collective with its own kernels."""
+    """Run one small synthesis per combination of network and collective with its own kernels.
+
+    They are an all-gather on `switch:4`, and an all-reduce and a broadcast on `ring:4`, with
+    default options. The results are discarded: only the compilation of the kernels matters.
+    """
     # Imported here: numba takes a second.
     from collhub_packing.warming import small_request
 

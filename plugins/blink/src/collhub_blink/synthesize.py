@@ -147,7 +147,11 @@ class _ScheduleTimer:
         self._fastest: tuple[Pipeline, Algorithm] | None = None
 
     def time_ns(self, packing: PlacedPacking, schedule: PackingSchedule) -> int:
-        """Evaluate the time of a schedule in ns. Remembers the algorithm of the fastest one."""
+        """Evaluate the time of a schedule in ns. Remembers the algorithm of the fastest one.
+
+        Among equal times the first is the fastest. Its algorithm is remembered only if evaluating
+        it had to build one.
+        """
         pipeline = schedule.pipeline
         built_algorithms: list[Algorithm] = []
 

@@ -119,7 +119,10 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Describe the data and the hosts or links whose load proves the bound."""
+    """Describe the data and the hosts or links whose load proves the bound.
+
+    Returns a phrase by the kind of the bound: links, receiver, senders, exclusive, task or nothing.
+    """
     bound = plan.outcome
     if bound.kind == "links":
         return f"the data that {_describe_links(plan)} must carry"

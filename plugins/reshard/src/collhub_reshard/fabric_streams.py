@@ -163,9 +163,11 @@ class _StreamSearch:
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[Stream]:
-        """Build the streams of the trees with a share.
+        """Build the streams of the trees with a share, delivery by delivery.
 
-        The parts of each delivery are consecutive and fill 0..1 exactly.
+        Within a delivery they are in the order of the trees. The parts of each delivery are
+        consecutive and fill 0..1 exactly: shares are rounded to fractions, and trees whose share
+        becomes 0 are omitted. Edges are pairs of devices.
         """
         devices = self._fabric.devices
         streams = []

@@ -196,7 +196,10 @@ class _Tiled:
     bounds: list[tuple[int, int]] | None
 
     def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
-        """Return the view of the box of a unit task."""
+        """Return the view of the box of a unit task: no copy, writes change the tile.
+
+        Its bounds in the entire tensor are moved by the start of this tile. Needs a tile with data.
+        """
         assert self.tensor is not None
         assert self.bounds is not None
         first, last = plan.units.start[row].tolist(), plan.units.stop[row].tolist()

@@ -97,7 +97,9 @@ def build_schedule_document(
     """Build the proof of a schedule.
 
     It contains the moves as text, the hosts and their cards, the tasks between hosts, their
-    schedule, and the bound with the hosts that prove it. Times are fractions of seconds as text.
+    schedule, and the bound with the hosts that prove it. A piece of the schedule is a list: task,
+    sender, start, duration, first and last fraction of the task's bytes. Times in seconds and rates
+    in bytes/s are exact fractions as text; hosts are sorted.
     """
     network = tasks.network
     hosts = sorted(network.out_rate)

@@ -167,8 +167,9 @@ def _check_schedule(claim: _ScheduleClaim) -> None:
     """Check the schedule.
 
     Every byte is sent once by a host that has it, no piece is faster than its cards or earlier than
-    its release, no card is used twice at a time, and the makespan is that of the pieces. Raises
-    `FlawError`.
+    its release, no host uses more cards at a time than it has, in either direction, and the
+    makespan is that of the pieces. Raises `FlawError` with the code sender, release, duration,
+    coverage, overlap or makespan for the first contradiction found.
     """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}
@@ -275,7 +276,12 @@ def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int)
 
 
 def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
-    """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound."""
+    """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound.
+
+    Codes: `bound` if the schedule is faster than the bound, or the stated lower bound is not
+    between bound and makespan (both inclusive); `optimal` if it is claimed optimal by its bound but
+    is longer (for unsplit tasks: by a tick or more).
+    """
     makespan = _compute_makespan(claim)
     # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:

@@ -207,7 +207,11 @@ def _gather_locally(audience: Audience) -> list[Transfer]:
 
 
 def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
-    """Send a part to each host, which sends it to the other hosts; each distributes it inside."""
+    """Send a part to each host, which sends it to the other hosts; each distributes it inside.
+
+    Hosts get equal parts in the order of the audience, through their first device; the parent of a
+    transfer is the one that brought its sender the part, or -1 for the original sender.
+    """
     transfers: list[Transfer] = []
     entries = {host: devices[0] for host, devices in audience.hosts.items()}
     for index, (host, entry) in enumerate(entries.items()):
@@ -265,7 +269,11 @@ def find_audience(
     sender_host: int,
     receiver_hosts: tuple[int, ...],
 ) -> Audience:
-    """Find the sender on a host, and the receivers on hosts that lack the box."""
+    """Find the sender on a host, and the receivers on hosts that lack the box.
+
+    The sender is the unit task's first sender on `sender_host`; `IndexError` if there is none. The
+    receivers are grouped by the hosts of `receiver_hosts`, in its order; others are left out.
+    """
     # All holders on the host share its card, so the first one is as good as any.
     senders = units.senders_of(row)
     sender = int(senders[units.host_of[senders] == sender_host][0])

@@ -116,7 +116,12 @@ def _build_answer(
     request: SynthesisRequest,
     best: SynthesisCandidate,
 ) -> _Answer:
-    """Build the requested steps: of all ranks, or of some after verifying the schedule."""
+    """Build the requested steps: of all ranks, or of some after verifying the schedule.
+
+    For requested ranks, all transfers are used if there are at most `MAX_SIMULATED_TRANSFERS`, and
+    the time is that of their last arrival; otherwise only those of the ranks, and the time is the
+    candidate's. Times are rounded up to ns.
+    """
     if setting.requested_ranks is not None:
         # If there are many transfers, only those of the requested ranks fit in memory.
         is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS

@@ -96,7 +96,10 @@ def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
 
 
 def _check(named: Sequence[NamedAlgorithm]) -> None:
-    """Raise `UsageError` for algorithms of equal names, and for different numbers of ranks."""
+    """Raise `UsageError` for algorithms of equal names, and for different numbers of ranks.
+
+    Equal names are refused first; the first such name is stated.
+    """
     names = [algorithm.name for algorithm in named]
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:

@@ -190,8 +190,9 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write one collective per rank whose custom algorithm is the job, so that no slots apply.
 
-    Raises `UsageError` for nodes other than computations and messages, and for durations that are
-    neither 1 ns nor whole microseconds.
+    Every rank has a single 1 MiB all-reduce as its workload; groups of the job are dropped. Raises
+    `UsageError` for nodes other than computations, SEND and RECV, and for durations that are
+    neither at most 1 ns nor whole microseconds (0 and missing durations take 1 ns).
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)

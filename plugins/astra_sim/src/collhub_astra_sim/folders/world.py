@@ -110,7 +110,8 @@ def encode_collective_workload(
 ) -> bytes:
     """Return the trace of a rank that takes part: one COMM_COLL_NODE per collective, in sequence.
 
-    `collectives`: kind, in `COLLECTIVE_KEYS`, and comm_size of each; node i is collective i.
+    `collectives`: kind, in `COLLECTIVE_KEYS`, and comm_size of each; node i is collective i and
+    depends on node i - 1. With `in_group` the nodes name the group, else they belong to all ranks.
     """
     nodes = []
     for number, (kind, comm_size) in enumerate(collectives):

@@ -89,9 +89,9 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for algorithms of equal numbers of ranks, which run in sequence.
 
-    `name` and `size` of the options are ignored. Repeated losses are listed once. Raises
-    `UsageError` if two algorithms need different networks, or if two in a group have the same
-    collective (the second would never run), and as `write`.
+    The placement is that of the first one. `name` and `size` of the options are ignored. Repeated
+    losses are listed once, in order. Raises `UsageError` if two algorithms need different networks,
+    or if two in a group have the same collective (the second would never run), and as `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -291,7 +291,10 @@ def _check_instant_messages(
 ) -> Loss | None:
     """Return the loss of messages that start at time 0 and take less than 1 ns; None without any.
 
-    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered.
+    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered. The
+    first event of a message is the release of its link with congestion, its arrival without, on the
+    fastest dimension, with latencies rounded to 10^-6 ns. The loss states the number and the first
+    step.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

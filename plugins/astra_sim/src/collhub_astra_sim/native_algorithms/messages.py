@@ -66,7 +66,9 @@ def ring(task: NativeTask) -> NativePlan:
     """Build the ring algorithm: every rank sends to the next one, one message after the other.
 
     Rank r sends to (r + 1) mod ranks, in ranks - 1 rounds per phase; the full buffer has one unit
-    per rank. Supports all-reduce, reduce-scatter, all-gather and all-to-all.
+    per rank. Every message waits for the endpoint's delay and, if it carries a sum, for the
+    reduction. A reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports all-reduce,
+    reduce-scatter, all-gather and all-to-all.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

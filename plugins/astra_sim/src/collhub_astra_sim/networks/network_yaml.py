@@ -332,7 +332,10 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
 
 
 def _find_difference(topology: Topology) -> str | None:
-    """Return the range of bandwidths, else of latencies, if links differ; None if not."""
+    """Return the range of bandwidths, else of latencies, if links differ; None if not.
+
+    The text states the least and the greatest value, in GB/s or ns. Needs at least one link.
+    """
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
         ("bandwidth", bandwidths, "GB/s"),
@@ -349,7 +352,10 @@ def _find_difference(topology: Topology) -> str | None:
 def _find_distant_pair(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> str | None:
-    """Describe the first message between NPUs without a direct link; None if there is none."""
+    """Describe the first message between NPUs without a direct link; None if there is none.
+
+    First is the order of `sources` and `destinations`, which are the ends of all messages.
+    """
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes
     links = topology.source * nodes + topology.destination

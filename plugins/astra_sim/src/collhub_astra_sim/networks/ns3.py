@@ -296,7 +296,10 @@ def _report_forwarding(topology: Topology) -> Iterator[Loss]:
 
 
 def _find_reached(topology: Topology) -> BoolArray:
-    """Return whether NPU i reaches NPU j without another NPU between them, bool[NPUs, NPUs]."""
+    """Return whether NPU i reaches NPU j without another NPU between them, bool[NPUs, NPUs].
+
+    True on the diagonal, for a direct link, and for NPUs with links to switches of one island.
+    """
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)
     is_direct = (topology.source < npus) & (topology.destination < npus)
@@ -311,7 +314,12 @@ def _find_reached(topology: Topology) -> BoolArray:
 
 
 def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return a number for every switch, equal for switches connected via switches."""
+    """Return a number for every switch, equal for switches connected via switches.
+
+    int64[switches]: the least switch (counted from 0 after the NPUs) from which links between
+    switches lead to it. Links are assumed to exist in both directions. A switch without such links
+    has its own number.
+    """
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
     between = (topology.source >= npus) & (topology.destination >= npus)

@@ -406,7 +406,11 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _start_transmission(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over a free link: schedule its arrival, then the release of the link."""
+    """Send a message over a free link: schedule its arrival, then the release of the link.
+
+    `row` is the message's node, whose size class and the link's class determine both times. Without
+    congestion a link is never busy, has no release, and its counts of bytes and time stay 0.
+    """
     size_class = world.node[row]["size_class"]
     link = world.link[index]
     time = world.time[size_class, link["link_class"]]

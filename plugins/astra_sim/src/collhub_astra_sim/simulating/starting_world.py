@@ -170,7 +170,10 @@ def _build_node_records(
     key: npt.NDArray[np.int32],
     size_class: IntArray,
 ) -> Records:
-    """Build the records of all nodes, without the slots of their messages."""
+    """Build the records of all nodes, without the slots of their messages.
+
+    The fields of `_UNSET` are -1 and all other fields 0 until something happens.
+    """
     columns: dict[str, npt.ArrayLike] = {
         "work": work,
         "rank": rank,
@@ -255,7 +258,10 @@ def _build_time_records(network: SimulatedNetwork) -> Records:
 def _create_records(
     dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
 ) -> Records:
-    """Create records with these columns (broadcast to `shape`), 0 elsewhere."""
+    """Create records with these columns (broadcast to `shape`), 0 elsewhere.
+
+    Raises `ValueError` for a column that cannot be broadcast or whose name is no field.
+    """
     records = np.zeros(shape, dtype)
     full_columns = {name: np.broadcast_to(column, shape) for name, column in columns.items()}
     # Filled block by block, so that a block stays in the cache until it has all its columns.

@@ -144,7 +144,10 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
     """Process one event and execute all codes that it yields.
 
-    A delivery yields up to two codes, a batch of delays any number, other events one.
+    The lowest two bits of `event` are its kind, the others its object. The release of a link yields
+    none. A delivery yields up to two codes, a batch of delays any number, in creation order and
+    including those added meanwhile, other events one: the object itself. Negative codes are
+    skipped.
     """
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
@@ -233,7 +236,11 @@ def free(row: Integer, machine: Machine) -> None:
 
 @outlined
 def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
-    """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs."""
+    """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs.
+
+    Markers are skipped, without a slot; with slots, their children become free only at the end, so
+    that they start when another node of the rank finishes.
+    """
     deferred_count: Integer = 0
     while True:
         row = _take_next_free(rank, machine)
@@ -250,7 +257,11 @@ def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _take_next_free(rank: Integer, machine: Machine) -> Integer:
-    """Remove and return the free node with the lowest ID whose slot is empty; -1: none."""
+    """Remove and return the free node with the lowest ID whose slot is empty; -1: none.
+
+    Every slot has a heap of free nodes, of which only the first is considered. The slot is not
+    occupied here.
+    """
     best = -1
     best_row = _NO_ROW
     occupied = machine.rank[rank]["occupied"]
@@ -294,7 +305,10 @@ def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Mac
 def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
     """Start a node at time `now` (ns): occupy its slot and perform its action.
 
-    The action is a timer, a message, a collective or a memory transfer.
+    The action is a timer, a message, a collective or a memory transfer. The work of a counted timer
+    is added to the rank's computing time; tags are taken modulo `_TAG_MODULUS` (500 million). The
+    node's start and the rank's number of running nodes are updated; no slot is occupied without
+    slots.
     """
     node = machine.node[row]
     index = node["rank"]

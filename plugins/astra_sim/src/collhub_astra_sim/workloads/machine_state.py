@@ -316,7 +316,9 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
     """Schedule the action `code` of a rank after `length` ns.
 
-    All delays of a rank that expire at one time form a batch, one event, in creation order.
+    All delays of a rank that expire at one time form a batch, one event, in creation order. A batch
+    that exists already gets the delay at its end; otherwise a new batch is created, whose event
+    comes after all earlier events of that time.
     """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)
@@ -346,7 +348,7 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 def take_next_code(index: Integer, machine: Machine) -> Integer:
     """Remove and return the code of the first delay of a batch.
 
-    If no delay remains, free the batch and return -1.
+    The record of the delay is freed. If no delay remains, free the batch and return -1.
     """
     batch = machine.batch[index]
     entry = batch["first"]

@@ -162,7 +162,8 @@ def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Int
     """Remove the oldest matching side of a message from its queue and return its index.
 
     `meets_receive`: whether a receive is searched, else a message; both have the same tag, ends and
-    bytes. Without a match, the side is enqueued and the result is -1.
+    bytes. Without a match, the side is enqueued and the result is -1. A matched side is not waiting
+    any more; its record is not freed.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.

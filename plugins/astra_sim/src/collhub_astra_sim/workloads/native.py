@@ -58,7 +58,9 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 def _init_phase(index: Integer, machine: Machine) -> None:
     """Reset a stream's fields for its current phase: counters, delay, position, messages to send.
 
-    A phase of stride 0 is that of a small group, whose positions are those of its members.
+    A phase of stride 0 is that of a small group, whose positions are those of its members and whose
+    delay is `SMALL_GROUP_NS` unless it runs a tree; other delays are those of the endpoint.
+    Otherwise the position is rank // stride modulo size.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -145,7 +147,9 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
     """Create the next packet of a phase, which is ready after the endpoint's delay.
 
-    A packet with a reduction needs the time of the reduction in addition.
+    Runs of plain packets, as many as may be in flight, alternate with runs of others, which need
+    the time of the reduction in addition: all of them in a reduce-scatter, those of every other
+    run, the first included, in an all-reduce, and none in other phases.
     """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
@@ -300,7 +304,11 @@ def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Inte
 
 @compiled
 def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of the stream's dimension or group, cyclically."""
+    """Return the rank at a position of the stream's dimension or group, cyclically.
+
+    Positions are taken modulo the phase's size, also negative ones. A phase of stride 0 looks up
+    the group's member; otherwise the rank is base + position * stride.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     position = position % phase["size"]
@@ -400,7 +408,11 @@ def _get_parent_position(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a tree phase: leaves send after the endpoint's delay; inner nodes wait for children."""
+    """Start a tree phase: leaves send after the endpoint's delay; inner nodes wait for children.
+
+    An inner rank posts the receives of two children, the root that of one, each of the stream's
+    bytes.
+    """
     stream = machine.stream[index]
     size = stream["bytes"]
     if _is_leaf(index, machine):

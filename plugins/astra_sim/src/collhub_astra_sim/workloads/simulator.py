@@ -85,7 +85,10 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Return the times of a job of a folder for ASTRA-sim, or the reasons why ASTRA-sim aborts.
 
-    If ASTRA-sim aborts, no node has a time, unless slots are unlimited. Raises as `simulate`.
+    The network is the option's, else the folder's, else congestion-aware; if nobody chose it and
+    ASTRA-sim cannot simulate the topology with congestion, it is congestion-unaware, with a
+    warning. If ASTRA-sim aborts, no node has a time, unless slots are unlimited. Raises as
+    `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -220,8 +223,10 @@ def _add_named_algorithms(
 ) -> NamedAlgorithms | None:
     """Return the algorithms that nodes name; None if there are none.
 
-    Adds the traces of each algorithm and size to `algorithms`. Raises `InputError` for nodes of a
-    kind without custom algorithms in ASTRA-sim.
+    Adds the traces of each algorithm and size to `algorithms`, named "algorithm I for S bytes"; the
+    size of an all-gather is a rank's input times the number of members. The result has the names,
+    and per node the index of its name, -1 for none. Raises `InputError` (`no-algorithm`) for nodes
+    of a kind without custom algorithms in ASTRA-sim.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))

@@ -284,7 +284,8 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row of the workload's node to which an event belongs.
 
-    For a message of a native collective: the only collective that its rank has started.
+    For a batch of delays: that of its first delay; for the release of a link: the first message on
+    it. For a message of a native collective: the only collective that its rank has started.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:

@@ -90,8 +90,10 @@ class System:
     ) -> System:
         """Parse the system that a file describes.
 
-        `injection_scale`: ASTRA-sim's option of that name, a factor of the endpoint's delay. Raises
-        `InputError` if ASTRA-sim hangs or aborts on the system, or if it is not modelled.
+        Defaults: 1 active chunk per dimension, `_DEFAULT_ENDPOINT_NS` as the endpoint's delay, no
+        roofline. `injection_scale`: ASTRA-sim's option of that name, a factor of that delay, which
+        is rounded down to ns. Raises `InputError` if ASTRA-sim hangs or aborts on the system, or if
+        it is not modelled (a shared bus, other policies).
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):

@@ -130,7 +130,11 @@ class _ParentSearch:
         return int(outcome)
 
     def result(self) -> tuple[SpanningTree, ...]:
-        """Return the trees, after `resume` has returned FOUND."""
+        """Return the trees, after `resume` has returned FOUND, in the order of the weights.
+
+        Every tree is built from the parents of its nodes and has its weight. The search's state is
+        copied.
+        """
         # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}

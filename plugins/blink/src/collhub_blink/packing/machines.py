@@ -239,7 +239,8 @@ def _compute_units_by_weights(
 def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
     """Build shallow trees over the links within a host, for those ranks that reach all ranks of it.
 
-    The result maps the root to its tree.
+    `block`: the ranks of the host. All switches belong to it, other ranks do not. The result maps
+    the root to its tree; ranks that do not reach all are absent.
     """
     is_outside = np.zeros(graph.num_nodes, np.bool_)
     is_outside[: graph.num_compute] = True

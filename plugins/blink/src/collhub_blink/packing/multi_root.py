@@ -252,7 +252,11 @@ def compute_directed_bound(network: RankNetwork) -> RateBound:
 
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds of the partitions of `find_islands` with more than one block."""
+    """Yield the bounds of the partitions of `find_islands` with more than one block.
+
+    The rate of a bound (bytes/s) is that of the links between the blocks of the partition, whose
+    blocks are lists of topology nodes.
+    """
     # The bandwidth in bytes per second of every (source, destination) of the topology.
     graph = network.graph
     sources = network.nodes[graph.source].tolist()

@@ -151,8 +151,10 @@ def get_cached_packings(
 ) -> list[PlacedPacking]:
     """Return `pack(task)`, from the cache if this process has packed the same task before.
 
-    A cached result charges its search steps to the budget, so that a limit of work does not depend
-    on the cache's content. Interrupted results are returned but not cached.
+    Equal tasks have equal collectives, roots, NPUs, seeds, depths, remaining steps and topologies.
+    The `_MAX_CACHED` (8) most recently used results are kept. A cached result charges its search
+    steps to the budget, so that a limit of work does not depend on the cache's content. Interrupted
+    results are returned but not cached. The list is a copy.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective

@@ -197,8 +197,11 @@ class PackingTask:
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Build the task from a request and its options.
 
-        Raises `UsageError` for a single rank and wrong options, and `InputError` for collectives
-        that do not run on trees and for ranks that data cannot reach.
+        Data must reach all ranks from the root (rank 0 without one) unless the collective only
+        leads to the root, and the root from all ranks unless it only leads from the root. The unit
+        count becomes the minimum. `depth` 0 and `within` 0 mean no limit; `time_limit` is converted
+        to steps of work. Raises `UsageError` for a single rank and wrong options, and `InputError`
+        for collectives that do not run on trees and for ranks that data cannot reach.
         """
         collective = request.collective
         _check_suitable(collective)

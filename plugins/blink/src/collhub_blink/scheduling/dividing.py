@@ -164,7 +164,10 @@ def _build_division(
 def _find_fastest_on_plane(
     plane: Plane, part: Fraction, time_ns: PipelineTimer
 ) -> TimedSchedule | None:
-    """Find the fastest schedule for a fraction of the data on one plane; None if too small."""
+    """Find the fastest schedule for a fraction of the data on one plane; None if too small.
+
+    `part`: the fraction. No other plane is in use, and the time includes the plane's start-up.
+    """
     task = _build_task(plane, part)
     if task is None:
         return None

@@ -215,7 +215,11 @@ def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> C
 
 
 def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
-    """Renumber a share's transfers for the joint schedule, delayed by the plane's start-up."""
+    """Renumber a share's transfers for the joint schedule, delayed by the plane's start-up (ps).
+
+    Chunks are shifted by `first_chunk`. Links and channels become number * planes + plane, so that
+    those of different planes differ and the plane is the remainder. The input is not changed.
+    """
     plane, transfers = share.plane, share.pipeline.transfers
     startup_ps = plane.startup_ns * _PS_PER_NS
     return replace(
@@ -231,7 +235,10 @@ def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
 
 
 def _concatenate(kind: type[_Columns], parts: Sequence[_Columns]) -> _Columns:
-    """Concatenate tables column by column."""
+    """Concatenate tables column by column into a new table of type `kind`; order as in `parts`.
+
+    At least one part is needed.
+    """
     columns = {}
     for name in kind.__dataclass_fields__:
         columns[name] = np.concatenate([getattr(part, name) for part in parts])

@@ -205,8 +205,10 @@ def _generate_refinements(
 ) -> Iterator[TimedSchedule]:
     """Yield `coarse` with more chunks, adding slack until the predicted gain is achieved.
 
-    At most `_MAX_SLACK_TRIALS` trials, one if a simulation takes seconds. Ends if the plan already
-    falls short.
+    At most `_MAX_SLACK_TRIALS` trials, one if a simulation takes seconds; trial n adds n divided by
+    the packing's depth. The first trial drops the link order if `coarse` has none. Ends if a
+    schedule cannot be built or, if simulations are slow, the plan without slack already falls
+    short.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)

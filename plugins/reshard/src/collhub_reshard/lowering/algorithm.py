@@ -250,9 +250,10 @@ def lower_streams(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert streams to an algorithm, each in the same number of chunks.
+    """Convert streams to an algorithm, each in the same number of chunks, the largest of `choices`.
 
-    Chunks of all streams are sent round robin, so that the streams share links in proportion.
+    Chunks of all streams are sent round robin, so that the streams share links in proportion. Cards
+    do not take turns. Raises `InputError` for a layout of too many runs.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -276,7 +277,12 @@ def lower_streams(
 
 
 def build_lowered(writer: StepWriter, extension: JsonValue) -> Lowered:
-    """Build the algorithm of all steps that the writer has collected, with its contract."""
+    """Build the algorithm of all steps that the writer has collected, with its contract.
+
+    Finishes the writer. The size of the collective is its units times the bytes of a unit;
+    `extension` is stored under "reshard". The result also has the layout, the number of copies and
+    their bytes, and the number of tokens.
+    """
     layout = writer.layout
     steps, scratch = writer.finish()
     collective = build_collective(layout, writer.origins)

@@ -292,7 +292,9 @@ class StepWriter:
     ) -> tuple[int, ...]:
         """Copy between a region of a tile and a contiguous box, run by run, in sequence.
 
-        `packs`: from INPUT to the box, otherwise from the box to OUTPUT. Return the steps.
+        `packs`: from INPUT to the box, otherwise from the box to OUTPUT. The first copy waits for
+        the steps of `packed`, each later one for the copy before. Return the steps. Counts of
+        copies and copied units increase.
         """
         steps: list[int] = []
         before = list(packed.steps)
@@ -318,7 +320,12 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """Add the boxes of a unit task that stay on hosts, and unpack those received in SCRATCH."""
+        """Add the boxes of a unit task that stay on hosts, and unpack those received in SCRATCH.
+
+        Devices that a sender on their own host serves get the entire box from it, unless it has
+        arrived already. Devices that have the box themselves copy it from their input and are
+        recorded as origins. Boxes that were received in OUTPUT are in place.
+        """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))
         for sender, receiver in local.served:

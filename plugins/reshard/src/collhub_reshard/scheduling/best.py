@@ -138,7 +138,13 @@ class _ScheduleSearch:
             self.pieces, self.method = pieces, method
 
     def schedule(self, bound: Bound) -> HostSchedule:
-        """Return the result and its proof: the analytic `bound`, a solver, or none."""
+        """Return the result and its proof: the analytic `bound`, a solver, or none.
+
+        A search that is not done gives "feasible" without proof. Otherwise the schedule is
+        "optimal", by the bound if its makespan is at most the bound's whole ticks and no solver
+        proved it, else by the solver. The lower bound (ticks) is the makespan if a solver proved
+        it.
+        """
         lower = Fraction(self.lower_bound)
         if not self.is_done:
             return HostSchedule(self.pieces, self.method, "feasible", "none", bound, lower)
@@ -161,7 +167,12 @@ def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
-    """Improve the bound and the schedule by the best choice of senders, then by rotations."""
+    """Improve the bound and the schedule by the best choice of senders, then by rotations.
+
+    Senders are those of balanced loads and, if the assignment problem is solved, those of the
+    assignment, whose bound raises the search's and for which 8 rounds of list orders are tried.
+    Rotations of both are tried until the search is done.
+    """
     tasks = search.tasks
     senders = [balance_senders(tasks)]
     assignment = assign_senders(tasks)
@@ -397,7 +408,11 @@ def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
 
 
 def _read_pieces(tasks: HostTasks, solver: Any, built: _Model) -> tuple[Piece, ...]:
-    """Read the pieces of the solution, sorted by start."""
+    """Read the pieces of the solution, sorted by start (ticks), then by task.
+
+    Each task is one piece, sent by the first sender whose presence is true in the solver's
+    solution.
+    """
     pieces = []
     for task, start in enumerate(built.starts):
         chosen = [solver.boolean_value(presence) for presence in built.presences[task]]

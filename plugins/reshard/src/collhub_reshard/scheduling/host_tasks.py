@@ -192,7 +192,10 @@ def build_host_tasks(
 
 
 def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
-    """Return, per unit task, the hosts of its receivers that do not have the box."""
+    """Return, per unit task, the hosts of its receivers that do not have the box, ascending.
+
+    A host has the box if one of the unit task's senders is on it. The tuple may be empty.
+    """
     task, receiver, _ = device_pairs(tasks)
     width = int(tasks.host_of.max()) + 1
     needing: list[tuple[int, ...]] = []

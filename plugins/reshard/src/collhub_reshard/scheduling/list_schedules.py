@@ -218,7 +218,10 @@ class _ListScheduler:
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
         """Choose the class that can start first.
 
-        Ties go to the class whose cards have the most remaining load.
+        The start is the latest of: a free card of the sender and all receivers, and the release of
+        the queue's last task. Ties go to the class whose cards have the most remaining load: the
+        maximum over its hosts plus a quarter of the lesser of its sender and first receiver, raised
+        at random by up to `noise`. Queues must not be empty.
         """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None
@@ -309,9 +312,11 @@ def improve_order(
 ) -> Order:
     """Return order and senders of the best schedule of annealing, never worse than `pieces`.
 
-    `target`: a bound of the makespan in ticks, at which the search ends. `max_placements`: limit of
-    the work, in tasks placed; the result does not depend on elapsed time. `budget`: at a time
-    limit, the search ends between two rounds.
+    The schedule of `pieces` is the start of the first of 8 rounds at fixed temperatures, the best
+    one so far that of each later round; the work is divided among them equally. `target`: a bound
+    of the makespan in ticks, at which the search ends. `max_placements`: limit of the work, in
+    tasks placed; the result does not depend on elapsed time. `budget`: at a time limit, the search
+    ends between two rounds, which is recorded as a cut.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.

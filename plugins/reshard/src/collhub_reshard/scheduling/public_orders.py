@@ -171,7 +171,11 @@ def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tup
 def list_public_orders(
     tasks: HostTasks, units: UnitTasks, seeds: int = 1
 ) -> dict[str, Callable[[], Order]]:
-    """Return functions for the five orders by name, the greedy one once per seed."""
+    """Return functions for the five orders by name, the greedy one once per seed (0, 1, ...).
+
+    Names are naive, normal, size-balanced, search and greedy-0 and so on. An order is computed when
+    its function is called.
+    """
     orders: dict[str, Callable[[], Order]] = {
         "naive": lambda: order_naively(tasks),
         "normal": lambda: order_by_device(tasks, units),

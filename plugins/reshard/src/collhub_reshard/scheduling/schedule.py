@@ -66,7 +66,11 @@ class HostSchedule:
         return float(self.makespan / lower_bound - 1) if lower_bound else 0.0
 
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
-        """Return the tasks that finish after their due times."""
+        """Return the tasks that finish after their due times, ascending.
+
+        Tasks without one are never late. A task finishes with the last of its pieces, and just at
+        its due time it is not late.
+        """
         ends = _find_ends(self.pieces)
         late = []
         for task, end in sorted(ends.items()):
@@ -232,7 +236,9 @@ class _BipartiteFlow:
     def _augment(self) -> bool:
         """Fill a path from a group with remaining bytes to a host with capacity.
 
-        Return False if there is no such path.
+        A breadth-first search, so the path has the fewest groups; it may move bytes of other groups
+        from a host to another. Return False if there is no such path, and change nothing then
+        except the record of reached hosts.
         """
         # The predecessor of every reached host (a group) and of every reached group (a host).
         self._reached = {}

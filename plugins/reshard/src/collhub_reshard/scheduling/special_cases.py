@@ -179,7 +179,10 @@ class _Part:
 
 
 def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
-    """Schedule tasks that all hosts receive, one after the other; return (pieces, end)."""
+    """Schedule tasks that all hosts receive, one after the other; return (pieces, end) in ticks.
+
+    They start at 0, in the order of `shared`, each as one piece from its first sender.
+    """
     clock = Fraction(0)
     pieces = []
     for task in shared:
@@ -277,7 +280,10 @@ def _decompose_into_matchings(
 
 
 def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
-    """Return the remaining work of every card."""
+    """Return the remaining work of every card, keyed by ("out" or "in", host).
+
+    A load counts at its sender's outgoing and at its receiver's incoming card. Others are absent.
+    """
     sums: dict[tuple[str, int], Fraction] = {}
     for (sender, receiver), load in loads.items():
         for card in (("out", sender), ("in", receiver)):

@@ -45,8 +45,8 @@ class LinkGroups:
     def time_ps(self, times: LinkTimes) -> int:
         """Return the earliest picosecond by which every group can have carried its messages.
 
-        Each link sends one message per busy time; 0 if no message must cross. Groups without links
-        are ignored.
+        Each link sends one message per busy time; the first arrives after the arrival time. 0 if no
+        message must cross. Groups that need none are ignored.
         """
         groups = self.without_empty_groups()
         if not len(groups.needed):

@@ -62,7 +62,9 @@ def build_certificate(
 ) -> dict[str, JsonValue]:
     """Build the document that proves that no algorithm with messages of one unit beats the cut.
 
-    docs/certificates.md describes its members.
+    docs/certificates.md describes its members. The lower bound is rounded down to ns, negative
+    entries of `since_ps` become 0. Links and exact latencies (in s, as fractions) are included up
+    to `_MAX_CERTIFICATE_LINKS` (8192) links, a root only if the collective has one.
     """
     is_short = topology.num_links <= _MAX_CERTIFICATE_LINKS
     latencies: list[JsonValue] = [

@@ -161,7 +161,8 @@ def _are_rows_equal(rows: Int64Array) -> bool:
 def transpose_network(network: LinkNetwork) -> LinkNetwork:
     """Return the network with every link reversed; routes over switches are reversed, too.
 
-    Links are sorted anew by destination. Multicast and reduction of switches are exchanged.
+    Links are sorted anew by destination, then source. Multicast and reduction of switches are
+    exchanged. The input is not changed.
     """
     reversed_links = LinkNetwork.of(_transpose_topology(network.topology))
     if not isinstance(network, PathNetwork):

@@ -250,7 +250,9 @@ def _build_collect(
 ) -> list[SynthesisCandidate]:
     """Build candidates for reduce-scatter and reduce.
 
-    They are those of the opposite collective on the transposed network, reversed in time.
+    They are those of the opposite collective on the transposed network, reversed in time. The
+    planned one comes first, if prospects consider it worth building, then the free ones. All have
+    the form "reversed"; the index counts the variants.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -349,7 +351,9 @@ def _spread_directly(
 ) -> list[SpreadResult]:
     """Build an all-to-all on switches in which every NPU sends to all others, the next one first.
 
-    Returns an empty list for other collectives and networks.
+    Messages are ordered by (target - origin) modulo the number of nodes, then by chunk. Links are
+    taken as free of contention. Returns an empty list for other collectives and networks, if ranks
+    were requested, with slow start, and if two NPUs have no arc.
     """
     network, size = setting.network, setting.network.num_nodes
     is_small = setting.requested_ranks is None and times.rule is not SLOW_START

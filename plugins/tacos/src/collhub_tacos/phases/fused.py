@@ -144,7 +144,11 @@ class _PipelinedTrees:
     def of(
         cls, trees: Sequence[SpanningTree], setting: Setting, details: Mapping[str, JsonValue]
     ) -> _PipelinedTrees:
-        """Prepare schedules on trees; `details` gets the number of trees and the maximum depth."""
+        """Prepare schedules on trees; `details` gets the number of trees and the maximum depth.
+
+        `details` is copied; "trees" and "depth" replace equal keys. There must be at least one
+        tree.
+        """
         pipelining = Pipelining.of(
             setting.network.topology,
             trees,
@@ -336,7 +340,11 @@ def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_Pi
 
 
 def _describe_strength(strength_of_network: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
-    """Return the strength, and the partition of the NPUs that limits all trees."""
+    """Return the strength, and the partition of the NPUs that limits all trees.
+
+    Keys: `strength`, a fraction as text; `rate_bytes_per_s`; `partition`, lists of nodes, or the
+    text "every NPU alone" if every node is a block.
+    """
     # The finest partition would list every NPU.
     is_finest = len(strength_of_network.blocks) == graph.num_nodes
     blocks: JsonValue = (

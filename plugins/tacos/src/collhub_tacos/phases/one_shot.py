@@ -334,7 +334,12 @@ def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int
 def _build_candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
-    """Build the candidate with the vector in `pieces` units; its time is only a lower bound."""
+    """Build the candidate with the vector in `pieces` units; its time is only a lower bound.
+
+    Its steps work in place and out of place. It has no transfers (asking for them is refused), and
+    its replay always returns False, so it is verified otherwise. `num_transfers` is messages times
+    pieces.
+    """
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
     )

@@ -98,7 +98,10 @@ class PartialSums(ColumnTable):
 def build_partial_sums(trees: InTrees) -> PartialSums:
     """Build the messages of all trees, with equal messages merged.
 
-    Cost: a set of NPUs, one bit each, for every pair of NPUs, and a sort of these sets.
+    Messages that contribute to no result are dropped and the others renumbered in order.
+    `remaining` is the longest time (ps) from a message's start to a result with it; rows of `parts`
+    are the messages, then the results of all NPUs. Cost: a set of NPUs, one bit each, for every
+    pair of NPUs, and a sort of these sets.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)

@@ -65,8 +65,9 @@ class Router:
     ) -> None:
         """Prepare the search without routing any chunk.
 
-        `needed`: bool per node, the destinations of chunks with the target `ALL_NEEDED_NODES`.
-        Raises `InputError` that names an unreachable pair and the cut.
+        `target`: node per chunk, or `ALL_NEEDED_NODES`; `needed`: bool per node, the destinations
+        of chunks with that target. The seed determines the order of chunks in later rounds. Raises
+        `InputError` that names an unreachable pair and the cut.
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)

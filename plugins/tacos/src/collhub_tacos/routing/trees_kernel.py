@@ -236,7 +236,11 @@ def _attach(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Add the path to a reached node to the tree; return the number of its transfers."""
+    """Add the path to a reached node to the tree; return the number of its transfers.
+
+    The rows are appended after the first `used` of the chunk, from the tree outwards; a transfer's
+    parent is the row that brought the chunk to its tail (-1 at the origin).
+    """
     length = _trace_path(mark, node, arcs, space)
     # From the tree outwards, so that parents are earlier rows than children.
     first = state.new_first[chunk]
@@ -318,7 +322,10 @@ def _grow(
 ) -> Integer:
     """Grow the tree of a chunk until it has `count` targets; return its number of transfers.
 
-    `mark`: a number that no earlier search used, which invalidates their marks.
+    Grows from the origin by the cheapest path each time. Targets are the chunk's own target or, if
+    it is negative, all needed nodes. The search stops early if no node is left; then fewer targets
+    are joined. `mark`: a number that no earlier search used, which invalidates their marks.
+    `depth_weight`: weight of the depth of the new starts.
     """
     origin, target = state.origin[chunk], state.target[chunk]
     row = state.bound_row[target] if target >= 0 else -1

@@ -175,7 +175,13 @@ def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: Ev
 def _arrive(
     transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Forward a message to the next link of its path, or release the transfers that wait for it."""
+    """Forward a message to the next link of its path, or release the transfers that wait for it.
+
+    At the end of the path the finish time is set to now, the number of completed transfers
+    increases, and the first link of the path may send again if its window of messages under way was
+    full. Then every transfer that waited only for this one becomes ready, in the order of the
+    children.
+    """
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1
     position = jobs.path_indptr[arc] + jobs.hop[transfer]
@@ -306,7 +312,11 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
 
 @lean_part
 def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """Return the expected waiting time at switches of a message that is sent now."""
+    """Return the expected waiting time (ps) at switches of a message that is sent now.
+
+    At each link of the path but the first, the message waits from its arrival until the time from
+    which the link is expected to be free; 0 for direct arcs. Nothing is changed.
+    """
     first = jobs.path_indptr[arc]
     time: Integer = now
     delay: Integer = 0
@@ -337,7 +347,9 @@ def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Int
 def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Remove and return the message with the shortest expected delay, then the smallest rank.
 
-    -1 if no message is available.
+    Candidates are the first available message of every arc that begins with `link`. The delay is
+    the waiting time at switches for a message that is sent at `now` (ps). -1 if no message is
+    available; the link's count of available messages is decreased otherwise.
     """
     best: Integer = -1
     if queues.number[link] == 0:

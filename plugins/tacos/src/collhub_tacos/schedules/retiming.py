@@ -22,9 +22,9 @@ from hub_core.columns import Int64Array, row_pointer, stable_order_by
 
 @kernel
 def sort_by_group(order: Int64Array, group: Int64Array, num_groups: int) -> Int64Array:
-    """Sort `order`, int64 indices of `group`, by group; stable.
+    """Sort `order`, int64 indices of `group`, by group; stable. Returns a new array.
 
-    Counting sort: O(indices + groups).
+    `group` has numbers below `num_groups`; counting sort: O(indices + groups).
     """
     begin = np.zeros(num_groups + 1, np.int64)
     for index in order:
@@ -134,10 +134,13 @@ def _compute_earliest_starts(
     first_turn: Int64Array,
     at_once: int,
 ) -> Int64Array:
-    """Compute the starts in one pass over the transfers in `order`, causes before effects.
+    """Compute the starts (ps) in one pass over the transfers in `order`, causes before effects.
 
-    Invariant: when a transfer is processed, `present`, `free` and `arrived` are valid for all
-    transfers before it.
+    A transfer starts when its link is free and its cell is present at the source, the last part of
+    a sum included. On its link, message n also waits for the arrival of message n - window and,
+    with `at_once` > 0, of message (n - 1) // at_once; the first message of a link does not wait.
+    `order` fixes the order on every link. Invariant: when a transfer is processed, `present`,
+    `free` and `arrived` are valid for all transfers before it.
     """
     turn = np.zeros(len(busy), np.int64)
     arrived = np.zeros(len(order), np.int64)

@@ -260,7 +260,11 @@ def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: i
 
 
 def _build_event_queue(transfers: int, links: int, ready: int) -> EventQueue:
-    """Build the queue at time 0 without events, with `ready` links that may send."""
+    """Build the queue at time 0 without events, with `ready` links that may send.
+
+    It has room for one arrival per transfer and one release per link at a time; the hash table has
+    the least power of two above that, at most `_MAX_TABLE_SIZE` entries.
+    """
     from collhub_tacos.schedules.event_loop import EventQueue
 
     # At most one arrival per transfer and one release per link are planned at a time.

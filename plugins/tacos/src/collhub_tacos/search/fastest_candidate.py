@@ -140,7 +140,11 @@ class _BestCandidate:
         return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
-        """Return the fastest candidate; forms are compared by simulated time if it is decisive."""
+        """Return the fastest candidate; forms are compared by simulated time if it is decisive.
+
+        Among equal times the one compared already wins, then the form that was found first. A
+        single candidate is returned without evaluation.
+        """
         candidates = list(self._by_form.values())
         if self._compared is not None:
             candidates.insert(0, self._compared[1])

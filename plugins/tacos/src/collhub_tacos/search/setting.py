@@ -171,7 +171,8 @@ class Setting:
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
     """Return the topology to synthesize for: switches are unwound if the options request it.
 
-    Raises `UsageError` for several planes, and for a degree outside its range.
+    Without `switches=unwind` it is the same object. Raises `UsageError` for several planes
+    (`planes-unsupported`), and for a degree above the number of nodes (`option-range`).
     """
     planes = topology.num_planes
     if planes > 1:

@@ -220,7 +220,8 @@ class _EventGather:
     def slice(self) -> None:
         """Continue for a tenth of a second, and update `missing`.
 
-        Raises `InputError` if no message is under way although chunks are missing.
+        Raises `InputError` if no message is under way although chunks are missing, and names the
+        origin of the first such chunk and an NPU that lacks it.
         """
         from collhub_tacos.spreading.heterogeneous_kernel import advance
 

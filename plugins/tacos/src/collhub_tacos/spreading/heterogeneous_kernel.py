@@ -246,7 +246,10 @@ def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bo
 
 @lean_part
 def _push(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array, link: int) -> int:
-    """Insert a link into the heap by finish and turn; return the new size."""
+    """Insert a link into the heap by finish, then by tie rank; return the new size.
+
+    `size`: links in the heap before; `finish` and `tie_rank` are by link and remain unchanged.
+    """
     # The hole moves up while its parent is later.
     hole = size
     while hole > 0:

@@ -213,7 +213,11 @@ class _LockstepVariant:
         progress: Progress,
         after_trial: AfterTrial,
     ) -> LockstepResult:
-        """Return the fastest log over some seeds; a log of `min_steps` steps ends the search."""
+        """Return the fastest log over some seeds; a log of `min_steps` steps ends the search.
+
+        Fastest is the least number of steps. `threads` 0 means one per CPU. `after_trial` is called
+        after each seed. The result states whether only one node was computed (symmetric).
+        """
         result = find_best_of_seeds(
             self._log,
             lambda log: log.num_steps,
@@ -312,8 +316,8 @@ class _LockstepGather:
     def slice(self, seed: int) -> None:
         """Continue for about a second; enlarge the table of used links before if necessary.
 
-        Sets `is_over` after a window without transfers. Raises `InputError` if a chunk cannot reach
-        a node then.
+        The table gets half as many rows as steps are done, plus the window. Sets `is_over` after a
+        window without transfers. Raises `InputError` if a chunk cannot reach a node then.
         """
         from collhub_tacos.spreading.lockstep_kernel import advance
 

@@ -285,7 +285,12 @@ def build_symmetric_all_gather(
 def _translate_log(
     translations: Translations, taken: Int64Array, chunk_of: Int64Array
 ) -> Identifiers:
-    """Return the logs of all nodes; nodes with in-links in the same order form a batch."""
+    """Return the logs of all nodes; nodes with in-links in the same order form a batch.
+
+    `taken`: per step and in-link of node 0 the cell that it takes, -1 for none. `chunk_of`: the
+    chunks of every node. A row of the result lists the node's own chunks, then those of the steps,
+    within a step in the order of the node's in-links by number.
+    """
     num_nodes, chunks_per_node = chunk_of.shape
     log = np.empty((num_nodes, chunk_of.size), choose_identifier_type(chunk_of.size))
     in_order = np.argsort(translations.in_link, axis=1)
@@ -305,7 +310,11 @@ def _translate_log(
 def _translate_bits(
     network: LinkNetwork, translations: Translations, taken: Int64Array
 ) -> npt.NDArray[np.uint8]:
-    """Return the used links, those of node 0 translated: bits, uint8[steps, ceil(links / 8)]."""
+    """Return the used links, those of node 0 translated: bits, uint8[steps, ceil(links / 8)].
+
+    The lowest bit of a byte is its first link; bits after the last link are 0. A link is used in a
+    step if node 0 takes a cell (not -1) over the in-link of which it is the translation.
+    """
     links = network.num_links
     carried = np.empty((len(taken), -(-links // 8)), np.uint8)
     batch = max(1, _MAX_CELLS_PER_BATCH // links)

@@ -315,7 +315,12 @@ def _send(
     node: Integer,
     matched: Int64Array,
 ) -> int:
-    """Send the matched chunks to a node, which is now a holder; return how many it needed."""
+    """Send the matched chunks to a node, which is now a holder; return how many it needed.
+
+    `matched`: the chunk of every in-link, -1 for none. Each message is appended to the state with
+    its link and the current time or step, and the distances of all nodes to the chunk are lowered
+    to those from the new holder. All chunks of a needed node count as needed, none of another node.
+    """
     begin = links.indptr[node]
     far = links.far[node]
     num_delivered = 0

@@ -443,7 +443,10 @@ def _compute_goal_ps(task: SpreadTask) -> int:
 def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Use equal steps, retimed if links are free before the arrival and the schedule is small.
 
-    Raises `InputError` for a log that exceeds the memory limit.
+    All links must be equal: the times of the first one are used. Small means at most
+    `_MAX_RETIMED_TRANSFERS` (2 million) transfers. The kernel is "symmetric" if one node was
+    computed and translated, else "lockstep". Raises `InputError` for a log that exceeds the memory
+    limit.
     """
     from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
@@ -470,7 +473,10 @@ def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _check_memory(task: SpreadTask) -> None:
-    """Raise `InputError` if the log would exceed the memory limit."""
+    """Raise `InputError` (`memory`) if the log would exceed the memory limit.
+
+    The estimated size of the log, in bytes, may equal the limit of the option `memory`.
+    """
     from collhub_tacos.spreading.homogeneous import estimate_memory_bytes
 
     needed, memory = estimate_memory_bytes(task.network, len(task.origin)), task.setting.memory
@@ -484,7 +490,12 @@ def _check_memory(task: SpreadTask) -> None:
 
 
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use a tree per chunk on links that share the load; return the fastest of several seeds."""
+    """Use a tree per chunk on links that share the load; return the fastest of several seeds.
+
+    Without a requested number of seeds there are at most `_MAX_TREE_SEEDS` (4), fewer on large
+    problems; they begin with the setting's seed. The earliest seed wins among equal times. The
+    kernel is called "trees".
+    """
     from collhub_tacos.routing.routes import spread
 
     first, needed = task.setting.seed, task.members()

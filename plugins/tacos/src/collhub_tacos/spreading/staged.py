@@ -106,7 +106,12 @@ class _Growth:
         )
 
     def send_around(self, grid: _Grid, axis: int) -> _Growth:
-        """Return the growth after every chunk went from NPU to NPU along an axis, once around."""
+        """Return the growth after every chunk went from NPU to NPU along an axis, once around.
+
+        From each holder a chunk takes size - 1 hops, each of which waits for the one before; the
+        first waits for the transfer that brought it to the holder. The growth itself is returned if
+        the axis has size 1.
+        """
         num_others = grid.size(axis) - 1
         if not num_others:
             return self
