@@ -244,10 +244,11 @@ def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
 def _compute_averages_by_unit(
     collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
 ) -> tuple[AnyArray, ...]:
-    """Divide each unit of all outputs by its number of contributions, as averages of a custom
-    contract.
+    """Divide each unit of all outputs by its number of contributions, for a custom contract.
 
-    `expected`: contributions of the contract. Units without contributions are unchanged.
+    `expected`: contributions of the contract, of which one of all ranks counts as many as there are
+    ranks; those outside of OUTPUT are ignored. Units without contributions are unchanged. Returns
+    new arrays, by rank.
     """
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):

@@ -59,7 +59,11 @@ class JobMemory:
                 os.close(descriptor)
 
     def arrays(self) -> dict[str, Array]:
-        """Open all arrays read-write, by name; they remain valid after the files are removed."""
+        """Open all arrays read-write, by name; they remain valid after the files are removed.
+
+        Names, shapes and types are those stored at their creation. Raises `OSError` if a file is
+        missing.
+        """
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
         return {
@@ -168,10 +172,11 @@ class JobFolder:
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write a task file for every rank, all inputs, and the initial positions to the shared
-        arrays.
+        """Write a task file for every rank, and all inputs to the shared arrays.
 
-        The task files contain no input data, only its range.
+        Every rank is marked as not started, and times of records are -1. The task files contain no
+        input data, only its range; inputs are stored one behind another, by rank. Raises `OSError`
+        if there is no space.
         """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
@@ -189,8 +194,10 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data of a rank: its task with the input, its log, and its ranges of the shared
-        arrays.
+        """Return the data of a rank: its task with the input, its log, and its shared ranges.
+
+        Input, log and memory are views of the shared arrays, so that writes are seen by the
+        launcher and the other ranks. Raises `OSError` if the files do not exist.
         """
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
@@ -256,9 +263,10 @@ class JobFolder:
             json.dump(failure, file)
 
     def failure(self) -> InputError | PluginError | None:
-        """Return the reason for which a rank failed, None if there is none.
+        """Return the reason for which a rank failed, None if none is stored (completely) yet.
 
-        `PluginError` for missing software, `InputError` otherwise.
+        `PluginError` with the message and cure of the rank for missing software, otherwise an
+        `InputError` that names the rank.
         """
         try:
             failure = json.loads((self.folder / "failure").read_text(encoding="utf-8"))

@@ -204,7 +204,8 @@ def execute_levelled(
 def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
     """Raise `UsageError` if inputs and the memory of all ranks exceed the memory of this host.
 
-    `elements`: per block.
+    `elements`: per block. Nothing is refused if the memory of the host is unknown; other use of the
+    memory is not considered.
     """
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize

@@ -48,11 +48,12 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 
 
 def fused_reductions(request: LevelledRequest) -> Int64Array:
-    """Return per RECV the REDUCE that reads the slot which the RECV fills, -1 if there is none.
+    """Return per record the REDUCE that reads the slot which this RECV fills, -1 if there is none.
 
-    Both implement one step in one level, no other record reads the slot, and no other record of the
-    level accesses the destination of the REDUCE: the message may then be reduced directly from the
-    sender's memory, before the other messages of the level have arrived.
+    The result is int64, -1 for all records that are no RECV. Both implement one step in one level,
+    no other record reads the slot, and no other record of the level accesses the destination of the
+    REDUCE: the message may then be reduced directly from the sender's memory, before the other
+    messages of the level have arrived.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.

@@ -89,7 +89,9 @@ def judge(
 
     `inputs` must equal the inputs of the executor. `is_exact`: every order of reduction gives the
     same bits (`exact_inputs`). Integers, minima, maxima and data that are only moved are always
-    compared bitwise, other results within the bound of `compute_expected_parts`.
+    compared bitwise, other results within the bound of `compute_expected_parts`. Whether all ranks
+    agree bitwise is stated for collectives with one result for all, else None. Without an
+    expectation the outputs count as right. The first wrong ranks get diagnostics.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -118,7 +120,8 @@ def judge(
 def same_bits(array: Array, other_array: Array) -> bool:
     """Return whether two arrays have the same dtype, shape and bits.
 
-    A NaN equals itself, and 0.0 differs from -0.0.
+    A NaN equals itself if its bits are the same, and 0.0 differs from -0.0. Empty arrays of one
+    dtype and shape are equal.
     """
     if array.dtype != other_array.dtype or array.shape != other_array.shape:
         return False
@@ -206,12 +209,11 @@ class _RankComparison:
     bound: float | None = None
 
     def add(self, part: ExpectedPart) -> None:
-        """Compare a part of a rank's output and update the number of wrong elements and the largest
-        error.
+        """Compare a part of a rank's output and update the wrong elements and the largest error.
 
-        With a bound an element is wrong if its error exceeds it (a NaN always does); without, if
-        its bits differ. Elements that the contract does not state are ignored. The first wrong one
-        is described.
+        With a bound an element is wrong if its absolute error exceeds it (a NaN always does);
+        without, if its bits differ. Elements that the contract does not state are ignored. The
+        first wrong one of all parts is described. The largest error becomes NaN if any error is.
         """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
@@ -258,11 +260,12 @@ class _Arithmetic:
     is_exact: bool
 
     def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
-        """Reduce arrays of one shape and dtype to their total (an average is divided).
+        """Reduce arrays of one shape and dtype, in their order, to their total or average.
 
-        There is no bound if no rounding occurs: exact data, integers, minima and maxima. Otherwise
-        the total is computed in a wider type, with the bound of `compute_expected_parts` per
-        element.
+        There is no bound if no rounding occurs: exact data, integers (which may overflow), minima
+        and maxima. Otherwise the total is computed in float64, for 8 byte types in extended
+        precision, with the bound of `compute_expected_parts` per element. `parts` must not be empty
+        and is not changed.
         """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
@@ -333,10 +336,10 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield (rank, arrays that its OUTPUT contains in sequence) for collectives that only move
-    data.
+    """Yield (rank, arrays that its OUTPUT contains in sequence) for collectives that move data.
 
-    A gather yields only the root, since the other ranks have no OUTPUT.
+    Ranks ascend. A gather yields only the root (rank 0 if none is stated), since the other ranks
+    have no OUTPUT; a scatter and an all-to-all yield the rank's part of n equal ones of each input.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -373,7 +376,11 @@ def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Arra
 
 
 def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
-    """Return the contributions by rank and unit of the output; source rank -1 means all ranks."""
+    """Return the contributions by rank and unit of the output, as lists of (source rank, unit).
+
+    Source rank -1 means all ranks, and gives one entry for each. Missing ranks and units give empty
+    results (and are created by the access).
+    """
     # Defaults, so that ranks and units missing in the contract need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
     columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)

@@ -352,7 +352,9 @@ class _RendezvousGraph:
     def levels(self, order: Order) -> StepLevels:
         """Return the levels of all steps: the largest number of messages on a path to the step.
 
-        `order`: complete order of the nodes of `edges`.
+        A message counts at its receive, or at its arrival if it is staged. A SEND has the level of
+        its message; message levels of steps without message are -1. `order`: complete order of the
+        nodes of `edges`, whose positions are returned too.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
@@ -389,7 +391,8 @@ def _compute_longest_paths(
 ) -> Int64Array:
     """Return the maximum sum of weights along a path that ends at each node, including its weight.
 
-    Dynamic programming along a complete order; one numpy call per sorted level.
+    int64 by node; `order` must be a complete order of the nodes, with levels, so the graph has no
+    cycle. Dynamic programming along it, one numpy call per level.
     """
     # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position

@@ -117,7 +117,10 @@ class RankLog:
 
     @classmethod
     def blank(cls, task: RankTask) -> RankLog:
-        """Create a log in private memory, as before the first run."""
+        """Create a log in private memory, as before the first run: not started, no times.
+
+        Times of runs are 0, times of records -1.
+        """
         return cls(
             np.full(1, NOT_STARTED),
             np.zeros((2, task.runs)),
@@ -191,7 +194,11 @@ def _run_once(
 
 
 def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Bind a level to memory, posted messages and functions once, so that runs only call them."""
+    """Bind a level to memory, posted messages and functions once, so that runs only call them.
+
+    The transport prepares sends and receives; the record numbers of the result are in the order in
+    which it reports messages: receives, then sends. Moves keep their order.
+    """
     sends = [_resolve_end(end, engine.memory) for end in level.sends]
     receives = [_resolve_end(end, engine.memory) for end in level.receives]
     # In the order of the result of `PostLevel`.
@@ -249,9 +256,10 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's collective with warm-ups and repeats, and log start and end of the repeats.
+    """Run the library's own collective with warm-ups and repeats, and log times of the repeats.
 
-    Does nothing if the engine has none.
+    Before each run the input is filled in and all ranks wait for each other; the start and the end
+    of a run, in s, are stored in `log.native_times`. Does nothing if the engine has none.
     """
     native = engine.native(task)
     if native is None:

@@ -233,9 +233,10 @@ def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
 
 
 def describe_full_folders(shared_bytes: int) -> str:
-    """Describe file systems with less free space than the ranks may need; empty if there is enough.
+    """Describe file systems with less free space than the ranks may need; empty if all have enough.
 
     The temporary folder needs a fixed amount, shared memory `shared_bytes` (0: not checked).
+    Folders that do not exist are skipped. Several descriptions are joined by `and`.
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
     descriptions = []

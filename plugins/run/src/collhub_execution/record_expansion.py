@@ -219,7 +219,11 @@ class _StepSheet:
         }
 
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """Return (buffer, offset in blocks) of one side of the records; UNKNOWN and 0 if unused."""
+        """Return (buffer, offset in blocks) of one side of the records of steps `rows`, int64.
+
+        The side is the source or the target of the step, or its slot, which is in SCRATCH; an
+        unused side gives UNKNOWN and 0.
+        """
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
         if side is _SOURCE:
@@ -300,7 +304,8 @@ def _assign_adjacent(
 ) -> tuple[Int64Array, Int64Array]:
     """Place slots of one rank and level next to each other, in the given order, from offset 0.
 
-    Returns (start, end) of every slot in blocks.
+    `count`: blocks per slot. Returns (start, end) of every slot in blocks, in the order of the
+    arguments; slots of different levels may overlap.
     """
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))

@@ -100,7 +100,12 @@ class Statements:
         return fields
 
     def _declare(self, statement: dict[str, object], names: Iterable[str]) -> None:
-        """Add to a statement the arguments among `names` that no earlier statement has declared."""
+        """Add to a statement the arguments among `names` that no earlier statement has declared.
+
+        They are appended to its `arguments`, which is created if missing, in the order of `names`
+        without repetitions. Names that are no arguments are ignored. The declared ones are recorded
+        in this object.
+        """
         declared = self.bound.program.declared
         new = (name for name in dict.fromkeys(names) if name not in self._declared)
         arguments = [name for name in new if name in declared]
@@ -162,10 +167,12 @@ def extract_program(workload: Workload) -> BoundProgram:
 
 
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
-    """Build a program from its statements, given by the first row of each.
+    """Build a program from its statements, by the first node row that makes each of them.
 
-    Without a header the outputs are all values that no operation reads, and the ranks are those of
-    the workload. Raises `InputError` for statements that contradict each other or the typing rules.
+    The header is the object `program` of a statement. Without it the outputs are all values that no
+    operation reads, the ranks are those of the workload in one group, and no symbol has a number.
+    Raises `InputError` for statements that contradict each other or the typing rules, and for
+    numbers of ranks or sizes that are no integers.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
@@ -288,8 +295,10 @@ def _collect_arguments(
 def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
     """Collect all operations once, with values defined before they are read.
 
-    Ties are ordered by the stated positions, else by row. Raises `InputError` for an operation
-    without kind or operands, two different operations of one name, or a cycle.
+    Nodes may state the same operation; its place and result may differ then, all other fields must
+    be equal. Ties are ordered by the place that the first node states, else by its row. Raises
+    `InputError` for an operation without kind or operands, two different operations of one name, or
+    a cycle.
     """
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}
@@ -317,6 +326,7 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
 def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
     """Sort operations after their operands, as far as possible in the given order.
 
+    Of several operations whose operands are all available, the first in the given order comes next.
     Raises `InputError` for operations that read each other in a cycle.
     """
     by_name = {operation["name"]: operation for operation in operations}

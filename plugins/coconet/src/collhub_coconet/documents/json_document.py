@@ -46,7 +46,8 @@ class BoundProgram:
 def program_to_json(program: Program, more: Fields | None = None) -> str:
     """Format a program as a JSON document in ASCII; equal programs give equal texts.
 
-    `more`: additional fields (`bound`, `num_ranks`, `transformations`).
+    Arguments, operations, stages and chains have one line per entry. `more`: additional fields
+    (`bound`, `num_ranks`, `transformations`), which come last in their own order.
     """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
@@ -84,8 +85,10 @@ def parse_program(document: Fields, file: str) -> Program:
 
 
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
-    """Convert stages and chains to lists of objects, under the document's names `stages` and
-    `chains`.
+    """Convert stages and chains to lists of objects, by the document's names `stages` and `chains`.
+
+    A stage has name, family and members, a chain members and dimensions, both in the order of the
+    program; a list may be empty.
     """
     stages: list[Fields] = []
     for stage in program.stages:
@@ -180,7 +183,11 @@ DEFAULT_RANKS = 4
 
 
 def bound_to_json(bound: BoundProgram) -> str:
-    """Format the document `collhub/tensor-program-1` with ranks, sizes and transformations."""
+    """Format the document `collhub/tensor-program-1` of a program with chosen sizes and ranks.
+
+    After the program itself it has the number of every symbol (`bound`), the ranks per group
+    (`num_ranks`), and the history of the program (`transformations`).
+    """
     more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
     more["num_ranks"] = bound.binding.num_ranks
     more["transformations"] = list(bound.history)
@@ -208,7 +215,9 @@ def bound_from_json(
 def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
     """Check the numbers of the symbols and return the binding for `num_ranks` ranks per group.
 
-    Raises `InputError` for an unknown symbol, a symbol without number, or a number out of bounds.
+    Bounds of a symbol are inclusive. Raises `InputError` for, in this order, an unknown symbol (the
+    first by name), a symbol without number, or a number out of bounds. The number of ranks is not
+    checked.
     """
     location = Location(program.name)
     # Checked first, since a misspelt symbol also appears as a missing one.

@@ -102,10 +102,10 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
 
 
 def _check_equal_ranks(workload: Workload) -> None:
-    """Raise `InputError` unless all ranks have the same nodes as rank 0: kind, name, collective,
-    bytes.
+    """Raise `InputError` unless all ranks have the same nodes as rank 0, since only it is read.
 
-    Statements are inferred from rank 0 only.
+    Nodes are compared one by one in the order of rows: number, kind, name, collective and bytes
+    must be equal. The error names the first node of the first rank that differs.
     """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)
@@ -154,8 +154,10 @@ class _StatementInference:
     def add(self, row: int) -> None:
         """Parse the statement of a row, or infer it from the operator name and the node's inputs.
 
-        Rows must be added after the rows they read. An inferred statement adds a line to the
-        report. Raises `InputError` if something cannot be inferred.
+        Rows must be added after the rows they read. A stated node gives the value of its last
+        operation, of unknown shape. An inferred statement has one operation named `n` and the
+        node's identity, and adds a line to the report. Raises `InputError` if something cannot be
+        inferred, and `UsageError` if a missing element type has no option.
         """
         text = get_attribute(self.workload, row)
         if text:
@@ -226,11 +228,13 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of the result of a collective, as stated by it or its readers, or else a
-        vector.
+        """Find the shape of the result of a collective: stated by it or its readers, or a vector.
 
-        A stated shape counts if its elements match the bytes of the node. Raises `UsageError`
-        without an element type, `InputError` for bytes that are no whole number of elements.
+        A shape counts if its elements match the bytes of the node, which are those of a rank's
+        input: first a shape of the node, then one of a reader. The first dimension is multiplied by
+        the ranks for an AllGather, and for the readers of a ReduceScatter, which state a block.
+        Raises `UsageError` without an element type, `InputError` for bytes that are no whole number
+        (at least 1) of elements.
         """
         element = self._find_element(row)
         if element is None:
@@ -280,9 +284,10 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Return the operands of a node, and the arguments that were created for missing ones.
 
-        Stated inputs of a computation are matched; otherwise operands are the values of the
-        parents, then new arguments with the node's own shape. Raises `InputError` for too many
-        parents, or an argument without shape.
+        Stated inputs of a computation are matched (`_match_inputs`); otherwise operands are the
+        values of the parents in order, then new arguments with the node's own shape and `layout`.
+        Raises `InputError` for more parents than operands of `kind`, or a missing operand if the
+        shape is unknown or empty.
         """
         inputs = self._get_stated(row)
         is_computed = self.workload.nodes.kind[row] == NodeKind.COMPUTE

@@ -140,7 +140,10 @@ def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, Progra
 
 
 def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., object]]:
-    """Find the public functions that the file defines, by name."""
+    """Find the public functions that the file itself defines, by name in the order of definition.
+
+    Names that begin with `_`, classes, and functions imported from other modules are left out.
+    """
     return {
         name: value
         for name, value in namespace.items()
@@ -151,8 +154,9 @@ def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., 
 def _explain_exclusion(function: Callable[..., object]) -> str | None:
     """Explain, with a cure, why a function does not build a program; None if it does.
 
-    It must be annotated with `-> Program` and need no arguments, and its signature must be
-    readable.
+    The first of these reasons counts: its signature is not readable, it is not annotated with `->
+    Program` (the class, or text whose last dotted part is `Program`), or it has parameters without
+    default values, other than `*args` and `**kwargs`.
     """
     try:
         signature = inspect.signature(function)
@@ -175,7 +179,11 @@ def _explain_exclusion(function: Callable[..., object]) -> str | None:
 def _report_no_choice(
     namespace: Mapping[str, object], names: list[str], chosen: str | None
 ) -> Report:
-    """Build the error report for no or several matching programs, which lists the programs."""
+    """Build the error report for no or several matching programs, which lists the programs.
+
+    At most 40 names are listed, numbered from 1. `chosen`: the wanted program, None if none was
+    named. Without any name the report explains why no function of the file builds a program.
+    """
     if not names:
         return _report_no_program(_find_functions(namespace))
     numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]

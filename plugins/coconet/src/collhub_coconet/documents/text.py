@@ -103,10 +103,12 @@ class _ExpressionWriter:
         return expression if binding >= min_binding else f"({expression})"
 
     def _expression(self, operation: Operation) -> tuple[str, int]:
-        """Format the expression of an operation; also return how strongly its outermost operator
-        binds.
+        """Format the expression of an operation; also return how strongly its operator binds.
 
-        Operands of arithmetic are infix, all other kinds are calls with operands, then attributes.
+        Operands of arithmetic are infix; an operand that binds less is put in brackets, as is a
+        right one that binds equally (and a left one of a power). All other kinds are calls: the
+        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, seed and
+        signed offset, as far as stated.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]

@@ -229,8 +229,10 @@ class CollectiveRun:
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
         """Execute a node of the algorithm, given by its number in the template, on a rank.
 
-        A send puts values into `mail`, a receive takes them; other steps write cells and deliver
-        chunks that are ready. Delays do nothing. Raises `InputError` if data are missing.
+        A send puts values into `mail` by (sender, receiver, tag), a receive removes them; the first
+        node of a reducing receive only receives. Other nodes write cells, and deliver every chunk
+        of the result that is ready then. Delays do nothing. Raises `InputError` if data are
+        missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))

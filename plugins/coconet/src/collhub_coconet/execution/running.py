@@ -41,10 +41,10 @@ from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair
 
 
 def draw_order(workload: Workload, seed: int) -> Iterator[int]:
-    """Draw a random order of rows, each after all rows that it waits for; seeded.
+    """Draw a random order of rows, each after all rows that it waits for; `seed` determines it.
 
-    The next node is any of the nodes that are ready, with equal probabilities. Raises `InputError`
-    if nodes wait for each other.
+    The next node is any of the nodes that are ready, with equal probabilities. Rows are yielded one
+    by one; if nodes wait for each other, `InputError` is raised after all rows that can run.
     """
     parents, children = find_waiting_edges(workload)
     count = len(workload.nodes)
@@ -70,10 +70,10 @@ def draw_order(workload: Workload, seed: int) -> Iterator[int]:
 
 
 def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return all dependencies (parents, children): data, control, and from every send to its
-    receive.
+    """Return all dependencies (parents, children), as rows: data, control, then messages.
 
-    Sends and receives are matched in order per (source, destination, tag).
+    A message is an edge from a send to its receive: the k-th of each with the same source,
+    destination and tag belong together. Surplus ones without a partner have no edge.
     """
     nodes = workload.nodes
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
@@ -291,8 +291,10 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        The error in units of the bound is recorded; an error above it (or any error of a maximum or
-        minimum) is added to `differences`.
+        The bound is 4 times the float precision, the ranks and the largest term. The largest error
+        in units of the bound is recorded by operation (0 for equal bits; two values that are not
+        finite count as equal); an error above it, or any difference of a maximum or minimum, adds a
+        text to `differences`.
         """
         assert self.expected_values is not None
         operation = part.operation

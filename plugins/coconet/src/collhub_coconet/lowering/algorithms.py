@@ -148,12 +148,12 @@ class Algorithms:
         return self._cache[key]
 
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
-        """Return the chosen algorithm after verification: synthesized by name, read from a file, or
-        given.
+        """Return the chosen algorithm after verification: by name, read from a file, or given.
 
-        A name with `/` or `.` is a file. Synthesis uses the part of the network that the group
-        uses. Raises `HubError` for an algorithm that is incorrect, or of another kind, size or root
-        than the call.
+        A text with `/` or `.` is a file, any other is the name of a synthesizer, which uses the
+        part of the network that the group uses. Raises `HubError` for an algorithm that is
+        incorrect, and for one of a file or given whose kind, number of ranks or root differ from
+        the call.
         """
         algorithm = choice.algorithm
         if isinstance(algorithm, str):
@@ -330,8 +330,10 @@ def _find_versions(
 ) -> tuple[Accesses, Int64Array]:
     """Find the version that each read accesses, and the last writer of every address.
 
-    Accesses are sorted by address and row, with the reads of a step before its writes. The last
-    write before a read is then the running maximum within its address.
+    `source`, `destination`: first address by step, negative for none; a REDUCE also reads its
+    destination. A version is the row of the step that wrote it, or `INITIAL`. Steps count in the
+    order of rows, the reads of a step before its writes. Reads are sorted by address, then row; the
+    second result is int64[total], by address.
     """
     steps = algorithm.steps
     reductions = np.flatnonzero(steps.is_kind(StepKind.REDUCE))

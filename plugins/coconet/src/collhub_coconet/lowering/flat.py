@@ -120,10 +120,12 @@ class _FlatBuilder:
         return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
-        """Return the chunks of a communication: as many per block as its algorithm has units and
-        pieces.
+        """Return the grid of chunks of a communication.
 
-        A Send uses `before`, the grid of its operand, if there is one.
+        A Send uses `before`, the grid of its operand, if there is one, else as many chunks per
+        block as chosen. A collective has chosen chunks times units of its algorithm in total,
+        divided among the blocks: one per rank for a ReduceScatter, AllGather or AllToAll (along the
+        sliced dimension), else a single block.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
@@ -143,10 +145,11 @@ class _FlatBuilder:
         return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
     def _find_contents(self, operation: Operation) -> Contents:
-        """Return the contents of the algorithm of a collective for one of its pieces; cached by
-        operation.
+        """Return the contents of the algorithm of a collective for one of its pieces.
 
-        A reduction to a scalar uses an all-reduce.
+        The result is cached by the name of the operation. The size is that of the buffer divided by
+        the chosen chunks, rounded up, at least 1 byte. A reduction to a scalar uses an all-reduce.
+        Raises `HubError` if the chosen algorithm does not fit.
         """
         if operation.name not in self.contents:
             is_scalar = not operation.is_communication
@@ -257,7 +260,9 @@ class _FlatBuilder:
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
         """Cut a computation into tiles on all ranks of its group; one tile per rank without a cut.
 
-        A rank computes only its own chunks of a sliced value.
+        Otherwise the number of tiles per rank is that of the choice of the leading collective. A
+        rank computes only its own chunks of a sliced value, else all, in the order of
+        `_order_chunks`.
         """
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
@@ -276,7 +281,9 @@ class _FlatBuilder:
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
         """Return all chunks of a cut in the order in which a rank processes them.
 
-        That is the order in which the leading collective needs or produces them, else ascending.
+        `position`: of the rank in its group. The order is that in which the leading collective of
+        the cut needs or produces them; ascending if it has no algorithm yet. A cut that is derived
+        from another one follows the order of that one. Results are cached.
         """
         if cut.source_cut is not None:
             order = self._order_chunks(cut.source_cut, position)
@@ -375,8 +382,10 @@ class _FlatBuilder:
     ) -> None:
         """Let the steps wait for the chunks that they read, and record the producers of the result.
 
-        Chunks that no step writes keep the producers of the operand. `numbers`: of the nodes of all
-        pieces; `position`: in the group, by node of the algorithm.
+        Every chunk of the result is ready on a rank at the node that writes it last. Chunks that no
+        step writes keep the producers of the operand, and are recorded in `pass_through` as (rank,
+        chunk). `numbers`: of the nodes of all pieces; `position`: in the group, by node of the
+        algorithm.
         """
         contents, grid, first = runs.contents, runs.grid, runs.first_rank
         count, region = len(contents.template), self.regions[runs.operation.name]

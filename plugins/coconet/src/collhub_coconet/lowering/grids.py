@@ -90,8 +90,8 @@ class Grid:
 
         Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension` (and of
         `across`, if the grid has it), its elements are in row-major order; part p of n elements
-        covers positions p * n // parts up to (p + 1) * n // parts. Empty if the block has fewer
-        elements than parts.
+        covers positions p * n // parts up to (p + 1) * n // parts. Some parts are empty if the
+        block has fewer elements than parts.
         """
         block, part = divmod(chunk, self.parts)
         # The indices in the complete tensor of the elements of a block, in row-major order.

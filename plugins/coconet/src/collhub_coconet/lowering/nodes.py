@@ -75,7 +75,10 @@ class NodeList:
         self.control.append((ordered[:-1][is_next], ordered[1:][is_next]))
 
     def edges(self, kind: str) -> tuple[Int64Array, Int64Array]:
-        """Return all distinct dependencies of a kind, `data` or `control`: (parents, children)."""
+        """Return all distinct dependencies of a kind, `data` or `control`: (parents, children).
+
+        Both are int64 node numbers, sorted by child and then parent; empty if there are none.
+        """
         pairs = getattr(self, kind)
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -269,7 +272,9 @@ def compute_tile_costs(
 ) -> tuple[Int64Array, Int64Array]:
     """Compute (operations, bytes) of every tile: its share of the costs of the rank, int64.
 
-    Shares are rounded at the borders of tiles, so that their sum is the total of the rank.
+    The share is the tile's number of chunks divided by that of all tiles of its rank. Shares are
+    rounded at the borders of tiles, so that their sum is the total of the rank. `stage`: values
+    that only its members read cost no memory traffic.
     """
     members = stage.members if stage else ()
     count = sum(count_operations(program, operation, binding) for operation in operations)
@@ -319,8 +324,10 @@ def order_chunks(
 ) -> Int64Array:
     """Order all chunks by the time at which a position needs or receives them, piece by piece.
 
-    The order is by level in the graph of the algorithm, including messages, then by step; it does
-    not depend on the shape of the algorithm. Unused chunks come last.
+    The order is by level in the graph of the algorithm, including messages; within a level, units
+    of the rank itself precede received ones (if `is_needed` is false), then by node. A unit counts
+    at its first node, and before all others if it is available from the start. Unused chunks come
+    last, ascending.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

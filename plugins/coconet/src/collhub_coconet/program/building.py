@@ -84,9 +84,10 @@ class ProgramBuilder:
         return Value(self, operation.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Name the value of the last operation.
+        """Name the value of the last operation; later uses must take the new name.
 
-        Raises `InputError` for any other value, or a used name.
+        Raises `InputError` for any other value, if there is no operation yet, and for a used name,
+        which includes the present one.
         """
         line = len(self._operations)
         last = self._operations[-1] if line else None
@@ -353,7 +354,11 @@ def update(state: Value, value: Value) -> Value:
 def _create_tensor_type(
     name: str, element: str, shape: tuple[Size, ...], layout: Layout, group: int
 ) -> TensorType:
-    """Create the type of an argument. Raises `InputError` for an invalid element type or layout."""
+    """Create the type of an argument named `name`; shape and group are not checked here.
+
+    Raises `InputError` for a layout that is no `Layout`, and for an unknown name of an element
+    type.
+    """
     if not isinstance(layout, Layout):
         message = f"argument {name}: layout {layout!r} is none"
         raise InputError(message, cure="state LOCAL, REPLICATED or sliced(0)", code="layout")

@@ -155,8 +155,9 @@ class Checker:
     def add_operation(self, operation: Operation, line: int) -> None:
         """Check one operation and record the type of its value; `line` is counted from 1.
 
-        Violations are added to `findings`. An operation that reads an ill-typed value is not
-        checked and counts as ill-typed.
+        A violation is added to `findings` (only the first of an operation), and the operation
+        counts as ill-typed. An operation that reads an ill-typed value is not checked and counts as
+        ill-typed too. An Update marks its state as updated.
         """
         # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
@@ -183,7 +184,11 @@ class Checker:
         self.types[new] = self.types.pop(old)
 
     def check_outputs(self, names: Iterable[str]) -> None:
-        """Check that every output is a value of the program."""
+        """Check that every output is a value of the program: an argument or an operation.
+
+        Every name that is not is added to `findings`; ill-typed values have been reported already.
+        Nothing is raised.
+        """
         for name in names:
             # An ill-typed value has already been reported.
             if name not in self.types and name not in self._ill_typed:

@@ -31,9 +31,10 @@ def collect_readers(operations: Iterable[Operation]) -> dict[str, tuple[Operatio
 
 
 def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) -> set[str]:
-    """Return the names of all operations that depend on `sources`, without the sources themselves.
+    """Return the names of all operations that depend on `sources`, directly or through others.
 
-    `operations` are in program order.
+    `operations` must be in program order. A source is included only if it depends on another
+    source.
     """
     reached = set(sources)
     names: set[str] = set()
@@ -93,7 +94,8 @@ def _sort_topologically(
 ) -> list[list[Operation]] | None:
     """Order the nodes after those in `waits`; of several ready nodes the lowest number comes first.
 
-    Returns the content of each node, or None if there is a cycle.
+    `waits`: the nodes for which each node waits, with an entry for every node. Returns the content
+    of each node in this order, or None if there is a cycle.
     """
     followers: dict[int, list[int]] = {node: [] for node in content}
     for node, read in waits.items():

@@ -96,7 +96,12 @@ class Operands:
 
 
 def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
-    """Raise `TypingMistakeError` for a dimension that a tensor does not have, or of size 1."""
+    """Raise `TypingMistakeError` if a tensor cannot be sliced along a dimension.
+
+    That is a dimension outside of 0..rank - 1, so any for a scalar, or one of size 1, which is
+    broadcast. Other sizes, also symbols, need not be multiples of the ranks. `name` is for the
+    message.
+    """
     rank = len(tensor.shape)
     sizes = ", ".join(map(str, tensor.shape))
     if not 0 <= dimension < rank:
@@ -158,8 +163,10 @@ def type_reduce(operands: Operands) -> TensorType:
 
 
 def type_send(operands: Operands) -> TensorType:
-    """Type a Send: the same layout on the group at distance `offset`, which must exist and
-    differ.
+    """Type a Send: the same type on the group at distance `offset` (0 by default) of its own.
+
+    Raises `TypingMistakeError` for a distance of 0 and for a group below 0; there is no upper
+    limit.
     """
     operand = operands.tensor(0)
     offset = operands.operation.offset or 0
@@ -189,9 +196,10 @@ def type_all_to_all(operands: Operands) -> TensorType:
 
 
 def type_slice(operands: Operands) -> TensorType:
-    """Type a Slice: replicated -> sliced, without communication.
+    """Type a Slice: replicated -> sliced along its dimension (0 by default), without communication.
 
-    Raises `TypingMistakeError` for any other layout or an invalid dimension.
+    Shape, element type and group remain. Raises `TypingMistakeError` for any other layout, or a
+    dimension that does not exist or has size 1.
     """
     operand = operands.tensor(0)
     if operand.layout != REPLICATED:

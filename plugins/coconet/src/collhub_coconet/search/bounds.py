@@ -89,8 +89,9 @@ class _BoundCalculation:
     def compute_seconds(self) -> float:
         """Return a lower bound of the time in s for all reachable programs.
 
-        It is the sum of the times on the busiest resource (network, links or processors of a
-        group), with the AllGathers that cannot be removed, plus the all-reduces of scalars.
+        It is the sum of the times on the busiest resource, plus the all-reduces of scalars.
+        Resources are the network (all Sends), the links of each group (collectives, and the
+        AllGathers that cannot be removed) and the processors of each group (contractions only).
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:
@@ -170,7 +171,9 @@ class _BoundCalculation:
         """Compute the bound of the peak memory in bytes: the maximum over the groups of ranks.
 
         A rank stores its arguments, and at some time the largest tensor of its group that an
-        AllGather has to produce. All remaining results may be internal to a kernel.
+        AllGather has to produce. A replicated state counts only its slice (bytes divided by the
+        ranks) if the transformation `as-slice` is allowed and the complete state is not needed
+        afterwards. All remaining results may be internal to a kernel. 0 without arguments.
         """
         argument_bytes: dict[int, int] = {}
         for argument in self.program.arguments:

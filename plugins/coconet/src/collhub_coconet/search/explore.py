@@ -95,7 +95,10 @@ class Candidate:
     uneven_values: tuple[int, ...]
 
     def sort_key(self, size_index: int) -> tuple[float, int, int, int]:
-        """Key at one size: time, then memory, unevenly sliced values, number of steps."""
+        """Return the key that orders candidates at one size; the lowest is the best.
+
+        It is time in s, then peak memory in bytes, unevenly sliced values, and number of steps.
+        """
         return (
             self.timings[size_index].seconds,
             self.peaks[size_index],
@@ -329,7 +332,10 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
 
 
 def _count_uneven_values(program: Program, binding: Binding) -> int:
-    """Count the values whose sliced dimension the number of ranks does not divide."""
+    """Count the values whose sliced dimension the number of ranks does not divide.
+
+    Arguments and operations count; values that are not sliced do not.
+    """
     count = 0
     for tensor in program.types.values():
         if tensor.layout.is_sliced:

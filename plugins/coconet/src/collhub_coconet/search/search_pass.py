@@ -189,7 +189,11 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
 
 
 def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
-    """Build the rates of a rank: links from the network, compute and memory from the options."""
+    """Build the rates of a rank: links from the network, compute and memory from the options.
+
+    Bandwidth and latency are those of the slowest link. Tflop/s are converted to operations per
+    second; bandwidths are in bytes per second, times in s.
+    """
     bandwidth, latency = find_slowest_link(topology)
     return Rates(
         options.compute_tflops * 1e12,

@@ -117,10 +117,12 @@ class Simulation:
     ) -> float | str:
         """Simulate a program once; return seconds, or the reason why the means do not fit.
 
-        `means_by_name`: means by name of a collective; the entry with the empty name applies to the
-        remaining collectives, and its protocol to all of them. An algorithm may not fit, such as
-        halving-doubling if the number of ranks is not a power of two (`_CODES_OF_UNFIT_MEANS`).
-        Raises `HubError` for all remaining errors.
+        `means_by_name`: means (algorithm, protocol, chunks) by name of a collective; the entry with
+        the empty name applies to the remaining collectives, and its protocol to all of them: it
+        scales the bandwidth and adds to the latency of every link. Chains get as many tiles as
+        chunks. The reason is returned only if all diagnostics have a code of
+        `_CODES_OF_UNFIT_MEANS`, such as for halving-doubling if the number of ranks is not a power
+        of two; other `HubError`s are raised.
         """
         common = means_by_name[""]
         protocol = next(entry for entry in PROTOCOLS if entry.name == common.protocol)
@@ -247,7 +249,9 @@ def _refine_fastest(
 ) -> None:
     """Refine the timing of the fastest candidate at every size.
 
-    Replaces these candidates in the list `candidates`. Of equally fast ones the first is refined.
+    Replaces these candidates in the list `candidates`, which is modified; only the timing at that
+    size changes. Of equally fast ones the first is refined. `workers` computes in parallel; None:
+    in this process.
     """
     fastest_indices = []
     for size_index in range(len(bindings)):

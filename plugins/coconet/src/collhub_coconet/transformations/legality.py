@@ -170,9 +170,10 @@ def select_live(operations: Sequence[Operation], outputs: Iterable[str]) -> tupl
 
 
 def remove_dead(program: Program) -> Rewrite:
-    """Remove operations that no output and no Update needs, and stages that become empty.
+    """Remove operations that no output and no Update needs, directly or indirectly.
 
-    The record has one condition per removed operation.
+    Removed operations leave their stages, and stages that become empty are removed; chains remain.
+    The record has one condition per removed operation. Nothing is refused.
     """
     conditions = Conditions("dead", program, {})
     operations = select_live(program.operations, program.outputs)
@@ -248,7 +249,11 @@ def replace_operands(operation: Operation, names: Mapping[str, str]) -> Operatio
 
 
 def find_operation(program: Program, name: str, kind: Kind, conditions: Conditions) -> Operation:
-    """Find the operation with this name. Raises `RefusedMoveError` unless it has this kind."""
+    """Find the operation with this name, which must have this kind.
+
+    Raises `RefusedMoveError` (condition `target`) if it has another kind or no operation has the
+    name.
+    """
     operation = program.by_name.get(name)
     if operation is None or operation.kind is not kind:
         actual = f"it is {operation.kind}" if operation else "no operation has this name"
@@ -267,10 +272,11 @@ def find_members(program: Program, names: Sequence[str], conditions: Conditions)
 
 
 def _find_family(operations: list[Operation], conditions: Conditions) -> str:
-    """Find the family by the communications; refuse combinations that are no family.
+    """Find the family of a stage by its communications, in program order.
 
-    Families: no communication, one AllReduce, one ReduceScatter without AllGathers or
-    with any number of them, or one Send.
+    Families: no communication, one AllReduce, one ReduceScatter without AllGathers or with any
+    number of them (which count as one), or one Send. Raises `RefusedMoveError` for any other
+    combination.
     """
     communications = [operation for operation in operations if operation.is_communication]
     kinds: list[Kind] = [
@@ -323,8 +329,10 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
     """Refuse operations of a stage with AllGathers that need more than a slice.
 
-    Operands must be slices, or replicated tensors without the scattered dimension. AllGathers must
-    depend on the ReduceScatter.
+    `operations` must contain a ReduceScatter. Except for it and Slices, every operand must be
+    sliced, or replicated without extent along the scattered dimension (counted from the end); local
+    operands are refused. AllGathers must depend on the ReduceScatter. Raises `RefusedMoveError` at
+    the first violation; fulfilled conditions are recorded.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]

@@ -132,8 +132,10 @@ def _attempt_fusions(program: Program) -> Iterator[Attempt]:
 def grow_stage(program: Program, seed: Operation) -> list[str]:
     """Grow a set around the operation `seed` until `fuse` accepts no further neighbour.
 
-    Returns names in program order; only `seed` if it is in a stage already. Operations of existing
-    stages are not added.
+    Neighbours read a member or are read by one. In each round those known at its start are tried in
+    program order, and each is added if `fuse` accepts the set with it. Returns names in program
+    order; only `seed` if it is in a stage already. Operations of existing stages are not added. The
+    program is not changed.
     """
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}

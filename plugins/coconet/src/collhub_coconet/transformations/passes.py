@@ -68,7 +68,8 @@ def read_program(workload: Workload, options: StatedOptions) -> Inference:
 def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dict[str, JsonValue]:
     """Convert a legality record to the JSON fields of a workload's history.
 
-    `parent`: the program before the transformation, recorded as the SHA-256 of its document.
+    These are the transformation, its parameters, conditions, notes, the effect on the costs, and
+    `parent`: the program before the transformation as the hexadecimal SHA-256 of its document.
     """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value

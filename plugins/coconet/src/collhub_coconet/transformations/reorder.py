@@ -140,7 +140,9 @@ class _Move:
         """Select pointwise operations that only members read, to compute only slices of them.
 
         They do not depend on the AllGather. Selected are candidates that are not outputs, whose
-        readers are all sliced along one dimension that the candidate has.
+        readers (pointwise operations or Updates) are all sliced along one dimension that the
+        candidate has with a size other than 1. Candidates are tried from the last to the first, so
+        that one may feed another. Fills `_feeds`.
         """
         # Moving the members in a trial gives the sliced dimension of each of them.
         trial = _Move(self._program, next(iter(self._slice_of)), self._members, self._conditions)
@@ -283,10 +285,11 @@ class _Move:
         return result_rank - (rank - distance)
 
     def _emit_on_slices(self, operation: Operation) -> None:
-        """Emit an operation on slices; also the AllGather of its value, if it is an output or read
-        elsewhere.
+        """Emit an operation on slices, and the AllGather of its value if that is needed complete.
 
-        A reduction to a scalar needs no AllGather.
+        It is needed complete if it is an output or read by an operation that does not move; then
+        the slice gets a new name and the AllGather the old one. A reduction to a scalar needs no
+        AllGather.
         """
         name = operation.name
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS

@@ -124,8 +124,9 @@ def _read_new_states(
 ) -> tuple[list[Operation], dict[str, str]]:
     """Let operations after an Update read the new state instead of the value that was written.
 
-    `states`: sliced dimension by name of a state. Returns the operations, and new internal names
-    (by old name) of values that only the Update reads and that `reorder` had named after it.
+    `states`: sliced dimension by name of a state; other Updates are ignored. Returns the
+    operations, and new internal names (by old name) of values that only the Update reads, that are
+    no outputs, and that `reorder` had named after it. The operations already have the new names.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.
@@ -182,7 +183,8 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
     """Check that a reader uses only a slice of the state `name`; return the sliced dimension.
 
     Allowed are a Slice that is not an output, and an Update of the state by an AllGather. All
-    readers of that Update must be such Slices along the gathered dimension.
+    readers of that Update must be such Slices along the gathered dimension. Raises
+    `RefusedMoveError` at the first violation.
     """
     if reader.kind is Kind.SLICE:
         _check_no_output(program, reader, conditions)
