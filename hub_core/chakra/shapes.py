@@ -74,7 +74,7 @@ class Shape:
     mask: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def repeated(self) -> str | None:
-        """Return the first name of an attribute that occurs more than once, or None."""
+        """Return the first attribute name that has occurred before in the record, or None."""
         seen: set[str] = set()
         for name, _ in self.attributes:
             if name in seen:
@@ -162,9 +162,9 @@ class ShapeBook:
                 left = left[1:]
 
     def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
-        """Parse the record in `data[start:stop]` as a new shape.
+        """Parse the record in `data[start:stop]` as a new shape, which is not added to the book.
 
-        Raises `WireError` with the byte in `data`.
+        Raises `WireError` with the position in `data`, not in the record.
         """
         content = data[start:stop].tobytes()
         lesson = _ShapeParser(content, self._scalars, self._triples)

@@ -217,7 +217,8 @@ class _Document:
     def _check_name(self) -> None:
         """Raise `InputError` unless the member `schema` names this version of the document.
 
-        The remedy depends: upgrade for another version of the schema, `--from` for other documents.
+        The cure is an upgrade if the text begins with `collhub/algorithm-`, otherwise to name the
+        format with `--from`. The error is at `$.schema`.
         """
         name = self._root.get("schema")
         if name == SCHEMA:

@@ -39,10 +39,11 @@ _Result = TypeVar("_Result")
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology of a document.
+    """Build the topology of a document in JSON.
 
-    Raises `InputError` with the line for invalid JSON, and with the JSON path for another schema,
-    for all violations of the schema, and for links that do not fit.
+    Raises `InputError` with the line for invalid JSON, and with the JSON path (code
+    `invalid-topology`) for another schema, for all violations of the schema except those in the
+    list of links, and for the first link that does not fit.
     """
     del options
     root = parse_json_object(source.content(), source.name)
@@ -145,7 +146,8 @@ class _Nodes:
     def number(self, value: object, limit: int) -> int:
         """Return the number of a node that `value` gives by its number or by its name.
 
-        Raises `InputError` for an unknown name, another type, and a number outside 0..limit-1.
+        Raises `InputError` without a path for an unknown name, another type (also true and false),
+        and a number outside 0..limit-1. The limit holds for names as well.
         """
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
@@ -220,10 +222,11 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
 
 
 def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> MeasuredSwitches | None:
-    """Return the switches that multicast and reduce at a measured rate, None if none is listed.
+    """Return the switches that multicast and reduce at a measured rate, None without the member.
 
-    The switches are sorted, without repetitions; the rate is at most `_MAX_CONSTANT`. Raises
-    `InputError` with the JSON path for a switch that is no node.
+    The switches are sorted, without repetitions; the rate in bytes/s is at most `_MAX_CONSTANT`, to
+    which higher ones are reduced. Raises `InputError` with the JSON path for an entry that is no
+    node.
     """
     entry = root.get("measured_switches")
     if entry is None:

@@ -97,9 +97,11 @@ class Algorithm:
         return not bool(np.any(reads_unknown | writes_unknown))
 
     def differences(self, other: Algorithm) -> list[str]:
-        """Return the names of all parts that differ: columns, fields of the collective, provenance.
+        """Return the names of all parts that differ; [] if both algorithms are equal.
 
-        Values are compared exactly. [] if both algorithms are equal.
+        First columns of the step table, then provenance, collective_bytes, extensions,
+        scratch_units and fields of the collective. Values are compared exactly, arrays by their
+        contents.
         """
         differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
@@ -137,7 +139,8 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
 def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
     """Return the NPU of every rank; None if the algorithm has no placement (rank r on NPU r).
 
-    Raises `InputError` unless the extension is a list of different NPUs, one per rank.
+    Raises `InputError` (code `invalid-placement`) unless the extension `PLACEMENT` is a list of
+    different integers of at least 0, one per rank.
     """
     stated = algorithm.extensions.get(PLACEMENT)
     if stated is None:
@@ -167,7 +170,8 @@ def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
 def _are_same(first: object, second: object) -> bool:
     """Compare two values; arrays, and dataclasses with array fields, by their contents.
 
-    Dataclasses of different types are different.
+    Arrays of different shapes differ, of different dtypes do not. Dataclasses of different types
+    are different. Other values are compared by `==`.
     """
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)

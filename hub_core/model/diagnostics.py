@@ -252,7 +252,11 @@ class Findings:
         return any(item.severity is Severity.ERROR for item in listed)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """Yield the diagnostics code by code, with a note on the number of unlisted ones."""
+        """Yield the listed diagnostics code by code, in the order of the codes' first findings.
+
+        After the diagnostics of a code, a note states how many more there are, if not all are
+        listed.
+        """
         for code, listed in self._by_code.items():
             yield from listed
             rest = self._count[code] - len(listed)

@@ -120,7 +120,10 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Sort both columns by key; the sort is stable."""
+    """Return both columns sorted by ascending key; rows of equal keys keep their order.
+
+    Columns that are sorted already are returned as they are, without a copy.
+    """
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")

@@ -67,8 +67,9 @@ def parse_size(text: str) -> int:
 def parse_bandwidth(text: str) -> float:
     """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` or `400Gbps` to bytes per second, exactly.
 
-    Raises `UsageError` for a number without a unit or with an unknown one, and for bandwidths
-    outside `MIN_BANDWIDTH`..`MAX_BANDWIDTH`.
+    The result is the double nearest to the exact product. Raises `UsageError` for a number without
+    a unit or with an unknown one, and for bandwidths outside `MIN_BANDWIDTH`..`MAX_BANDWIDTH`
+    (0.001 to 1e18 bytes/s).
     """
     number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
     rate = float(number) * _RATES[unit]
@@ -127,7 +128,8 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
     """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
 
     `noun`: name of an element in messages. `wanted`: required number of elements, None for any.
-    Raises `UsageError` for other texts, an element that is listed twice, and another number.
+    Raises `UsageError` (code `invalid-ranks`) for other texts including the empty one, an element
+    that is listed twice, and another number than `wanted`.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -192,8 +194,9 @@ def _split(
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
     """Return quantities that a number with an unknown or missing unit may mean, possibly none.
 
-    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`, for bandwidths also bits.
-    Otherwise units with the same letters in another case are returned. Only spellings in `units`.
+    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`, for bandwidths per second and
+    also bits, in this order. Otherwise units with the same letters in another case are returned.
+    Only spellings in `units`, each after `number`.
     """
     # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.
     end = "/s" if "B/s" in units else ""

@@ -207,10 +207,11 @@ class StepTableBuilder:
         control: Iterable[int] = (),
         **values: int,
     ) -> int:
-        """Append a step and return its handle; `values` are columns, missing ones have defaults.
+        """Append a step and return its handle: the number of steps that were added before.
 
-        `data`, `control`: handles of the steps that it waits for. Raises `InputError` for a rank or
-        a peer that the table does not have, and `TypeError` for an unknown column.
+        `values`: columns by name; missing ones have defaults. `data`, `control`: handles of the
+        steps that it waits for; they are checked only when the table is built. Raises `InputError`
+        for a rank outside 0..n-1 or a peer outside -1..n-1, and `TypeError` for an unknown column.
         """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
@@ -257,8 +258,9 @@ def typed_column(
 ) -> Array:
     """Convert a column to its dtype; a missing one is filled with its default.
 
-    The result is a copy if the array is writeable. Raises `InputError` for another number of rows
-    than `rows`, and for values outside the range of the column or its dtype.
+    The result is a copy if the array is writeable or has another dtype. Raises `InputError` for
+    another number of rows than `rows`, and for values outside the bounds of the column, or without
+    bounds of its dtype. Booleans are converted unchecked. `file`: named in errors.
     """
     dtype, column = rules.dtypes[name], columns.get(name)
     if column is None:

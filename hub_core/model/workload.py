@@ -203,9 +203,11 @@ class Workload:
         return self.groups[group].ranks if group >= 0 else tuple(range(self.num_ranks))
 
     def differences(self, other: Workload) -> list[str]:
-        """Return the names of all parts that differ: columns, groups, algorithms, provenance, ...
+        """Return the names of all parts that differ; [] if both workloads are equal.
 
-        Values are compared exactly. [] if both workloads are equal.
+        First columns of the nodes, then names, groups, extras, provenance, extensions and
+        algorithms. Values are compared exactly; algorithms differ if their number differs or any
+        pair in order does.
         """
         differing = self.nodes.differences(other.nodes)
         names = ("names", "groups", "extras", "provenance", "extensions")

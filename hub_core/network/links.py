@@ -68,9 +68,10 @@ class Links:
         )
 
     def by_source(self, num_npus: int | None = None) -> Links:
-        """Sort the links by source; the sort is stable.
+        """Return the links sorted by ascending source; links of one source keep their order.
 
-        With `num_npus`, the links of switches follow those of all NPUs, in their present order.
+        With `num_npus`, only links of NPUs are sorted; those of all switches follow in their
+        present order.
         """
         key = self.source if num_npus is None else np.minimum(self.source, num_npus)
         rows = np.argsort(key, kind="stable")
@@ -174,7 +175,8 @@ def _rounded_ps(exact_ps: Float64Array) -> Int64Array:
 def _busy_times(serialization: Int64Array, arrival: Int64Array, occupancy: Occupancy) -> Int64Array:
     """Return the time that each message occupies its link, in the shape of `arrival`.
 
-    SERIALIZATION: `serialization`, which is size / bandwidth; ALPHA_BETA: the arrival time.
+    SERIALIZATION: `serialization`, which is size / bandwidth, broadcast to this shape; ALPHA_BETA:
+    the arrival time, which includes the latency. `arrival` itself may be returned.
     """
     match occupancy:
         case Occupancy.SERIALIZATION:

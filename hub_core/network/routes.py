@@ -52,7 +52,8 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:
     """Combine routes of subsets of `count` pairs; pairs in no subset get an empty route.
 
-    `parts`: (indices of pairs, their routes) of each subset.
+    `parts`: (indices of pairs, their routes in this order) of each subset; subsets must not
+    overlap.
     """
     length = np.zeros(count, np.int64)
     for pairs, routes in parts:
@@ -106,7 +107,7 @@ class _RouteSearch:
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Group the links of a topology with one plane."""
+        """Prepare the search in a topology with one plane (not checked)."""
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering
@@ -152,9 +153,11 @@ class _RouteSearch:
     def _useful_links(
         self, distance: npt.NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the useful links by goal and node: (links, count, start).
+        """Return the links that bring a path nearer to its goal: (links, count, start), int64.
 
-        Those of a node for a goal are `count[goal, node]` links from `start[goal, node]` on.
+        Those of a node for a goal are `count[goal, node]` entries of `links` from `start[goal,
+        node]` on, in the order of the node's links. `distance`: hops from every node to every goal,
+        [goals, nodes], -1 without a path.
         """
         rows, tails, first = self._links
         tail = np.repeat(tails, run_lengths(first, len(rows)))

@@ -75,8 +75,9 @@ class TopologyText:
     def _network(self, stated: Mapping[str, Sequence[str]]) -> str:
         """Return the text of the network above machines, with bandwidth and latency, or "".
 
-        `stated`: values by key of the query. Raises `UsageError` if bandwidth, latency or `by-rail`
-        of such a network is given without the network.
+        `stated`: values by key of the query. The values of `network` are joined by commas;
+        `network-bandwidth` and `network-latency` become the query of the text. Raises `UsageError`
+        if one of these or `by-rail` is given without the network.
         """
         values = {key: stated[key] for key in _NETWORK_KEYS if key in stated}
         if "network" not in values:
@@ -92,9 +93,11 @@ class TopologyText:
         return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
-        """Return the values of every key of the query, split at commas; empty parts are skipped.
+        """Return the values of every key of the query `key=a,b&...`, split at commas.
 
-        A key without `=` has the value "". Raises `UsageError` for an unknown or repeated key.
+        Empty items between `&` are skipped; empty values stay, so that a key without `=` has [""].
+        Raises `UsageError` for an unknown key, with the closest known one as cure, and for a
+        repeated key.
         """
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
@@ -110,9 +113,10 @@ class TopologyText:
         return stated
 
     def declared(self, topology: Topology) -> Topology:
-        """Return the topology with all switches declared to multicast or reduce, if the text does.
+        """Return the topology with all its switches multicasting or reducing, as the text says.
 
-        Raises `UsageError` if there are no switches.
+        Without such a declaration the topology itself is returned. A declaration replaces the lists
+        of multicasting and reducing switches. Raises `UsageError` if there are no switches.
         """
         if not (self.multicasts or self.reduces):
             return topology
@@ -144,7 +148,10 @@ class TopologyText:
         return tuple(int(part) for part in parts)
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
-        """Parse exactly `count` sizes. Raises `UsageError` with `example` for another number."""
+        """Return exactly `count` sizes, which the text separates by `separator`.
+
+        Raises `UsageError` with `example` as cure for another number of sizes, and as `sizes`.
+        """
         sizes = self.sizes(None, separator, example)
         if len(sizes) != count:
             message = f"{len(sizes)} numbers where {count} were expected"
@@ -221,8 +228,9 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 def regular(text: TopologyText) -> Topology:
     """Build a topology such as `ring:8` or `torus:4x4`, whose dimensions are all of one kind.
 
-    Raises `UsageError` for several sizes with a name other than `mesh` and `torus`, and for more
-    than `MAX_DIMENSIONS`.
+    Bandwidth and latency of each dimension are those of the text, else defaults. Raises
+    `UsageError` for several sizes with a name other than `mesh` and `torus`, and for more than
+    `MAX_DIMENSIONS`.
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]

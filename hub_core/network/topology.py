@@ -128,11 +128,12 @@ class Topology:
         return *endpoints, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
     def _links_defect(self) -> str | None:
-        """Return the first defect of NPUs and links, or None.
+        """Return a text about the first defect of NPUs and links, or None.
 
-        Defects: no NPU, columns of different lengths, a link to a node that does not exist or to
-        itself, a bandwidth that is not positive and finite, a negative or infinite latency, and
-        values outside the supported ranges.
+        Checked in this order: at least one NPU, and no more NPUs than nodes; columns of equal
+        length; links between different nodes that exist; bandwidths that are positive, finite and
+        within 1e-3 to 1e21 bytes/s; latencies that are not negative, finite and at most
+        `_MAX_LATENCY_S`.
         """
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"

@@ -134,8 +134,9 @@ def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
     """Build the `network` object (`CertifiedNetwork`) of a certificate, with or without links.
 
-    Its digest covers everything but the name, also the links that are omitted. Switches that
-    multicast or reduce are listed only if there are any.
+    It has the name, the numbers of NPUs and nodes, and the digest `sha256`, which covers everything
+    but the name, also the links that are omitted. Switches that multicast or reduce are listed only
+    if there are any.
     """
     head: dict[str, JsonValue] = {
         "npus": topology.num_npus,
@@ -164,9 +165,11 @@ def network_digest(network: Mapping[str, object]) -> str:
 
 
 def _list_links(topology: Topology) -> list[JsonValue]:
-    """List the links as [source, destination, bandwidth as an exact fraction].
+    """List the links, in their order, as [source, destination, bandwidth as an exact fraction].
 
-    With several planes, the plane is appended.
+    The fraction (of bytes/s) is the text of the shortest decimal number that gives the double. If
+    the topology has several planes, the plane is appended to every link. Latencies are not
+    included.
     """
     objects: list[JsonValue] = []
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
@@ -185,7 +188,8 @@ LinkCapacities = Mapping[tuple[int, int], Fraction]
 def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bool) -> Fraction:
     """Return the total bandwidth in bytes/s of the links that leave a set of nodes, exactly.
 
-    `outward` False: of the links that enter it. `capacities`: bandwidth by (source, destination).
+    With `outward` False: of the links that enter it. Links within or outside of the set do not
+    count. `capacities`: bandwidth by (source, destination). 0 without such links.
     """
     inside = set(nodes)
     total = Fraction(0)

@@ -21,9 +21,10 @@ COLUMN_NAMES = tuple(name for name in COLUMN_DTYPES if name not in ("lane", "sou
 
 
 def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]]) -> StepColumns:
-    """Build the columns of steps of one kind.
+    """Return all columns of steps of one kind, by name.
 
-    `values`: columns by name, which must include `rank`; missing columns get their default value.
+    `values`: columns by name, which must include `rank`; its length is the number of steps. Missing
+    columns get their default value; other names are ignored.
     """
     rows = len(values["rank"])
     columns: StepColumns = {"kind": np.full(rows, kind)}
@@ -139,9 +140,10 @@ def allocate_scratch(
 ) -> tuple[Int64Array, Int64Array]:
     """Allocate SCRATCH for chunks that a rank receives but does not need afterwards.
 
-    `needs`: bool per end, whether its rank must have the chunk afterwards. Returns the offset in
-    SCRATCH per end (int64; 0 without a slot) and the size of SCRATCH per NPU (int64[num_npus]),
-    both in units.
+    A pair of rank and chunk has one slot, also if it is forwarded or reduced several times; slots
+    of a rank are consecutive in the order of chunks, and are never reused. `needs`: bool per end,
+    whether its rank must have the chunk afterwards. Returns the offset in SCRATCH per end (int64; 0
+    without a slot) and the size of SCRATCH per NPU (int64[num_npus]), both in units.
     """
     count = holders.chunks.count
     # Sends that precede any arrival of their chunk read INPUT and need no slot.
@@ -200,9 +202,10 @@ def _is_adjacent_to_previous(
 def _order_after_reads(
     message_ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
 ) -> RowPairs:
-    """Return control edges from the sends that read a copied chunk in INPUT to its copy.
+    """Return control edges (sends, copies) from the sends that read a copied chunk in INPUT.
 
-    `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies, int64.
+    Only sends before the first arrival of their chunk read INPUT. `npu`, `chunk`, `copy`: the
+    copied chunks and the rows of their copies, int64; each pair of NPU and chunk occurs once.
     """
     # Sends of arrived chunks read OUTPUT or SCRATCH, which these copies do not overwrite.
     sends = np.flatnonzero(message_ends.is_send & ~message_ends.has_arrived)

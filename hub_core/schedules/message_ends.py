@@ -65,7 +65,11 @@ class ChunkHolders:
         return self._is_one_of(self.chunks.target, npu, chunk)
 
     def find_local_chunks(self) -> tuple[Int64Array, Int64Array]:
-        """(npu, chunk) of chunks of which one rank is the only contributor and a target, int64."""
+        """Return (npu, chunk) of chunks whose only contributor is also a target: int64, by chunk.
+
+        Such data need no message. A target of all ranks includes the contributor. A chunk of all
+        ranks has a single contributor only if there is one rank.
+        """
         origin, target = self.chunks.origin, self.chunks.target
         # With a single rank, a reduction is a copy of its contribution.
         single_rank = 0 if len(self.members) == 1 else NO_RANK
@@ -75,7 +79,10 @@ class ChunkHolders:
         return self.members[contributor[chunk]], chunk
 
     def _is_one_of(self, ranks: Int64Array, npu: Int64Array, chunk: Int64Array) -> BoolArray:
-        """Whether `npu[i]` has a rank and `ranks[chunk[i]]` is that rank or `ALL_RANKS`."""
+        """Return whether `ranks[chunk[i]]` is the rank of `npu[i]` or `ALL_RANKS`: bool[i].
+
+        False for NPUs without a rank (relays), also for `ALL_RANKS`.
+        """
         rank = self.rank_of[npu]
         chunk_rank = ranks[chunk]
         # `ALL_RANKS` does not include relays, whose rank is -1.

@@ -57,7 +57,9 @@ def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups
 def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
     """Return (SEND rows, group numbers), int64, of sends that a switch can multicast.
 
-    A group is a run of two or more sends of a rank with equal region and equal dependencies.
+    A group is a run of two or more sends of a rank, without another send between them, that have an
+    equal source region and equal dependencies (compared by a hash). Sends with unknown buffers are
+    left out. Group numbers ascend, but not without gaps.
     """
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (

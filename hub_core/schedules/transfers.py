@@ -89,7 +89,10 @@ class Transfers(ColumnTable):
     channel: Int64Array | None = None
 
     def touching(self, npus: Sequence[int]) -> Transfers:
-        """Select the transfers whose source or destination is one of `npus`, in order."""
+        """Return the transfers whose source or destination is one of `npus`, in their order.
+
+        Links and chunks keep their numbers; without given channels, the result has none either.
+        """
         rows = np.flatnonzero(np.isin(self.destination, npus) | np.isin(self.source, npus))
         names = [field.name for field in fields(self)]
         if self.channel is None:

@@ -90,10 +90,11 @@ def _build_columns(
 
 
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
-    """Return the other end of every message, -1 for other nodes.
+    """Return the other end of every message, -1 for other nodes: int64[nodes].
 
-    Raises `TraceError` for messages without region, tag or other end, and if this end is given and
-    is another rank.
+    That is `comm_dst` of a send and `comm_src` of a receive. Raises `TraceError` for messages
+    without region, tag or other end, for ends above `last`, and if the own end is given and is
+    another rank than that of the file.
     """
     fields.require("region", fields.is_message)
     fields.require("comm_tag", fields.is_message)

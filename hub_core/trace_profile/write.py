@@ -48,10 +48,11 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
 
 
 def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
-    """Create the plan for the options, with the size that is bound to the units.
+    """Build the plan of the files for these options: the nodes, with sizes in bytes.
 
-    The size is that of the options, else of the algorithm, else a default. Raises `UsageError` for
-    the symbolic dialect if chunks are meaningless, and for a step of more than 2^62 bytes.
+    The size of the collective is that of the options, else of the algorithm, else a default from
+    `chakra_bytes`, which the plan marks as not stated. Raises `UsageError` for the symbolic dialect
+    if chunks are meaningless, and for a step of more than 2^62 bytes.
     """
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)
@@ -91,9 +92,10 @@ def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
-    """Whether sizes in chunks are meaningful and fit int32.
+    """Whether sizes in chunks are meaningful and at most 2^31 - 1 (int32).
 
-    They are not in a timing-only trace, whose units are bytes.
+    They are not meaningful in a timing-only algorithm with as many units as bytes. Compared are the
+    units of the collective, the counts of all messages, and their offsets in the operand they use.
     """
     steps = algorithm.steps
     units = algorithm.collective.unit_count
@@ -106,9 +108,10 @@ def _has_triple(algorithm: Algorithm) -> bool:
 
 
 def _collect_losses(plan: Plan) -> list[Loss]:
-    """Return the losses of the files with their counts.
+    """Return the losses of the files, each with its number; none for a number of 0.
 
-    Control dependencies if they are flattened, and values on operands that a step does not use.
+    Control dependencies count if they are flattened to data dependencies; then steps with values on
+    operands that they do not use, which are left out.
     """
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0

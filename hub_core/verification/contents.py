@@ -51,9 +51,10 @@ def check_contents(
     """Run `program` and add findings for reads of undefined units and for wrong outputs.
 
     `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units; with
-    None, outputs are not compared and the method is "none". At most `CAP` wrong outputs are
-    explained, the rest is counted. Returns the method and its error probability. Raises
-    `InputError` beyond `MAX_CELLS` and `MAX_WORK`.
+    None, outputs are not compared and the method is "none". Rows outside of the buffers become
+    findings and are not compared. At most `CAP` (8) wrong outputs are explained, fewer with very
+    much memory; the rest is counted. Returns the method (exact values or fingerprints) and its
+    error probability. Raises `InputError` (code `too-large`) beyond `MAX_CELLS` and `MAX_WORK`.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
@@ -82,7 +83,7 @@ def check_contents(
 
 
 def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
-    """Return (addresses, contribution numbers) of all defined INPUT units before the run."""
+    """Return (addresses, contribution numbers) of all units of defined INPUTs, int64, by rank."""
     sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
     unit = counted_positions(sizes)
@@ -164,7 +165,8 @@ class _Explanation:
     def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
         """Return how often each contribution is in each unit: float64[units, contributions].
 
-        Rows of undefined units are NaN. With fingerprints, units are traced back to the inputs.
+        Rows of undefined units are NaN. With fingerprints, from which contributions cannot be read,
+        units are traced back to the inputs. `addresses`: of the units.
         """
         # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):

@@ -48,7 +48,9 @@ class Regions:
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
     """Return bool[rows]: the step has a positive count and its regions are within their buffers.
 
-    Each violation is added to `findings`. COMPUTE steps may have any count.
+    Each violation is added to `findings`: the first 8 of a kind with a text, the others counted.
+    COMPUTE steps may have any count. A step with an invalid count gets no finding about its
+    regions.
     """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
@@ -70,7 +72,9 @@ def find_regions(
 ) -> Regions:
     """Compute the address of every region in `layout`, whose blocks have `unit` units.
 
-    Regions outside their buffers (not `is_valid`) get the address -1 and the count 0.
+    Offsets and counts are divided by `unit`, rounded down. A side that the kind of step does not
+    use has the address -1. Steps with regions outside their buffers (not `is_valid`) get the
+    address -1 on both sides and the count 0.
     """
     steps = algorithm.steps
     addresses = []

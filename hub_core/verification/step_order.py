@@ -62,8 +62,9 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
 def sequential_positions(relation: HappensBefore) -> Int64Array:
     """Return the position of every row in one sequential run: int64[rows], -1 if it never runs.
 
-    The run visits the ranks round robin; in its turn a rank runs its steps in row order until one
-    waits for a message of a higher rank.
+    The run visits the ranks round robin, in ascending order; in its turn a rank runs its steps in
+    row order until one waits for a message of a higher rank, which is available only in the next
+    round.
     """
     order = relation.order
     # Steps that never run are left out.
@@ -189,7 +190,9 @@ class OrderGraph:
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
     """Add a finding for a deadlock, if there is one: one cycle, and the number of blocked steps.
 
-    For the first steps that wait for the cycle, further findings name the step they wait for.
+    A deadlock exists if some steps have no place in the order. The finding is at the step of the
+    cycle with the lowest row. For the first blocked step of each of at most 8 ranks, unless it is
+    in the cycle, another finding names a step that it waits for.
     """
     order = relation.order
     if order.is_complete:
@@ -211,8 +214,9 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
     """Return one cycle among the nodes without a position, starting with its smallest node.
 
-    Each node is followed by a node that waits for it. Method: walk from a blocked node to its first
-    blocked parent until a node repeats; this happens, as every blocked node has a blocked parent.
+    Each node is followed by a node that waits for it. Method: walk from the first blocked node to
+    its first blocked parent until a node repeats; this happens, as every blocked node has a blocked
+    parent. At least one node must be blocked.
     """
     is_stuck = order.position < 0
     inside = is_stuck[parents] & is_stuck[children]
@@ -247,9 +251,10 @@ def _report_waiting(
     cycle: set[int],
     findings: Findings,
 ) -> None:
-    """Add findings that name the step for which the first blocked step of a rank waits.
+    """Add a finding (code `blocked`) for the first blocked step of each of the first 8 ranks.
 
-    Steps of the cycle are skipped; at most `CAP` ranks are considered.
+    It names the first blocked step that this one waits for. Steps of `cycle` are skipped, but count
+    among the 8. `stuck`: rows of all blocked steps.
     """
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never_runs = relation.order.position < 0

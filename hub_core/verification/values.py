@@ -37,7 +37,10 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number all units of all INPUTs consecutively, rank by rank."""
+        """Number all units of all INPUTs consecutively from 0, rank by rank.
+
+        `first` is the number of each rank's first unit; units of undefined INPUTs are numbered too.
+        """
         sizes = collective.input_units()
         borders = row_pointer(sizes)
         total = int(borders[-1])
@@ -49,9 +52,11 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (row, contribution), with contribution -1 for units that no INPUT has.
+        """Return pairs (row, contribution): two int64 arrays of equal length.
 
-        A row with `source_rank` -1 is expanded to one pair per rank.
+        `row` is the index in `rows`; the contribution is the number of the unit of an INPUT, -1 for
+        a unit or a rank that does not exist. A row with a negative `source_rank` is expanded to one
+        pair per rank. Pairs of expanded rows come first.
         """
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
@@ -154,9 +159,10 @@ class FingerprintValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """Return the sums of two arrays of fingerprints; undefined if one operand is undefined.
+        """Return the sums of (fingerprint, count) rows; zeros if one operand is undefined.
 
-        Fingerprints are added mod 2^64, counts saturate.
+        A row is undefined if its count is 0. Fingerprints are added mod 2^64, counts up to
+        `_SATURATED`. The operands are not modified.
         """
         total: _Array = first + second
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they

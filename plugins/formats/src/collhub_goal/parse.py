@@ -154,11 +154,12 @@ class _ScheduleColumns:
         self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
-        """Append the operations and dependencies of one rank; `body` is the text between its
-        braces.
+        """Append the operations and dependencies of one rank; `body`: text between its braces.
 
-        `first_line`: line in which the body begins. Raises `InputError` with the line of the first
-        statement that the grammar or a rule of the schedule forbids. An empty body adds nothing.
+        `first_line`: line in which the body begins. Labels are those of this rank only. An empty
+        body adds nothing. Raises `InputError` with the line of the first statement that the grammar
+        or a rule of the schedule forbids, for text before the closing brace on its line, and, if
+        there are dependencies, for repeated and unknown labels.
         """
         statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
         # The closing brace must be on a separate line, because a statement ends with its line.

@@ -176,10 +176,10 @@ class _Followers:
 
 
 def _count_max_bytes(schedule: GoalSchedule, file: str | None) -> int:
-    """Return the largest number of bytes that a rank sends in total, or receives in total; at least
-    1.
+    """Return the largest number of bytes that a rank sends in total, or receives in total.
 
-    Raises `InputError` if a rank sends or receives more than 2^62 bytes.
+    At least 1, also without messages. Raises `InputError` (code `size-range`) if a rank sends or
+    receives more than 2^62 bytes.
     """
     max_bytes = 1
     for operation in (GoalOperation.SEND, GoalOperation.RECV):

@@ -400,9 +400,11 @@ def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
 
 
 def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
-    """Parse all steps; returns their sends as columns, and the number of rounds of every step.
+    """Parse all steps: (their sends as columns in the order of the file, rounds of every step).
 
-    The column `reduces` is None if no send has more than three fields. Raises `InputError`.
+    The column `step` is the number of the step, `time` is 0 where it is omitted. The column
+    `reduces` is None if no send has more than three fields. Raises `InputError` with the JSON path
+    for values of a wrong type or out of range.
     """
     rows: list[tuple[int, int, int, int, float, bool]] = []
     rounds, has_times = [], False

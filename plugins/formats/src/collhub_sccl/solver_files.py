@@ -175,11 +175,12 @@ def _iterate_pairs(
     gpus: int,
     units: _Units,
 ) -> Iterator[_Pair]:
-    """Yield the links of a node: those of the matrices if the file has them, else by kind of
-    machine.
+    """Yield the links of a node: of the matrices if the file has them, else by kind of machine.
 
-    One time joins all pairs of GPUs; two times describe an NDv2 of eight GPUs (pairs with two links
-    and with one). Raises `InputError` for any other list of times.
+    One time in `node_betas_list` joins all pairs of GPUs by one link per direction. Two times
+    describe an NDv2 of eight GPUs: the first for pairs with two links, the second for those with
+    one; each pair becomes one link of this bandwidth. Raises `InputError` for any other list of
+    times.
     """
     if root.get("links") is not None:
         yield from _iterate_matrix_pairs(root, gpus, units)

@@ -115,10 +115,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def simulate_epochs(algorithm: Algorithm) -> float | None:
-    """Simulate the schedule on its links; return its time in epochs, None if a rank never finishes.
+    """Simulate the schedule on the links that it uses; return its time in epochs.
 
-    Every link that is used carries one chunk per epoch without latency. Raises `HubError` if no
-    simulator is installed.
+    None if the schedule never finishes. Every link that is used carries one chunk per epoch without
+    latency; the result may be a fraction. Raises `HubError` if no simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
     # Network of the links in use, each of which carries one unit per second.
@@ -347,11 +347,12 @@ class _ScheduleConversion:
         return collective, chunks, chunk_of_path
 
     def _divide_demands(self) -> _PathShares:
-        """Divide every demand among its paths in whole units, which are consecutive and add up to a
-        chunk.
+        """Divide every demand among its paths in whole units, which together are one chunk.
 
-        Each path gets its volume rounded down; missing units go to the largest remainders. Warns if
-        that changes a volume by more than the tolerance.
+        The units of a demand are consecutive in the order of its paths. Each path gets its volume
+        times the units per chunk, rounded down (after adding the tolerance 1e-3); missing units go
+        to the largest remainders, of equal ones to the first path. A path may get none. Reports a
+        warning if this changes a volume by more than the tolerance.
         """
         paths = self._paths
         parts = self._count_parts()
@@ -376,9 +377,10 @@ class _ScheduleConversion:
         return _PathShares(stops - count - before[paths.demand], count, parts)
 
     def _count_parts(self) -> int:
-        """Return the minimum number of parts of a chunk of which all volumes are multiples.
+        """Return the units per chunk: the smallest number of which all volumes are multiples.
 
-        It is 5040 if the minimum is larger.
+        Volumes are taken as the nearest fractions with denominators up to `_MAX_DENOMINATOR`. If
+        the number would exceed `_MAX_PARTS` (5040), the result is 5040.
         """
         parts = 1
         for volume in np.unique(self._paths.volume).tolist():
@@ -417,8 +419,10 @@ class _ScheduleConversion:
             raise self._build_error("a demand occurs twice")
 
     def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
-        """Raise `InputError` for a chunk that arrives at a GPU over two hops; arrays: one entry per
-        hop.
+        """Raise `InputError` for a chunk that arrives at a GPU over two hops.
+
+        `chunk`, `destination` (rank): of every distinct hop. The first repeated pair in their order
+        is named.
         """
         key = chunk * self._num_ranks + destination
         # Whether each key has occurred before; bool per key.

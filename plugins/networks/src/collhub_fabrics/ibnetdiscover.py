@@ -275,8 +275,10 @@ class _Listing:
         hosts: Sequence[str],
         node_of: dict[str, str],
     ) -> dict[str, list[str]]:
-        """Group cards by host and by rail (cards of equal name).
+        """Return the groups of cards, as names of nodes: `host NAME`, then `rail NAME`.
 
+        The host is the first word of the card's name, the rail the rest of it (the name if it is
+        one word), so cards of equal rest are a rail. Hosts and members are in the order of `hosts`.
         No groups if every host has one card.
         """
         of_host: dict[str, list[str]] = {}

@@ -133,7 +133,7 @@ def _build_block(
 
 
 def _expand_entry(value: Value) -> list[str]:
-    """Expand an entry of a list of hosts."""
+    """Expand an entry of a list of hosts in Slurm's notation; `InputError` if it is invalid."""
     try:
         return expand_hosts(value.text())
     except ValueError as error:

@@ -32,7 +32,11 @@ def document_of(source: Source, code: str) -> Value:
 
 
 def _parse_json(source: Source, content: bytes, code: str) -> object:
-    """Parse JSON, or YAML in flow style, which begins with a brace as well."""
+    """Parse JSON, or YAML in flow style, which begins with a brace as well.
+
+    Content that the strict JSON parser refuses is parsed as YAML if its first key is not quoted;
+    otherwise the error of the JSON parser is raised (`InputError`).
+    """
     try:
         return parse_json_object(content, source.name)
     except InputError:
@@ -74,7 +78,10 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
 
 
 def _parse_yaml_nodes(text: str) -> Node | None:
-    """Parse YAML to its node tree, None for an empty file."""
+    """Parse YAML to its node tree, None for an empty file; aliases are not expanded.
+
+    Raises `yaml.YAMLError` for invalid YAML and for several documents.
+    """
     import yaml
 
     # The fast parser, if PyYAML was built with libyaml; both give the same nodes.

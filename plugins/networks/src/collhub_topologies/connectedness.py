@@ -16,7 +16,10 @@ _MAX_LIST_WIDTH = 60
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check that all NPUs of a topology reach one another, and note likely mistakes."""
+    """Check that all NPUs of a topology reach one another, and note likely mistakes.
+
+    The report is ok if no finding is an error; the verdict is `connected` or `not connected`.
+    """
     assert request.topology is not None
     findings = check_topology(request.topology)
     has_errors = any(finding.severity is Severity.ERROR for finding in findings)

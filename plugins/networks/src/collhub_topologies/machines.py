@@ -291,7 +291,11 @@ def _build_machines(
 
 
 def _parse_machine_count(text: TopologyText, gpus: int) -> int:
-    """Parse the number of machines of `gpus` GPUs; 1 without an argument."""
+    """Return the number of machines of `gpus` GPUs that the text states; 1 without an argument.
+
+    Raises `UsageError` for an argument that is not one positive number, and for more NPUs than a
+    topology may have.
+    """
     if not text.argument:
         return 1
     (count,) = text.parameters(1, "x", f"{text.name}:2 for two machines")
@@ -300,7 +304,11 @@ def _parse_machine_count(text: TopologyText, gpus: int) -> int:
 
 
 def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
-    """Build a machine whose GPUs are all linked to one switch."""
+    """Build a machine of `gpus` NPUs that are all linked to one switch, as a regular network.
+
+    It equals `switch:GPUS`. `bandwidth_per_gpu`: default in bytes/s, which a bandwidth in the text
+    replaces.
+    """
     # Values in the text override the default.
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
     dimension = Dimension(DimensionKind.SWITCH, gpus, *pair)

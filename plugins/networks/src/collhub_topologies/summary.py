@@ -27,10 +27,12 @@ _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
 
 
 def compute_diameter(topology: Topology) -> int | None:
-    """Compute the number of links on the longest shortest path between two NPUs.
+    """Return the number of links on the longest shortest path between two NPUs.
 
-    By formula for regular networks, otherwise by a search from all NPUs at once. None if a path is
-    missing, or if the search would take more than some seconds.
+    For regular networks by formula: the diameters of the dimensions are added (line size - 1, ring
+    size // 2, fully connected 1, switch 2; 0 for one NPU). Otherwise by a search from all NPUs, in
+    which links to switches count as well. None if a path is missing, or if the search would process
+    more than 2^32 bytes, which takes some seconds.
     """
     if topology.dimensions:
         # The diameters of the dimensions add up; a dimension of one NPU has none.
@@ -214,9 +216,11 @@ def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
 
 
 def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
-    """Collect the spans of the numbers of links out and in, and of the sums of their bandwidths.
+    """Return minimum and maximum over nodes of the links out and in, and of their total bandwidth.
 
-    By kind of node (`NPU`, `switch`), without kinds that the network does not have.
+    By kind of node (`NPU`, `switch`), without kinds that the network does not have; within it by
+    name: `links_out`, `links_in`, `bandwidth_out_bytes_per_s` and `bandwidth_in_bytes_per_s`. A
+    node without links counts with 0.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     rates = topology.bandwidth_bytes_per_s

@@ -95,7 +95,12 @@ class Contraction:
             self._add_hop(number, hop)
 
     def run(self) -> list[Hop]:
-        """Remove vertices; return the remaining hops, in the order of their first edges."""
+        """Remove vertices until none can be removed; return the remaining hops.
+
+        A removal lowers the degree of neighbours, which may then be removed too. In each round,
+        vertices are tried in ascending order. Hops are in the order of their first edges. It
+        modifies `is_removed`.
+        """
         removed = 1
         # A removal lowers the degree of neighbours, which may then be removed too.
         while removed:
@@ -174,7 +179,11 @@ _MAX_NAMED = 6
 
 
 def parse_bandwidths(text: str | None) -> dict[str, float]:
-    """Parse the lines `link=450GB/s` of the option `bandwidth`, in bytes per second by name."""
+    """Parse the lines `link=450GB/s` of the option `bandwidth`, in bytes per second by name.
+
+    Of repeated names the last one counts; None or an empty text gives no entry. Raises `UsageError`
+    for an invalid bandwidth.
+    """
     bandwidths = {}
     for line in (text or "").splitlines():
         name, _, value = line.partition("=")

@@ -126,7 +126,10 @@ class _Expansion:
         owner: str,
         holder: Value,
     ) -> None:
-        """Add the links of a device (`owner`) or of the document (empty `owner`)."""
+        """Append the links of a device (`owner`) or of the document (empty `owner`).
+
+        Raises `InputError` for two links of one name in the same list, and for invalid values.
+        """
         for value in holder.items_of("links"):
             link = parse_link(value, owner, self._annotations.of_link)
             if (owner, link.name) in self._rows:
@@ -139,7 +142,11 @@ class _Expansion:
         edge: Value,
         owner: str,
     ) -> int:
-        """Find the row of the link that an edge names in the list of its owner."""
+        """Return the row of the link that an edge names, among the links of `owner` only.
+
+        `owner`: a device, or empty for the document. Raises `InputError` with the known names if
+        there is no such link.
+        """
         name = edge["link"].text()
         row = self._rows.get((owner, name))
         if row is None:
@@ -245,7 +252,10 @@ def _index_by_name(
     root: Value,
     key: str,
 ) -> dict[str, Value]:
-    """Index the entries of a list by their names. Raises `InputError` for repeated names."""
+    """Return the entries of the list at `key` by their names, in order; empty without the list.
+
+    Raises `InputError` at the entry for a repeated or missing name.
+    """
     entries: dict[str, Value] = {}
     for value in root.items_of(key):
         name = value["name"].text()
@@ -261,7 +271,10 @@ def _remove_repeated_edges(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Concatenate all edges; a repeated pair keeps its first position and gets its last link.
 
-    An InfraGraph is a simple graph in which the last edge of a pair counts.
+    An InfraGraph is a simple graph in which the last edge of a pair counts; a pair is the same in
+    both directions, and keeps the direction of its first edge. Returns (first vertices, second
+    vertices, rows of links), int64 in the order of first positions. `vertices`: number of all
+    vertices.
     """
     empty = np.zeros(0, np.int64)
     first_ends = np.concatenate([empty, *(block[0] for block in blocks)])

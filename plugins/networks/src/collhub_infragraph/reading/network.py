@@ -187,7 +187,9 @@ Positions = tuple[int | None, int | None]
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
     """Parse the hub's annotations of edges: rows of the two links, `12,40`, `12,` or `,40`.
 
-    By both orders of the edge's vertices; empty for documents of other origin.
+    Returns (row from the first vertex to the second, row back) by both orders of the edge's
+    vertices; a row is None if there is no link in this direction. Annotations of unknown vertices,
+    and empty ones, are skipped. Empty for documents of other origin.
     """
     if not graph.annotations.is_exact:
         return {}
@@ -272,7 +274,10 @@ def _find_node_names(
     graph: VertexGraph,
     nodes: Sequence[int],
 ) -> tuple[str, ...]:
-    """Find the names of all nodes; documents of the hub annotate them, or have none."""
+    """Return the names of all nodes: those of their vertices.
+
+    In documents of the hub, only the annotated names; the tuple is empty if there are none.
+    """
     vertices = [graph.names[vertex] for vertex in nodes]
     if not graph.annotations.is_exact:
         return tuple(vertices)
@@ -281,7 +286,10 @@ def _find_node_names(
 
 
 def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
-    """Parse the groups of NPUs, which the hub annotates as `0,2,4-7`."""
+    """Return the groups of NPUs by name, which the hub annotates as `0,2,4-7`.
+
+    An empty annotation is an empty group. Raises `UsageError` for any other text.
+    """
     groups: dict[str, tuple[int, ...]] = {}
     for attribute, value in graph.annotations.of_graph.items():
         if attribute.startswith(GROUP):

@@ -160,7 +160,11 @@ def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
 
 
 def _refuse_old_grammar(root: Value) -> None:
-    """Raise `InputError` for the grammar before InfraGraph 2.0, which some samples still use."""
+    """Raise `InputError` for the grammar before InfraGraph 2.0, which some samples still use.
+
+    It is recognized by the keys `_OLD_KEYS` at the root or, unless this is a node-link graph, in a
+    device.
+    """
     holders = [root, *root.items_of("devices")] if root.get("nodes") is None else [root]
     for holder in holders:
         for key in _OLD_KEYS:

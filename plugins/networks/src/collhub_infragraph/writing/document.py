@@ -271,7 +271,10 @@ def _build_link(
     latency_s: float,
     plane: int,
 ) -> JsonObject:
-    """Build a link of the document; planes other than 0 are named in the description."""
+    """Build a link of the document, with bandwidth in GB/s and latency in ns.
+
+    Whole numbers are written without a fraction. A plane other than 0 is named in the description.
+    """
     rate = float(_scale(bandwidth_bytes_per_s, -9))
     delay = float(_scale(latency_s, 9))
     bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": _to_json_number(rate)}
