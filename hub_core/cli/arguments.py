@@ -292,7 +292,11 @@ def check_stdout(out: str, as_json: bool) -> None:
 
 
 def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
-    """Whether the names of the files are those of all files of one set of rank files."""
+    """Return whether the names of the files are those of all files of one set of rank files.
+
+    The suffixes are those of the formats that the installed readers of algorithms know. The files
+    are not opened.
+    """
     # Imported here: a single file does not need the readers.
     from hub_core.pipeline.sources import are_one_set
 
@@ -357,7 +361,9 @@ def _read_profile(
 ) -> str | None:
     """Return the content of a file of a profile; any other text, the name of a profile, unchanged.
 
-    Raises `UsageError` for a file that cannot be read as UTF-8 text.
+    `text` is the value of `--machine`; None, if the option is not given, is returned as well. A
+    text counts as a file if a regular file has that path. Raises `UsageError` for a file that
+    cannot be read as UTF-8 text.
     """
     if text is None or not Path(text).is_file():
         return text

@@ -101,7 +101,11 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand. Raises `UsageError` with the closest name for an unknown one."""
+        """Find the subcommand of a group that the first word of `args` names, as click does.
+
+        Raises `UsageError` for an unknown name, with the closest one or else all as remedy; words
+        that begin with `-` are left to click.
+        """
         if args[0] not in self.commands and not args[0].startswith("-"):
             cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
             message = f"there is no command '{self.name} {args[0]}'"

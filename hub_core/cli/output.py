@@ -141,7 +141,8 @@ def print_note(message: str) -> None:
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error on standard error, one line per line of a frame.
 
-    The message of the error is one line, because it may contain text of a file.
+    Chained exceptions are included. The message of the error is one line, with line breaks escaped
+    or replaced, because it may contain text of a file.
     """
     # Imported here: it takes longer than most of the start.
     import traceback
@@ -256,9 +257,10 @@ def _erase_line(width: int) -> None:
 
 
 def _get_terminal_width(stream: TextIO | None = None) -> int | None:
-    """Return the width of the terminal; None if the stream (default: stdout) is not a terminal.
+    """Return the width of the terminal in characters; None if the stream is not a terminal.
 
-    The environment variable COLUMNS takes precedence.
+    The default of `stream` is standard output. On a terminal, the environment variable COLUMNS
+    takes precedence over the width that the system states.
     """
     if not (stream or sys.stdout).isatty():
         return None
@@ -359,7 +361,9 @@ def _wrap_text(text: str, width: int) -> list[str]:
 def _split_long_word(word: str, width: int) -> list[str]:
     """Split a word that is longer than `width`, such as a path, into parts of at most that length.
 
-    At hyphens, else after punctuation, else anywhere.
+    It is split at every hyphen; parts that are still too long are split after every punctuation
+    character such as `/`, `,` or `_`, and if that is not sufficient, after every `width`
+    characters. Joined, the parts are the word; short neighbours are not joined again.
     """
     import re
 

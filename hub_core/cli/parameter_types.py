@@ -220,9 +220,9 @@ def _split_last_item(text: str, separators: str) -> tuple[str, str]:
 
 
 def _is_complete_topology(name: str, ctx: click.Context) -> bool:
-    """Whether a name without a size is a complete topology, such as the name of a machine.
+    """Return whether a name without a size is a complete topology, such as the name of a machine.
 
-    It is if the builders of the run build it.
+    It is if the builders of the run build it without an error; the topology is built and discarded.
     """
     from hub_core.model.diagnostics import HubError
     from hub_core.pipeline.inputs import parse_topology

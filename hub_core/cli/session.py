@@ -63,7 +63,11 @@ class SessionMessages:
         opened: OpenedInput | None = None,
         algorithm: Algorithm | None = None,
     ) -> None:
-        """Print findings; those on the file of `algorithm` get the path that the user gave."""
+        """Print findings on stderr, in their order.
+
+        If `opened` and `algorithm` are given, findings on the file from which the algorithm was
+        read get the path that the user gave instead of the file's base name.
+        """
         findings = list(diagnostics)
         if opened is not None and algorithm is not None:
             findings = with_path(findings, algorithm, opened.name)

@@ -161,7 +161,12 @@ class SessionInputs(SessionState):
             return simulate_job(replace(request, hub=self.registry()), backend, options)
 
     def run_checks(self, subject: Subject, request: CheckRequest) -> tuple[CheckReport, ...]:
-        """Run every installed check of a subject, in the order of their names."""
+        """Run every installed check of a subject on a request; return the reports by order of
+        names.
+
+        Names are those of the checks. Errors of a check are raised, so that later ones do not run.
+        Empty if no check is installed.
+        """
         from hub_core.pipeline.checks import checks_of, run_check
 
         checks = checks_of(subject, self.registry())
@@ -250,7 +255,8 @@ def check_workload(
 ) -> dict[str, CheckReport]:
     """Run all installed checks of workloads and return their reports by name of the check.
 
-    `is_thorough`: checks may simulate the workload.
+    The order is that of the names. `name`: the input in messages; `is_thorough`: checks may
+    simulate the workload. A report that is not ok is no error; `HubError` if a check fails to run.
     """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest, Subject

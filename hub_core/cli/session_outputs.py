@@ -233,7 +233,9 @@ def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -
 def place_in_folder(target: ChosenOutput, stem: str) -> ChosenOutput:
     """Append `stem`, with the suffix of the format, to an output `folder/`.
 
-    Other outputs, and formats that are folders, are returned unchanged.
+    The suffix is the first one of a format of a single file; a format of one file per rank, and one
+    without suffixes, adds none, as its rank files extend the prefix. Other outputs, and formats
+    that are folders, are returned unchanged.
     """
     from hub_core.plugin_api import Layout
 

@@ -53,8 +53,10 @@ class StartRecord:
     def admission(self, plugin: Plugin) -> str | None:
         """Decide whether a plugin is imported: None if so, else the reason to skip it.
 
-        A suspect plugin is first imported in a separate process. Skipped plugins are also reported
-        as a warning. If None is returned, the mark names the plugin as the one that is being
+        Plugins that this run refuses (by name) are skipped with that reason, without a warning. A
+        suspect plugin, during whose import an earlier start ended, is first imported in a separate
+        process. Plugins that are known to fail are skipped with a warning. If None is returned, the
+        plugin is listed in `imported`, and the mark on disk names it as the one that is being
         imported.
         """
         if plugin.name in self.refused:
@@ -114,7 +116,11 @@ class StartRecord:
 
 
 def key_of(plugin: Plugin) -> str:
-    """Return name, distribution and version on one line; each version has its own key."""
+    """Return name, distribution and version of a plugin on one line; each version has its own key.
+
+    White space is reduced to single spaces, and the key to 400 bytes of UTF-8; an incomplete
+    character at the end is dropped.
+    """
     words = " ".join(f"{plugin.name} {plugin.distribution} {plugin.version}".split())
     # Names come from files and folders and may contain any bytes.
     key = words.encode("utf-8", "backslashreplace")[:_LONGEST_KEY]
@@ -124,7 +130,9 @@ def key_of(plugin: Plugin) -> str:
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
     """Read the state that earlier starts left: skipped plugins, and plugins that ended a start.
 
-    Empty if the folder cannot be read. `report` and `refused`: as of `StartRecord`.
+    The latter are suspects: the marks of starts that are no longer running name them. Empty marks
+    are removed. What cannot be read is missing in the result; it is empty if the folder cannot be
+    read. `report`: receives warnings; `refused`: reasons by name of plugins that this run refuses.
     """
     record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):
@@ -182,7 +190,13 @@ def data_kept_apart() -> Iterator[None]:
 
 
 def _get_record_folder() -> Path:
-    """Return the folder of this environment's record in the user's state folder (XDG)."""
+    """Return the folder of this environment's record in the user's state folder (XDG).
+
+    It is `collhub/startsENVIRONMENT` in XDG_STATE_HOME if that is an absolute path, else in
+    `~/.local/state`. ENVIRONMENT is the path of the Python environment with `-` for other
+    characters than letters and digits, of which the last 100 characters are kept. The folder is not
+    created.
+    """
     state_home = os.environ.get("XDG_STATE_HOME", "")
     home = state_home if os.path.isabs(state_home) else os.path.expanduser("~/.local/state")
     environment = re.sub(r"\W+", "-", sys.prefix)[-_LONGEST_FOLDER:]
@@ -221,7 +235,9 @@ def _create_file(path: Path) -> int:
 def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:
     """Add the plugin that the mark of a dead start names to the suspects.
 
-    The mark of a living start is locked and ignored; an empty mark is removed.
+    `suspects`: marks by key of the plugin; `path` is appended to those of its key. The mark of a
+    living start is locked and ignored; an empty mark is removed. Errors of the file system are
+    ignored.
     """
     import fcntl
 

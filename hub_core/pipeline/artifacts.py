@@ -161,7 +161,9 @@ _Undo = list[Callable[[], None]]
 def _roll_back_on_failure() -> Iterator[_Undo]:
     """Yield a list for undo steps; if the body fails, execute them in reverse order.
 
-    Errors of undo steps are ignored; the exception of the body is raised again.
+    The body appends functions without arguments. Any exception counts as failure, Ctrl-C as well;
+    it is raised again. Undo steps that raise `OSError` or `MemoryError` are ignored, and the others
+    still run. Without a failure, no step runs.
     """
     undo: _Undo = []
     try:

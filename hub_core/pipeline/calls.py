@@ -220,7 +220,10 @@ def run_executor(
 
 
 def _to_read_only(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return a view of the array that cannot be written."""
+    """Return a view of the array that cannot be written.
+
+    The data are not copied; the array itself remains writable.
+    """
     view = array.view()
     view.flags.writeable = False
     return view

@@ -158,9 +158,11 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """Find the writer for the suffix of a path; the longest suffix takes precedence.
 
-    A path without suffix names canonical traces: the writer of traces among writers of `kind` or,
-    unless there is exactly one, the writer named `CANONICAL_FORMAT`. Raises `UsageError` if no
-    writer or several writers have the suffix.
+    What counts is the longest suffix of each format that has a suffix of the path: a format with
+    `.program.json` is preferred to one with `.json` only. A path without any suffix (other than
+    `-`) names canonical traces: the only writer of traces among writers of `kind` or, unless there
+    is exactly one, the writer named `CANONICAL_FORMAT`. Raises `UsageError` if no writer or several
+    writers remain.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]

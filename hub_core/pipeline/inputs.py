@@ -89,7 +89,11 @@ class OpenedAlgorithm:
 
 
 def require_algorithm(model: Algorithm | Workload, name: str) -> Algorithm:
-    """Return an algorithm; raise `InputError` for a workload, which was read from `name`."""
+    """Return the model if it is an algorithm; raise `InputError` for a workload.
+
+    `name`: the input from which it was read, for the message. The code of the error is
+    `workload-trace`.
+    """
     if isinstance(model, Workload):
         cure = "inspect, verify, simulate and convert take workloads"
         message = "is a workload, not an algorithm"
@@ -98,7 +102,10 @@ def require_algorithm(model: Algorithm | Workload, name: str) -> Algorithm:
 
 
 def require_workload(model: Algorithm | Workload, name: str) -> Workload:
-    """Return a workload; raise `InputError` for an algorithm, which was read from `name`."""
+    """Return the model if it is a workload; raise `InputError` for an algorithm.
+
+    `name`: the input from which it was read, for the message. The code of the error is `algorithm`.
+    """
     if isinstance(model, Algorithm):
         message = "is an algorithm, not a workload"
         raise InputError(message, location=Location(name), code="algorithm", cure="read it as that")

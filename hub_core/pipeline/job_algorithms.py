@@ -150,7 +150,10 @@ def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
 def choose_rule(
     rules: Sequence[CollectiveRule], kind: CollectiveKind, size: int, group: str
 ) -> int:
-    """Return the index of the last rule that matches; -1 if none does."""
+    """Return the index of the last rule that matches a collective; -1 if none does.
+
+    A rule matches by kind, size in bytes and name of the group ("" for that of all ranks).
+    """
     for number in range(len(rules) - 1, -1, -1):
         if rules[number].matches(kind, size, group):
             return number
@@ -316,7 +319,9 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
     """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
 
-    A range includes both ends. None: all sizes. Raises `UsageError` for an invalid or empty range.
+    A range includes both ends; a size without comparison means exactly that size. None: all sizes,
+    (0, 2^63). `rule` is the rule in messages. Raises `UsageError` for an invalid size and for a
+    range whose end is below its start.
     """
     if text is None:
         return 0, _NO_LIMIT
@@ -335,8 +340,10 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
 def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Parse an algorithm: (name of a synthesizer, `native` or path, options).
 
-    Options follow a synthesizer or `native` after a colon; the name of a file may contain a colon.
-    Raises `UsageError` for an option without `=`.
+    Options follow a synthesizer after a colon, as `key=value,key=value`; a value may contain
+    commas, `-` in a key stands for `_`, and the last of equal keys wins. The text after `native:`
+    is its option `algorithm`. Any other text is a path without options, which may contain a colon.
+    Raises `UsageError` for an option without key or value.
     """
     name, colon, option_text = text.partition(":")
     if name == NATIVE:

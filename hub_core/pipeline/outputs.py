@@ -172,7 +172,9 @@ class SelectionFolders:
     def files(self, selection: Selection, format: str, options: Mapping[str, str]) -> WriteResult:
         """Build the files of a selection in a format; contents are loaded and names are checked.
 
-        Raises `PluginError` if the writer returns a name that leaves the folder.
+        A selection says which algorithm is used for which calls. Nothing is written. Raises
+        `HubError` if no writer of selections is named `format` or it refuses the selection,
+        `PluginError` if the writer fails or returns a name that leaves the folder.
         """
         writer = self.registry.find(SelectionWriter, format)
         result = call(writer, WriteResult, selection, bound_options(writer, options))

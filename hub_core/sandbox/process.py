@@ -156,8 +156,11 @@ def _create_program_error(name: str, report: Report) -> HubError:
 def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
     """Start a process in a new session that reads its job from standard input.
 
-    It gets only the environment variables in `_ENVIRONMENT`, and settings for reproducible output
-    and single-threaded libraries. Standard error is discarded.
+    `child`: `module:function` that runs the job. The process gets only the environment variables in
+    `_ENVIRONMENT`, and settings for reproducible output (hash seed 0) and single-threaded
+    libraries. Both streams are unbuffered pipes of bytes as `Popen` creates them; standard error is
+    discarded. The limits of memory in bytes and CPU time in s are passed as arguments; the process
+    applies them itself.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
@@ -277,8 +280,10 @@ class _Exchange:
     def _transfer(self, pipe: object) -> None:
         """Write or read as much data as the pipe accepts or contains, without waiting.
 
-        A finished pipe is removed from the selector. If the report becomes longer than
-        `MAX_REPORT_BYTES`, it is discarded and `is_too_long` is set.
+        One call transfers at most 1 MiB. `pipe`: standard input of the process, to which the job is
+        written, or its standard output, from which the report is read. A finished pipe is removed
+        from the selector; an input that the process has closed counts as finished. If the report
+        becomes longer than `MAX_REPORT_BYTES` (256 MiB), it is discarded and `is_too_long` is set.
         """
         process = self._process
         assert process.stdin is not None
@@ -370,7 +375,12 @@ def _explain_end(
 
 
 def _find_dumped_line(name: str, output: bytes) -> int | None:
-    """Return the program's innermost line in the traceback that `faulthandler` wrote, or None."""
+    """Return the program's innermost line in the traceback that `faulthandler` wrote, or None.
+
+    `name`: file of the program; `output`: what the process wrote. The traceback has the innermost
+    frame first, so this is the first frame in that file, also if its name is escaped as
+    `faulthandler` does for other characters than ASCII.
+    """
     shown = name.encode("ascii", "backslashreplace").decode()
     # `faulthandler` escapes names that are not ASCII.
     for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):

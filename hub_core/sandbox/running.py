@@ -87,9 +87,13 @@ class _PrintedText(io.TextIOBase):
 
 
 def run_job(language: Language) -> None:
-    """Read the job from standard input, run the program, write the report, and exit.
+    """Read the job from standard input, run the program, write the report, and exit with status 0.
 
-    The job is a line of JSON, followed by the program.
+    The job is a line of JSON (name, arguments, program, limits, whether to use the sandbox),
+    followed by the source of the program. Limits are set and, in the sandbox, access is restricted
+    to reading the import path, the folder of the program and system files before the program runs.
+    The report is one JSON object on the former standard output; errors of the program are part of
+    it. Threads and exit handlers of the program are not waited for; the function does not return.
     """
     # A file descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
@@ -230,7 +234,9 @@ class _Run:
     def _execute(self, source: bytes, arguments: list[str]) -> None:
         """Execute the program like a script, as module `__main__` with its arguments.
 
-        It may import modules of its own folder, which is last on the path.
+        It may import modules of its own folder, which is last on the path, so that it hides no
+        other module. `sys.argv`, `sys.path` and `sys.modules["__main__"]` are changed and not
+        restored. Its exceptions, `SystemExit` included, are raised.
         """
         # The program gets its own command line.
         sys.argv = [self._name, *arguments]

@@ -50,7 +50,8 @@ _MAX_BYTES = 16 << 20
 def parsed_source(name: str, content: bytes) -> ast.Module:
     """Parse a program without executing it.
 
-    Raises `InputError` with the line of a syntax error, and for more than 16 MiB, null bytes and
+    `name`: the program in messages. Raises `InputError`: code `too-large` for more than 16 MiB,
+    `syntax` with the line for a syntax error, and `syntax` without a line for null bytes and
     expressions that are nested too deeply.
     """
     place = Location(name)

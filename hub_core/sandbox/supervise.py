@@ -42,8 +42,11 @@ class EndReason(IntEnum):
 def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
     """Start the program, monitor it, stop its remaining processes, and exit with its status.
 
-    `child`: `module:function` that runs the job. The limits apply to all processes of the program
-    together; each process also has limits of its own.
+    `child`: `module:function` that runs the job in a forked process. The limits, in bytes and in s
+    of CPU time, apply to all processes of the program together; each process also has limits of its
+    own. SIGXCPU is passed on to the program, which then reports its position; SIGTERM stops all its
+    processes and exits with status 1. If this process is killed, the kernel kills the program. The
+    function does not return.
     """
     _set_process_attribute(_SET_CHILD_SUBREAPER, 1)
     _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -86,7 +89,13 @@ def close_streams() -> None:
 
 
 def _wait_within_limits(worker: int, memory_limit_bytes: int, time_limit_s: int) -> int:
-    """Wait for the end of the program; exit if all its processes together exceed a limit."""
+    """Wait for the end of the program and return its status as `waitpid` states it.
+
+    If all its processes together exceed a limit, they are stopped, and this process exits with the
+    reason. The limits are `time_limit_s` plus 3 s of CPU time, `memory_limit_bytes`, and
+    `MAX_PROCESSES` (64) processes; the first one in this order that is exceeded is the reason. They
+    are measured every 0.1 s, or every 0.02 s if there is not exactly one process.
+    """
     while True:
         ended, status = os.waitpid(worker, os.WNOHANG)
         if ended:
@@ -145,10 +154,10 @@ def _set_process_attribute(option: int, value: int) -> None:
 
 
 def _stop_descendants() -> None:
-    """Stop all descendants of this process.
+    """Stop all descendants of this process and wait for their ends.
 
     All are suspended before the first one is killed, so that they cannot start new processes in
-    between. Repeated until none is left.
+    between. Repeated until none is left; children that have ended already are reaped too.
     """
     while True:
         stopped: set[int] = set()
@@ -171,7 +180,11 @@ def _send(processes: Iterable[int], number: int) -> None:
 
 
 def _find_descendants() -> Iterator[int]:
-    """Yield the process ids of all living descendants of this process."""
+    """Yield the process ids of all living descendants of this process, parents before children.
+
+    They are read from `/proc`; zombies and dead processes are omitted, together with what is below
+    them. Nothing where the system has no `/proc`, so also elsewhere than on Linux.
+    """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -193,7 +206,11 @@ def _read_stat(process: int) -> list[str]:
 
 
 def _exit_like(status: int) -> None:
-    """End this process with the exit status, or by the signal, of the program's process."""
+    """End this process with the exit status, or by the signal, of the program's process.
+
+    `status`: as `waitpid` states it. If the signal does not end this process, its exit status is
+    the negative number of the signal modulo 256. The function does not return.
+    """
     # A shell distinguishes a signal from an exit status.
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

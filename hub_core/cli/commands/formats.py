@@ -166,7 +166,11 @@ def _format_files(described: Format) -> str:
 
 
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
-    """Return the sort key: formats first, by name; then other offers, kind by kind, checks last."""
+    """Return the sort key of an offer: formats first, by name and then by what the row does.
+
+    Other offers follow, kind by kind in the order of `_ROLES`, and by name within a kind; all
+    checks come last.
+    """
     kinds = list(_ROLES.values())
     does = row.does.removesuffix(" workload") if row.does not in kinds else row.does
     kind = kinds.index(does) if row.format is None and does in kinds else -1
@@ -192,7 +196,11 @@ def _create_item(row: _OfferRow) -> FormatItem:
 
 
 def _print_list(offers: list[_OfferRow]) -> None:
-    """Print one row per format: readers and writers with equal texts share a row."""
+    """Print a table with one row per format and per other offer, in the order of `offers`.
+
+    Rows that differ only in what they do, such as the reader and the writer of a format, share a
+    row, at the place of the first; the column `does` then lists them, separated by commas.
+    """
     rows: dict[tuple[str, ...], list[str]] = {}
     for row in offers:
         rows.setdefault((row.name, row.files, row.plugin, row.description), []).append(row.does)
@@ -226,7 +234,7 @@ def _print_row(row: _OfferRow) -> None:
 def _format_range(option: Option) -> str:
     """Format the range of an option after its type: `(1..8)`, `(1..)` or `(..8)`.
 
-    "" without limits.
+    Both ends belong to the range; they have at most 15 significant digits. "" without limits.
     """
     if option.minimum is None and option.maximum is None:
         return ""

@@ -125,7 +125,8 @@ def _warn(session: Session, error: InputError) -> None:
 def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
     """Return the lines that the reader of a workload adds to the description; [] if it has none.
 
-    Raises `PluginError` if its function fails or returns no list.
+    A reader of another kind of model has none either. Items that are no texts are converted by
+    `str`. Raises `PluginError` if its function fails or returns neither a list nor a tuple.
     """
     offer = opened.reader.offer
     if not isinstance(offer, WorkloadReader) or not offer.lines:
@@ -141,9 +142,9 @@ def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
 
 
 def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
-    """Return the name of the network in IN, None without one.
+    """Return the name of the network that IN itself contains, None without one.
 
-    A network that cannot be read is reported as a warning.
+    A network that cannot be read (`InputError`) is reported as a warning, and None is returned.
     """
     try:
         topology = session.own_topology(opened)

@@ -268,7 +268,11 @@ def plugin_module(nouns: Sequence[str]) -> str:
 
 
 def readme(nouns: Sequence[str]) -> str:
-    """Return the README of a new distribution, with a table of its offers."""
+    """Return the README of a new distribution, with a table of its offers.
+
+    `nouns`: kinds of offers; each has a row with the kind, the name of its example and what that is
+    about. The README still has the name of the example distribution.
+    """
     rows = []
     for kind in kinds_of(nouns):
         scaffold = SCAFFOLDS[noun_of(kind)]

@@ -180,7 +180,11 @@ class SearchWorkers:
         workers.shutdown()
 
     def _is_installed(self, session: Session) -> bool:
-        """Whether the engine is installed; True without a check if the command line names it."""
+        """Return whether the engine that starts the workers is installed.
+
+        True without a check if the command line names an engine: its use raises the error.
+        Otherwise, whether the default engine, `processes`, is installed.
+        """
         # If a named engine is not installed, its use raises the error.
         if self.engine is not None:
             return True
@@ -224,8 +228,8 @@ def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassSte
 def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
     """Return (flag, value, number of words) of the argument at `i`.
 
-    Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`; any other word gives ("",
-    "", 1).
+    Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`. Any other word gives ("",
+    "", 1), and so does `--pass` as the last word; a last `-O` has an empty value.
     """
     word = args[i]
     if word in (_PASS, _OPTION) and i + 1 < len(args):

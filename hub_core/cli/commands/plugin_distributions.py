@@ -114,7 +114,11 @@ def _generate_files(name: str, offers: Sequence[str]) -> Iterator[Content]:
 
 
 def _read_tutorial() -> Iterator[tuple[str, str]]:
-    """Yield paths and texts of the tutorial's files."""
+    """Yield (path, text) of all files of the tutorial's distribution, read as UTF-8.
+
+    Paths are relative to that distribution, with `/`; only files with the suffixes of a template
+    (`.md`, `.py`, `.toml`, `.typed`) are included.
+    """
     root = importlib.resources.files("hub_core.examples").joinpath(_TEMPLATE)
     for path, file in _walk_files(root, ""):
         yield path, file.read_text("utf-8")
@@ -207,8 +211,9 @@ def spell_target(target: str | Path) -> str:
 def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
     """Run pip and return the canonical names of the distributions that it installed.
 
-    The command is printed first; pip's output goes to standard error. Raises `PluginError` if pip's
-    exit status is not 0.
+    The command is printed first, without the internal `--report`; pip's output goes to standard
+    error. Dependencies that it installed are included, those that were present are not. Raises
+    `PluginError` if pip's exit status is not 0.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -238,7 +243,11 @@ def _read_report(report: Path) -> set[str]:
 
 
 def _get_named_distribution(target: str) -> set[str]:
-    """Return the distribution that the target names; empty if the target is a path."""
+    """Return the canonical name of the distribution that the target names, as a set of one.
+
+    `target` may have extras and versions, as in `name[extra]>=1`. Empty if it is no requirement,
+    such as a path.
+    """
     try:
         return {canonical_name(Requirement(target).name)}
     except InvalidRequirement:

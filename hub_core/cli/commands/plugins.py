@@ -202,7 +202,9 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 def _try_import(session: Session, name: str) -> None:
     """Import the plugin in a separate process; refuse it here if that process fails.
 
-    The reason is recorded in `session.refused_plugins`. Unknown and disabled plugins are ignored.
+    `name`: its entry point or distribution, in any usual spelling; a distribution may have several
+    plugins, which are all tried. The reason of a failure (exception, crash, time limit) is recorded
+    by name in `session.refused_plugins`. Unknown and disabled plugins are ignored.
     """
     from hub_core.testing.probe import trial
 

@@ -100,7 +100,10 @@ def check_file(session: Session, source: str, runtime: str, options: Assignments
 def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
     """Return the verdict of the check or, without one, whether the runtime uses the file.
 
-    `is_alone`: the only file; otherwise success is described in short.
+    If the check succeeded and `is_alone` is False (there are several files), the text says only
+    that the runtime uses it. Otherwise the verdict that the check itself states has priority;
+    without it, the text distinguishes use for the listed calls, a file that is loaded but used for
+    no call (the fact `is_accepted`), and refusal.
     """
     if report.ok and not is_alone:
         return f"{runtime} uses it"

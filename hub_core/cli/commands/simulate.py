@@ -262,7 +262,11 @@ def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
 
 
 def _find_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology | None:
-    """Read the network of IN and report its use; None if IN contains no network."""
+    """Read the network that IN itself contains; None if it contains none.
+
+    Its use is reported in a note, since the user did not name it. Raises `HubError` if it cannot be
+    read.
+    """
     topology = session.own_topology(opened)
     if topology is not None:
         session.say(f"on the network that {opened.name} states: {topology.name}")

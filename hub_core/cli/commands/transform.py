@@ -286,7 +286,9 @@ def _run_search(
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     """Run a pass that searches, with workers and limits, and show its progress.
 
-    Returns the result and the descriptions of the changes.
+    `name`: the pass; `options`: its options; `shared`: options by component, of which those of the
+    workers' engine are used. `budget`: limits of the search, which also lists what they ended.
+    Returns the result and the descriptions of the changes. The workers are stopped at the end.
     """
     from hub_core.pipeline.calls import transform as run_pass
 

@@ -97,7 +97,8 @@ def _store_arguments(
 ) -> tuple[str, ...]:
     """Return the inputs; store arguments after `--` in the session, for readers of programs.
 
-    All rank files of one set count as the first file.
+    At least one argument counts as input, if there is one, also after `--`. If the inputs are
+    several files, and exactly the rank files of one set, only the first is returned.
     """
     session: Session = context.obj
     separated = min(session.separated_arguments, max(len(arguments) - 1, 0))
@@ -258,7 +259,10 @@ def _verify_source(
 
 
 def _check_names_are_known(session: Session, subject: Subject, names: tuple[str, ...]) -> None:
-    """Raise `HubError` for an unknown check, once and before any input is opened."""
+    """Raise `HubError` for the first name that is not that of a check of this subject.
+
+    It is called once, before any input is opened. Does nothing without names.
+    """
     if names:
         from hub_core.pipeline.checks import find_check
 

@@ -34,8 +34,10 @@ class PathNode:
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
     """Find the path from the start to the last end, in order of time; empty if no node ends.
 
-    `start`, `end`: int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the
-    path.
+    The path begins at the node with the latest end (the lowest row of several) and goes back, each
+    time to the member of its call that began last and from there to the node that it waited for; no
+    node is taken twice. The times of the nodes do not overlap, so that they add up. `start`, `end`:
+    int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the path.
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -57,7 +59,9 @@ def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> lis
 def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
     """Return the path with begin times after the end of earlier nodes, so that times add up.
 
-    A node that ended before an earlier one gets no time.
+    `path`: nodes in order of time. A node begins at the latest end before it, or at its own start
+    if that is later. A node that ended before an earlier one gets no time: it ends when it begins.
+    No node is omitted.
     """
     joined, reached = [], 0
     for node in path:

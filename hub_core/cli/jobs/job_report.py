@@ -119,7 +119,12 @@ class _ComputeTime:
         return tuple(np.diff(edges).tolist())
 
     def _compute_before(self, moment: Int64Array) -> Int64Array:
-        """Return the computing time in ns before points of the common time axis of all ranks."""
+        """Return the computing time in ns before points of the common time axis of all ranks.
+
+        On this axis, the time of rank r is shifted by r times a span longer than the run, so that
+        differences of two points of a rank are its computing time between them. Times at which
+        several computations of a rank overlap count once. int64, one value per point.
+        """
         at = np.searchsorted(self._moments, moment, side="right") - 1
         # Within a busy interval, only the part before the point counts.
         since = np.minimum(moment - self._moments[at], self._busy[at])
@@ -157,9 +162,11 @@ class _Table:
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))
 
     def by_group(self) -> tuple[tuple[str, Spent], ...]:
-        """Sum the collectives by group and kind: (name of the group, sums).
+        """Sum the collectives by group and kind: (name of the group, sums), in ascending order.
 
-        The name of the group of all ranks is empty. Messages are omitted.
+        The order is that of the indices of groups in the workload, then of the kinds of collective.
+        The name of the group of all ranks is empty and comes first. Messages are omitted. The
+        number of calls is that of rows, so each rank counts.
         """
         spent_by_group = []
         groups = self._workload.groups
@@ -171,7 +178,11 @@ class _Table:
         return tuple(spent_by_group)
 
     def _group_rows(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
-        """Group the rows by a combination of keys: (rows of this table, their number) per group."""
+        """Group the rows by a combination of keys: (rows of this table, their number) per group.
+
+        `keys`: int64, one value per row each. Groups are ordered by the first key, then by the
+        others; the rows of a group are ascending. Empty for a table without rows.
+        """
         order = np.lexsort(keys[::-1])
         table = np.stack([key[order] for key in keys])
         is_new = np.any(np.diff(table, axis=1) != 0, axis=0)
@@ -211,7 +222,11 @@ def _get_kind_name(number: int) -> str:
 
 
 def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
-    """Return the time in ns that each kind of node has on the path, the longest first."""
+    """Return the time in ns that each kind of node has on the path, the longest first.
+
+    Kinds with equal times are in the order of their first node on the path. Empty for an empty
+    path.
+    """
     shares: dict[str, int] = {}
     for node in path:
         name = node_sort(workload, node.row)
@@ -220,7 +235,11 @@ def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
 
 
 def node_sort(workload: Workload, row: int) -> str:
-    """Return the kind of a node in the report: `compute`, `all-reduce`, `send`."""
+    """Return the kind of a node in the report: `compute`, `all-reduce`, `send`.
+
+    It is the name of the collective for nodes that are collectives, else the kind of node in lower
+    case.
+    """
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:
         return collective_name(int(nodes.collective[row]))

@@ -134,7 +134,11 @@ def critical_path(steps: StepTable) -> CriticalPath | None:
 
 
 def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[np.bool_]]:
-    """Return (parent row, child row, whether it is a message) of all dependencies and messages."""
+    """Return (parent row, child row, whether it is a message) of all dependencies and messages.
+
+    The three arrays are parallel. First come data and control dependencies, then one edge from each
+    SEND to the receive that it matches; unmatched messages have no edge.
+    """
     parent, child = steps.edges()
     send, receive = _match_messages(steps)
     is_message = np.concatenate([np.zeros(len(parent), np.bool_), np.ones(len(send), np.bool_)])
