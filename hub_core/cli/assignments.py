@@ -74,8 +74,10 @@ def assign(
 def _find_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
     """Find the components that declare an option of pairs `name` for the key `name.key`.
 
-    Returns `name.key` without the component by component: `reader.bandwidth.nvlink` is only for the
-    reader. Empty for any other key.
+    Returns `name.key` without the component, by component. If the key begins with the name of a
+    component, as in `reader.bandwidth.nvlink`, only that component counts; otherwise all that
+    declare such an option. `-` in `name` stands for `_`, the rest of the key is unchanged. Empty
+    for any other key.
     """
     prefix, _, rest = key.partition(".")
     is_qualified = prefix in declared
@@ -133,10 +135,11 @@ def give_symbol_sizes(
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Parse a size or a range of sizes, in bytes.
+    """Parse a size or a range of sizes, in bytes, in ascending order.
 
     `1MiB` is one size; `1MiB..1GiB` are the sizes from the first up to the last, each twice the
-    previous one. Raises `UsageError` for a range whose end is below its start.
+    previous one. The last one belongs to the range only if doubling reaches it exactly. Raises
+    `UsageError` for a text that is no size, and for a range whose end is below its start.
     """
     first, dots, last = text.partition("..")
     sizes = [parse_size(first)]

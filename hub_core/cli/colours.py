@@ -73,7 +73,9 @@ def coloured_cell(cell: str, stream: TextIO) -> str:
 def coloured_line(line: str, stream: TextIO) -> str:
     """Return a line whose severity or verdict, at its start or end, is coloured.
 
-    At most one word is coloured. Unchanged on a stream without colours, and without such a word.
+    At most one word is coloured: a severity at the start, else a verdict at the start, else one at
+    the end, which is red if it begins with `not` and green otherwise. Unchanged on a stream without
+    colours, and without such a word.
     """
     if not has_colours(stream):
         return line

@@ -161,11 +161,10 @@ class SessionInputs(SessionState):
             return simulate_job(replace(request, hub=self.registry()), backend, options)
 
     def run_checks(self, subject: Subject, request: CheckRequest) -> tuple[CheckReport, ...]:
-        """Run every installed check of a subject on a request; return the reports by order of
-        names.
+        """Run every installed check of a subject on a request; return the reports.
 
-        Names are those of the checks. Errors of a check are raised, so that later ones do not run.
-        Empty if no check is installed.
+        The order is that of the names of the checks. Errors of a check are raised, so that later
+        ones do not run. Empty if no check is installed.
         """
         from hub_core.pipeline.checks import checks_of, run_check
 
@@ -196,8 +195,9 @@ def keep_freed_memory() -> None:
     """Let the process reuse freed memory instead of returning it to the system.
 
     By default glibc returns large blocks to the system, which then clears each page again for the
-    next array. On columns of millions of rows that took half as long as the work on them. No effect
-    with other C libraries.
+    next array. On columns of millions of rows that took half as long as the work on them. Sets the
+    limits above which memory is mapped separately to 1 GiB and above which it is trimmed to 2 GiB.
+    No effect on other systems than Linux and with other C libraries.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -100,8 +100,9 @@ class Destination:
     def _find_stale_files(self, targets: Sequence[Path]) -> list[Path]:
         """Return files of an older set with the same prefix that the new set does not replace.
 
-        Sorted; empty for other layouts. Raises `UsageError` if there are any and `force` is not
-        set.
+        `targets`: files of the new set. The result is sorted; empty for layouts other than one file
+        per rank, and for standard output. Raises `UsageError` that names the first one if there are
+        any and `force` is not set. Nothing is removed here.
         """
         if self.layout is not Layout.PREFIX or self.place is None:
             return []

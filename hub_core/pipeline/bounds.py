@@ -116,7 +116,8 @@ def beaten_bound(
     """Return the warning for a time below a bound, which is a bug of one of them; else None.
 
     None also if the time or the bound is unknown. `slack_ps`: maximum error of the time by
-    rounding. `name`: of the algorithm, for the message.
+    rounding: a time that is below the bound by at most that much gives no warning. `name`: of the
+    algorithm, for the message.
     """
     if bound is None or time_ps is None or time_ps + slack_ps >= bound.time_ps:
         return None

@@ -147,7 +147,8 @@ def _get_example(check: Check) -> str:
 def _suggest_use(check: Check) -> str:
     """Return the remedy for a file that a version does not use.
 
-    The newest versions that use it or, if no version does, another runtime.
+    It is the last row of the check's version table that uses such files or, if none does, another
+    runtime.
     """
     used = [row for row in check.versions if row.uses_files]
     if not used:
@@ -226,8 +227,9 @@ def check_installation(
 ) -> Iterator[tuple[Plugin, CheckLine]]:
     """Run all checks of the installation; yield the plugin and the line of each result.
 
-    A check that raises an error yields a line that is not ok. `warm`: value of the option `warm`
-    for checks that declare it.
+    The order is that of the names of the checks, then of their lines; a check runs when its first
+    line is requested. A check that raises a `HubError` yields one line with its name that is not
+    ok. `warm`: value of the option `warm` for checks that declare it; it may take long.
     """
     request = CheckRequest(environment=dict(os.environ))
     for provided in checks_of(Subject.INSTALLATION, registry):

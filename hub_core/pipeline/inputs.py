@@ -221,10 +221,11 @@ def read_topology(
 
 
 def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
-    """Read the network that an input contains in addition to its model.
+    """Read the network that an input contains in addition to its model; None if there is none.
 
-    It is read from the same source by the reader of the job, or by a topology reader of the same
-    format; None if there is none.
+    It is read from the same source by the reader of the workload if that declares a function for
+    it, else by the topology reader with the same name as the reader of the input, with default
+    options. Errors of reading are raised.
     """
     offer = opened.reader.offer
     if isinstance(offer, WorkloadReader) and offer.network:
@@ -288,8 +289,9 @@ def _list_builders(registry: Registry) -> list[str]:
 def _split_query(text: str) -> tuple[str, dict[str, str]]:
     """Split a text into the path of a file and the `key=value` pairs after `?`.
 
-    If the text itself is the path of a file, or the part before `?` is none, the text is returned
-    without pairs. Raises `UsageError` for a part without `=` or key, and for a repeated key.
+    If the text itself is the path of a file, or the part before the first `?` is none, the text is
+    returned without pairs. Empty parts between `&` are ignored. Raises `UsageError` for a part
+    without `=` or key, and for a repeated key.
     """
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):

@@ -203,8 +203,10 @@ class SelectionFolders:
     def formats_of(self, name: str, content: bytes) -> list[str]:
         """Return the formats of a single file, by name: those of its suffix and its content.
 
-        Without a format of its suffix, all are searched by content. Formats without suffixes and
-        signature are those of folders only and are never returned.
+        Of the formats with its suffix, those whose signature is in the first 64 KiB are returned,
+        else all with the suffix. Without a format of its suffix, those of all formats whose
+        signature is there. The case of the name is ignored. Formats without suffixes and signature
+        are those of folders only and are never returned. Empty if no format fits.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]

@@ -176,8 +176,9 @@ def check_size(collective_bytes: int) -> None:
 def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
     """Call the simulator of workloads `name` and check that its result has times for every rank.
 
-    `options`: texts by name. Raises `HubError` for an unknown simulator or option, `PluginError`
-    for another number of times.
+    `options`: texts by name. The simulator gets the registry of the request or, without one, of the
+    run. Raises `HubError` for an unknown simulator or option, `PluginError` if it fails, and for
+    another number of finish times or exposed times than ranks.
     """
     registry = request.hub or run_registry()
     simulator = registry.find(WorkloadSimulator, name)

@@ -183,9 +183,11 @@ def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
 
 
 def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
-    """Whether files with this name form a set, rather than single files of another format.
+    """Return whether files with this name form a set, rather than single files of another format.
 
-    If formats of single files have the suffix as well, the content of a member decides.
+    They do if all formats with the suffix of the name are of one file per rank. Otherwise the
+    content of `member` decides: they form a set if the signature of one of these formats is in its
+    first 4096 bytes, decompressed if necessary. Raises `InputError` if it cannot be read then.
     """
     sharing = [
         candidate for candidate in formats if member.file.name.lower().endswith(candidate.suffixes)
@@ -282,8 +284,9 @@ def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
 def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
     """Open the folder of a folder format that contains a set of rank files; None if there is none.
 
-    The folder of the set and its parent are examined. If the folder cannot be opened, a warning is
-    reported and None is returned, because the set can be read without it.
+    The folder of the set, then its parent are examined; the first with the marker of such a format
+    is opened, under the name of the set's `prefix`. If it cannot be opened, a warning is reported
+    and None is returned, because the set can be read without it.
     """
     for folder in (prefix.parent, prefix.parent.parent):
         marker = _find_marker(folder, formats)
@@ -308,8 +311,9 @@ def has_signature(head: bytes, format: Format) -> bool:
 def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
     """Open all files below a folder, sorted by path, under the name given by the user.
 
-    `head`: first bytes of the file that identifies the format. Raises `InputError` for an empty
-    folder and for more than `MAX_FOLDER_FILES` files.
+    Files in folders below it are included. `head`: first bytes of the file that identifies the
+    format, b"" if none does. Files are loaded on demand. Raises `InputError` for an empty folder
+    and for more than `MAX_FOLDER_FILES` (65536) files.
     """
     files = sorted(
         itertools.islice((file for file in path.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
@@ -339,7 +343,9 @@ def _create_part(file: Path, rank: int | None = None) -> SourcePart:
 def _open_part(file: Path) -> BinaryIO:
     """Open a file as a stream of bytes.
 
-    Pipes, devices and empty files are loaded completely, which also checks them.
+    Regular files with content are opened and read by the caller. Pipes, devices and empty files are
+    loaded completely, which also checks them: raises `InputError` for an empty one, and for one
+    that is too long or cannot be read.
     """
     opened = open_file(file)
     status = os.fstat(opened.fileno())

@@ -192,7 +192,12 @@ def _check_collective(offer: Synthesizer, kind: CollectiveKind) -> None:
 def _count_simulations(
     simulate: Callable[[Algorithm], int | None], budget: SearchBudget
 ) -> Callable[[Algorithm], int | None]:
-    """Return `simulate` with a check of the limits before, and a count of, every simulation."""
+    """Return `simulate` with a check of the limits before, and a count of, every simulation.
+
+    The new function raises `BudgetReached` instead of a simulation if a limit of the budget is
+    reached. Each simulation counts as the steps of its algorithm plus a constant (500); one inside
+    another simulation of the same search is not counted again.
+    """
 
     def time_ns(algorithm: Algorithm) -> int | None:
         return budget.simulated(len(algorithm.steps), lambda: simulate(algorithm))
@@ -268,10 +273,12 @@ def _check_npus(request: SynthesisRequest) -> None:
 def _create_timer(
     topology: Topology, size: int, occupancy: Occupancy, backend: str, registry: Registry
 ) -> Callable[[Algorithm], int | None]:
-    """Return a function that simulates an algorithm and returns its time in ns.
+    """Return a function that simulates an algorithm and returns its time in ns, None if unknown.
 
-    The function always returns None if the simulator is not installed, or has no option `occupancy`
-    and the link model is not the default one.
+    It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The link
+    model `occupancy` is passed on if the simulator has such an option. The function always returns
+    None if the simulator is not installed, or has no such option and the link model is not the
+    default one, SERIALIZATION.
     """
     simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
     names = {option.name for offer in simulators for option in options_of(offer)}

@@ -76,7 +76,10 @@ class Source:
         return cls(name, (SourcePart(name, lambda: content, None, len(content)),))
 
     def content(self) -> bytes:
-        """Return the bytes of the only part. Raises `UsageError` if there are several."""
+        """Return the bytes of the only part, loaded now.
+
+        Raises `UsageError` unless there is exactly one.
+        """
         if len(self.parts) != 1:
             raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
         return self.parts[0].load()
@@ -105,7 +108,11 @@ def is_gzip(head: bytes) -> bool:
 
 
 def decompress_head(head: bytes) -> bytes:
-    """Decompress the first bytes of an archive, to at most the length of `head`; b"" if damaged."""
+    """Decompress the first bytes of a gzip archive, to at most the length of `head`.
+
+    An archive that ends early gives what it contains so far; b"" if the bytes are damaged or no
+    archive.
+    """
     try:
         return zlib.decompressobj(_GZIP_WINDOW_BITS).decompress(head, max(1, len(head)))
     except zlib.error:

@@ -134,7 +134,11 @@ Reference = str
 
 
 def resolve(reference: Reference) -> Callable[..., object]:
-    """Import the function of a reference. Exceptions of the import are not caught."""
+    """Import the function of a reference `module:function` and return it.
+
+    Exceptions of the import, and for a missing attribute, are not caught. Repeated calls import the
+    module once.
+    """
     module, _, attribute = reference.partition(":")
     function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
     return function

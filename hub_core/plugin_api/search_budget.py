@@ -71,8 +71,10 @@ class SearchBudget:
     def part(self, work: int | None = None, work_option: str = "-O work=") -> SearchBudget:
         """Create the budget of a part of this search, with the same time limit.
 
-        Its limit of work is `work`, or the remaining work of this search if that is less. Its work
-        also counts for this search.
+        Its limit of work is `work`, or the remaining work of this search if that is less or `work`
+        is None; no limit if neither exists. Its work also counts for this search, and both list
+        cuts in the same list. `work_option`: the option that sets `work`, for messages; if the
+        limit is that of this search, messages name its option.
         """
         remaining = self.left_work
         has_limit = work is not None and (remaining is None or work <= remaining)
@@ -97,7 +99,11 @@ class SearchBudget:
 
     @property
     def reason(self) -> str:
-        """Description of the limit that is reached, the work limit first; empty if none is."""
+        """Description of the limit that is reached; empty if none is.
+
+        The limit of work goes first: it is reached if the counted work is at least the limit. The
+        limit of time is reached when no time is left.
+        """
         if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
         if self.left_s == 0.0:
@@ -105,7 +111,10 @@ class SearchBudget:
         return ""
 
     def count(self, work: int) -> None:
-        """Count work for this search and the searches that contain it."""
+        """Add work, in steps, to that of this search and of all searches that contain it.
+
+        Limits are not checked.
+        """
         self.done += work
         if self._parent is not None:
             self._parent.count(work)
@@ -113,7 +122,9 @@ class SearchBudget:
     def check(self) -> None:
         """Raise `BudgetReached` when a limit is reached; only once, so that the search can finish.
 
-        The limit of work does not apply before any work was counted.
+        The limit of work does not apply before any work was counted, so that a limit of 0 allows a
+        first result; the limit of time always applies. `is_reached` is set before the exception is
+        raised.
         """
         # A limit of work never prevents the first simulation: with a limit of 0 there is one
         # result.

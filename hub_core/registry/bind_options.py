@@ -60,8 +60,9 @@ def bind_options(
 def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
     """Convert a value to the type of the option, and check its choices and range.
 
-    Raises `ValueError` with the reason, which names the closest choice. Integers without a given
-    limit must be within +-`MAX_INTEGER`.
+    Choices are compared after the conversion. The limits of the range belong to it; they are
+    checked for numbers only. Integers must be within +-`MAX_INTEGER` (2^31 - 1) where the option
+    gives no own limit. Raises `ValueError` with the reason, which names the closest choice.
     """
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:

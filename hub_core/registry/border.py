@@ -137,7 +137,9 @@ def _intercept_exit() -> Iterator[None]:
 def _capture_streams() -> Iterator[_Captured]:
     """Replace the standard streams during the body; yield the stream that captures its output.
 
-    Standard input is empty. The previous streams are restored, also after an exception.
+    Standard output and standard error go to that one stream, in the order of writing; standard
+    input is empty. Only the objects in `sys` are replaced, not the file descriptors. The previous
+    streams are restored, also after an exception.
     """
     saved = sys.stdin, sys.stdout, sys.stderr
     stream = _Captured()

@@ -40,7 +40,9 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 def check_requirement(distribution: Distribution) -> str | None:
     """Return the reason why `Requires-Dist` excludes this version of the core, or None.
 
-    Only metadata is read; nothing of the plugin is imported.
+    All requirements on the distribution `collhub` count, in any spelling of its name; the first
+    unmet one is the reason. None also if there is no such requirement. Only metadata is read;
+    nothing of the plugin is imported.
     """
     for line in distribution.requires:
         name = _REQUIREMENT_NAME.match(line)
@@ -56,8 +58,9 @@ def check_requirement(distribution: Distribution) -> str | None:
 def check_api_version(plugin: object) -> str | None:
     """Return the reason why the API version of an imported plugin is incompatible, or None.
 
-    The major number must equal that of the core, and the minor number must not be larger: minor
-    versions only add to the API.
+    The plugin states it as COLLHUB_PLUGIN_API, a pair of integers; a missing or other value is a
+    reason, too. The major number must equal that of the core, and the minor number must not be
+    larger: minor versions only add to the API.
     """
     declared = getattr(plugin, API_CONSTANT, None)
     ours = f"this core has API {API_VERSION[0]}.{API_VERSION[1]}"
@@ -111,8 +114,9 @@ def _find_unmet_specifier(text: str, line: str) -> str:
     """Return the version specifier of a requirement that this core does not satisfy, or "".
 
     `text`: the part after the name; `line`: the full requirement. Plain specifiers are compared
-    here; others by `packaging`, with pre-releases allowed. A requirement that is invalid, or whose
-    marker excludes this environment, is satisfied.
+    here, and the clauses are returned sorted; others by `packaging`, with pre-releases allowed. A
+    requirement without a version, one that is invalid, or whose marker excludes this environment,
+    is satisfied.
     """
     clauses = [_PLAIN_CLAUSE.match(part) for part in text.split(",")]
     if not text or (all(clauses) and _PLAIN_VERSION.match(__version__)):

@@ -186,8 +186,9 @@ def _load_core(manager: pluggy.PluginManager) -> Plugin:
 def _find_candidates() -> Iterator[_Candidate]:
     """Yield the entry points of the group, distribution by distribution.
 
-    Of several installed copies of a distribution, only the first one counts; distributions whose
-    entry points cannot be read are skipped.
+    Of several installed copies of a distribution, only the first one counts; names are equal in any
+    usual spelling. Distributions whose file of entry points cannot be read are skipped; if only its
+    entries are malformed, one broken candidate with the reason is yielded.
     """
     seen: set[str] = set()
     for distribution in installed_distributions():
@@ -312,7 +313,9 @@ def _create_manager() -> pluggy.PluginManager:
 def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
     """Call every hook of one plugin, which is the only plugin of the manager during the call.
 
-    Raises `PluginError` for invalid offers, and exceptions of the hooks.
+    The offers are in the order of the hooks, then as returned. Raises `PluginError` for invalid
+    offers and unmarked hooks, what pluggy raises for an unknown hook, and exceptions of the hooks.
+    The plugin is unregistered in every case.
     """
     manager.register(_select_functions(module), name)
     try:
@@ -324,9 +327,10 @@ def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) ->
 
 
 def _select_functions(module: object) -> object:
-    """Return the functions of a module, the only attributes that can be hooks.
+    """Return an object with the functions of a module, the only attributes that can be hooks.
 
     pluggy examines every attribute of an object, which takes longer than calling the hooks.
+    Anything but a module is returned unchanged.
     """
     if not isinstance(module, ModuleType):
         return module
@@ -336,10 +340,11 @@ def _select_functions(module: object) -> object:
 
 
 def _call_hooks(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
-    """Call all hooks of the registered plugin and yield their offers.
+    """Call all hooks of the registered plugin and yield their offers, hook by hook.
 
-    Raises `PluginError` for a function with the name of a hook but without `@hookimpl`, and for
-    results that are no offers of this hook.
+    `module`: the plugin; a hook that it does not have is skipped. Raises `PluginError` for a
+    function with the name of a hook but without `@hookimpl`, and for results that are no offers of
+    this hook; offers of earlier hooks have been yielded by then.
     """
     for hook in HOOKS:
         caller = getattr(manager.hook, hook)

@@ -36,7 +36,10 @@ _SCOPES = 0b11
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock of the running kernel; 0 if it has none."""
+    """Return the version of Landlock of the running kernel, from 1 on.
+
+    0 if it has none or has it disabled, and on other systems than Linux.
+    """
     if sys.platform != "linux":
         return 0
     version = _call(_CREATE_RULESET, None, 0, _VERSION_FLAG)

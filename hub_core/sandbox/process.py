@@ -158,9 +158,8 @@ def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]
 
     `child`: `module:function` that runs the job. The process gets only the environment variables in
     `_ENVIRONMENT`, and settings for reproducible output (hash seed 0) and single-threaded
-    libraries. Both streams are unbuffered pipes of bytes as `Popen` creates them; standard error is
-    discarded. The limits of memory in bytes and CPU time in s are passed as arguments; the process
-    applies them itself.
+    libraries. Standard input and output are pipes, standard error is discarded. The limits of
+    memory in bytes and CPU time in s are passed as arguments; the process applies them itself.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
@@ -249,8 +248,9 @@ class _Exchange:
     def run(self, seconds: float) -> bool:
         """Exchange data until the process has ended and its report is complete, or until the limit.
 
-        The report is complete at its end, or 1 s after the end of the process. Returns whether the
-        process has ended; False also if the report is too long.
+        `seconds`: the limit of elapsed time. The report is complete at its end, or 1 s after the
+        end of the process, since a child may keep the pipe open. Returns whether the process has
+        ended; False also if the report is too long. The process is not stopped.
         """
         deadline = time.monotonic() + seconds
         while self._selector.get_map() and not self.is_too_long:
@@ -319,7 +319,8 @@ class _Exchange:
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Stop the process and all processes that it started, and wait for it.
 
-    It is asked to end first, because it also knows processes that have left its group.
+    It is asked to end first, because it also knows processes that have left its group, and gets 5 s
+    for it. Then its group is killed in any case, also if the process itself has ended before.
     """
     if process.poll() is None:
         # It also knows processes that have left its group.

@@ -78,7 +78,9 @@ class _PrintedText(io.TextIOBase):
     def write(self, text: str) -> int:
         """Store the first 200 characters with the calling line, and the last part of the output.
 
-        The amount of output is unlimited.
+        The first characters are those of the first text that is not empty, and of that text only;
+        the last part has at most 8000 characters. The amount of output is unlimited. Returns the
+        length of the text.
         """
         if text and not self.first:
             self.line, self.first = calling_line(self._file), text[:200]
@@ -225,7 +227,11 @@ class _Run:
         return {}
 
     def _reported(self, chosen: str | None, end: Report) -> Report:
-        """Return the report of the language, which may execute more code of the program."""
+        """Return the report of the language, which may execute more code of the program.
+
+        `chosen`: number or name of the program, None for all; `end`: the report on how the program
+        ended. An exception of any kind gives the report of a failure instead.
+        """
         try:
             return self._language.report(self._module.__dict__, chosen, end)
         except BaseException as error:
@@ -299,8 +305,9 @@ def _to_text_stream(stream: _PrintedText) -> TextIO:
 def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
     """Return the report of `sys.exit`: only the line for status 0, else an error with the status.
 
-    The reason is the last line on standard error, where argparse writes it, or the text given to
-    `sys.exit`.
+    None counts as status 0, and any code that is no integer as 1. The reason is the last line on
+    standard error, where argparse writes it, or, if nothing was written there, the text given to
+    `sys.exit`. The line is the innermost one of the program `name`, or -1.
     """
     line = _find_line(end, name)
     if end.code in (None, 0):

@@ -71,9 +71,11 @@ def parsed_source(name: str, content: bytes) -> ast.Module:
 
 
 def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
-    """Whether a node is an import statement of one of these packages, or of a module of one.
+    """Return whether a node is an import statement of one of these packages, or of a module of one.
 
-    False for other nodes.
+    Only the part of a module's name before the first `.` is compared. One name of several is
+    enough. False for other nodes, and for an import relative to the own package that names no
+    module.
     """
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):
@@ -95,7 +97,11 @@ def shell_words(text: str | None) -> list[str]:
 
 
 def warn_of_output(source: Source, report: Report) -> None:
-    """Report a warning with the first printed line if the program printed; it is ignored."""
+    """Report a warning (code `program-prints`) if the program printed; its output is ignored.
+
+    The warning quotes the first printed line and is located at the line of the program that printed
+    it. Nothing is reported for a program without output.
+    """
     printed = report.get("printed")
     if printed:
         message = f"the output of the program is ignored: {printed['text']!r}"

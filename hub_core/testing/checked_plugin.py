@@ -126,8 +126,9 @@ class CheckedPlugin:
 def load_declared_samples(reader: AnyReader) -> dict[str, Source]:
     """Return the valid inputs that a reader declares in its field `samples`, by name.
 
-    Empty without any. Raises `AssertionError` if the function that `samples` refers to returns no
-    list or tuple.
+    Empty without such a field. Of samples with equal names, the last counts. Raises
+    `AssertionError` if the function that `samples` refers to returns no list or tuple; its
+    exceptions pass.
     """
     if not reader.samples:
         return {}
@@ -185,7 +186,8 @@ def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Renderi
 def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
     """Write every sample algorithm of the kit with a writer; results by sample name.
 
-    Samples that the writer refuses with a `HubError` are omitted.
+    The writer's default options apply. Samples that it refuses with a `HubError` are omitted; other
+    exceptions pass.
     """
     rendered: dict[str, Rendering] = {}
     for name, algorithm in all_samples().items():
@@ -199,7 +201,8 @@ def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
 def to_source(rendering: Rendering, format: Format) -> Source:
     """Convert artifacts to a `Source` named `sample`, as if they were written to disk and opened.
 
-    A single-file format uses the first artifact. In other layouts each artifact is a part, whose
+    A single-file format uses the first artifact, under the name `sample` and the first suffix of
+    the format; there must be one. In other layouts each artifact is a part, in their order, whose
     rank is the number before its suffix (`sample.3.et`), if any.
     """
     suffix = format.suffixes[0] if format.suffixes else ""
@@ -214,8 +217,10 @@ def to_source(rendering: Rendering, format: Format) -> Source:
 def find_loss_problem(model: Model, read_model: object, written: Rendering) -> str | None:
     """Describe the first contradiction between declared losses and the model read back, or None.
 
-    Contradictions: a part differs that no loss or restatement names, or a loss names only parts
-    that do not differ. Raises `AssertionError` if `read_model` is another kind of model.
+    Contradictions: a part differs that no loss or restatement names (all such parts are described),
+    else a loss names only parts that do not differ. A loss that names no part of the model
+    contradicts nothing, and a restatement may be groundless. Raises `AssertionError` if
+    `read_model` is another kind of model.
     """
     differences = find_differences(model, read_model)
     features = [*(loss.feature for loss in written.losses), *written.restated]

@@ -154,8 +154,10 @@ def discover_for_check(name: str) -> Registry:
 def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     """Run one rule on the plugin `name` and return its result.
 
-    Exceptions of the plugin (except `KeyboardInterrupt`) are reported as problems, not raised. The
-    result is SKIPPED if no offer could be checked, FAILED if there is a problem, else PASSED.
+    FAILED if the plugin is unknown or not loaded, or if there is a problem; SKIPPED if it has no
+    offer of the rule's kinds, or as many offers as it has could not be checked; else PASSED.
+    Exceptions of the plugin (except `KeyboardInterrupt`) are problems, not raised. The details are
+    the first 8 problems, the number of further ones, and the reasons for unchecked offers.
     """
     try:
         plugin = registry.plugin(name)
@@ -186,9 +188,10 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
 
 
 def _run_rule(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
-    """Run a rule; return (problems, reasons for unchecked offers).
+    """Run a rule; return (problems, reasons for unchecked offers), in the order of the rule.
 
-    An exception of the plugin, except `KeyboardInterrupt`, ends the rule and is a problem.
+    An exception of the plugin, `SystemExit` included, ends the rule and is the last problem;
+    results before it are kept. Only `KeyboardInterrupt` is raised.
     """
     problems: list[str] = []
     skips: list[str] = []

@@ -112,7 +112,9 @@ def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
 def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
     """Return the readers of one kind of model by format name.
 
-    Readers that execute their source are omitted, and subclasses for other kinds of models.
+    Readers that execute their source are omitted, and subclasses for other kinds of models: the
+    type of the offer must be exactly that of the family. Of several readers of one name, the last
+    counts.
     """
     readers = {}
     for provided in registry.all(family[1]):
@@ -148,7 +150,9 @@ def _read_samples(
 ) -> Iterator[tuple[str, Model]]:
     """Yield (sample name, model) for all samples that a reader can read.
 
-    The samples are those that it declares and those that a writer of its format writes.
+    The samples are those that it declares and those that a writer of its format writes; of equal
+    names, the latter count. Samples that the writer refuses, and models of another kind than that
+    of the family, are omitted. Errors of the reader are raised; its findings are discarded.
     """
     sources = load_declared_samples(reader)
     for writer in writers:
@@ -168,9 +172,10 @@ def _write_and_read_back(
 ) -> tuple[Outcome, str]:
     """Write a model and read it back, unless `reader` is None; return the outcome and its detail.
 
-    REFUSED if the writer raises a `HubError`; WRONG for other exceptions, a file that cannot be
-    read back, and undeclared differences; LOSSY with the lost features, EQUAL, or WRITTEN without a
-    reader.
+    REFUSED with the message if the writer raises a `HubError`; WRONG with the reason for other
+    exceptions, a file that the reader refuses, undeclared differences and groundless losses; else
+    WRITTEN without a reader, LOSSY with the lost features, or EQUAL, both without detail. Findings
+    of the reader are discarded.
     """
     try:
         written = render(writer, model)

@@ -11,7 +11,8 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def check_examples(document: Path) -> dict[str, object]:
     """Run all `python` blocks of a Markdown document as one script; return its global names.
 
-    Raises `AssertionError` if the document has no such block; exceptions of the blocks pass.
+    The blocks run in their order and share their names; `__name__` is `example`. Raises
+    `AssertionError` if the document has no such block; exceptions of the blocks pass.
     """
     examples = _FENCE.findall(document.read_text(encoding="utf-8"))
     assert examples, f"{document} has no example"

@@ -33,7 +33,11 @@ _MEMORY_DATABASE = ("sqlite3.connect", (":memory:",))
 
 
 def capture_output(work: Callable[[], object]) -> str:
-    """Call `work` and return the text that it writes to standard output and standard error."""
+    """Call `work` and return the text that it writes to standard output and standard error.
+
+    Both are in one text, in the order of writing; only what goes through `sys.stdout` and
+    `sys.stderr` is captured. The result of `work` is dropped, exceptions pass.
+    """
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         work()
@@ -41,10 +45,11 @@ def capture_output(work: Callable[[], object]) -> str:
 
 
 def record_accesses(work: Callable[[], object], readable_folders: Sequence[str]) -> list[str]:
-    """Call `work` and list its accesses to files, processes and the network.
+    """Call `work` and list its accesses to files, processes and the network, in order of time.
 
-    One text per audit event of Python: `EVENT FIRST_ARGUMENT`. Accesses by imports and by readers
-    of package metadata are omitted, and files in `readable_folders` that are opened for reading.
+    One text per audit event of Python: `EVENT FIRST_ARGUMENT`, at most 120 characters. Only the
+    current thread is watched. Accesses by imports and by readers of package metadata are omitted,
+    and files in `readable_folders` that are opened for reading. Exceptions of `work` pass.
     """
     watch = _install_watch()
     watch.accesses, watch.readable_folders = [], tuple(readable_folders)
@@ -87,9 +92,10 @@ class _Watch(threading.local):
         self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
 
     def _is_allowed_read(self, path: object, mode: object) -> bool:
-        """Whether a file below one of the readable folders is opened for reading only.
+        """Return whether a file below one of the readable folders is opened for reading only.
 
-        `mode`: None for `os.open`, which counts as reading.
+        `mode`: as of `open`; `w`, `a`, `x` and `+` mean writing. It is None for `os.open`, which
+        counts as reading. False for a file descriptor in place of a path.
         """
         # The mode is None for `os.open`, which has only flags.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")

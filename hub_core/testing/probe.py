@@ -110,7 +110,9 @@ def _run_command(
 ) -> int | None:
     """Run a command in a new process group; return its exit status, None after the time limit.
 
-    Output goes to the files `out` and `errors`. All processes of the group are killed at the end.
+    A status below 0 is minus the number of the signal that ended it. Standard input is empty;
+    output goes to the files `out` and `errors`. All processes of the group are killed at the end in
+    any case. `limit_s`: elapsed time in s.
     """
     process = subprocess.Popen(
         command,
@@ -131,7 +133,10 @@ def _run_command(
 
 
 def _read_last_line(file: IO[bytes]) -> str:
-    """Last line of a file without surrounding blank lines; empty if there is none."""
+    """Return the last line of a file, apart from blank lines at its end; empty if there is none.
+
+    The file is read from its beginning, as UTF-8 with replacement of invalid bytes.
+    """
     file.seek(0)
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else ""
@@ -186,7 +191,12 @@ class _Loading:
         self.seconds = 0.0 if self._start is None else end - self._start
 
     def find_replaced_names(self) -> Iterator[str]:
-        """Yield `module.name` of functions and classes that the import removed or replaced."""
+        """Yield `module.name` of functions and classes that the import removed or replaced.
+
+        They are those of Python's library and the core that were loaded before the import of the
+        plugin. A name counts as replaced if it now refers to another object. Nothing if the plugin
+        was not imported.
+        """
         for module, names in self._before.items():
             now = vars(sys.modules[module])
             for name, identity in names.items():
@@ -203,7 +213,8 @@ class _Loading:
 def _record_functions() -> dict[str, dict[str, int]]:
     """Return the identities of functions and classes by module and name.
 
-    Of all loaded modules of Python's library and of the core.
+    All callable variables count, of all loaded modules of Python's library and of the core, except
+    `__main__`.
     """
     identities = {}
     for name, module in sorted(sys.modules.items()):
@@ -228,9 +239,10 @@ def _get_seconds(loading: _Loading, plugin: str) -> dict[str, str]:
 
 
 def _hash_artifacts(loading: _Loading, plugin: str) -> dict[str, str]:
-    """Return the SHA-256 of each artifact by `WRITER SAMPLE ARTIFACT`.
+    """Return the hexadecimal SHA-256 of each artifact by `WRITER SAMPLE ARTIFACT`.
 
-    Every writer of this plugin writes all samples.
+    Every writer of algorithms of this plugin writes all samples of the kit with default options;
+    samples that it refuses are omitted.
     """
     from hub_core.plugin_api.formats import FormatWriter
     from hub_core.testing.checked_plugin import render_samples

@@ -9,14 +9,17 @@ SUITE = "hub_core.testing.suite"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option `--collhub-plugin`."""
+    """Declare the option `--collhub-plugin NAME` of pytest: the plugin that the kit checks."""
     group = parser.getgroup("collhub")
     help_text = f"the plugin that --pyargs {SUITE} checks"
     group.addoption(OPTION, metavar="NAME", help=help_text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise `pytest.UsageError` if tests of the kit were collected without the option."""
+    """Raise `pytest.UsageError` if tests of the kit were collected without the option.
+
+    Tests of the kit are those that use the fixture `collhub_plugin`. The items are not changed.
+    """
     if config.getoption(OPTION) is not None:
         return
     for item in items:

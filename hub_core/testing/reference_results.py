@@ -68,7 +68,9 @@ class _Simulation:
     ) -> _Simulation:
         """Build the initial state: an event at time 0 per row that waits for nothing.
 
-        A receive also waits for its message.
+        A row waits for its data and control dependencies; a receive also waits for its message,
+        even if no SEND matches it, in which case it never starts. `collective_bytes` and
+        `occupancy` determine how long messages occupy links.
         """
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()
@@ -107,7 +109,11 @@ class _Simulation:
             self._finish(departure_ns, row)
 
     def _finish(self, now_ns: float, row: int) -> None:
-        """Record a row as finished at `now_ns`, and release the rows that depend on it."""
+        """Record a row as finished at `now_ns`, and release the rows that depend on it.
+
+        Adds 1 to `num_done` and raises `end_ns` to this time if that is later. Rows that wait for
+        nothing else become events. The receive of a message is not released here.
+        """
         for child in self.children[row]:
             self._release(child, now_ns)
         self.num_done += 1
@@ -127,7 +133,13 @@ class _Simulation:
 def _compute_paths(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> dict[int, list[tuple[int, float, float]]]:
-    """Return, per SEND row, the hops (link, occupied time, time until delivery), in ns."""
+    """Return, per SEND row, the hops (link, occupied time, time until delivery), in ns.
+
+    The hops are those of the route for its sender, receiver and channel, in their order. The time
+    of the transfer is the size in bytes by the bandwidth of the link; with its latency it is the
+    time until delivery. A link is occupied for the transfer only, or, with ALPHA_BETA, until
+    delivery.
+    """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
     counts = steps.count[sends]
@@ -149,7 +161,8 @@ def _compute_paths(
 def find_distances(topology: Topology, start: int) -> dict[int, int]:
     """Return the number of links from node `start` to every reachable node, `start` included.
 
-    By breadth-first search.
+    Links have a direction; the numbers are those of the shortest paths. By node, in the order of a
+    breadth-first search; unreachable nodes are missing.
     """
     neighbours: dict[int, list[int]] = {}
     for source, destination in _list_ends(topology):

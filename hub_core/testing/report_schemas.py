@@ -25,7 +25,11 @@ _MARK = f'tag="{_PREFIX}'
 
 
 def write_schemas(folder: Path) -> list[str]:
-    """Write the schemas of all reports into an existing folder; return the names of the files."""
+    """Write the schemas of all reports into an existing folder; return the files' sorted names.
+
+    A schema `collhub/NAME` is written to `NAME.json`, which is replaced if it exists. Other files
+    in the folder remain.
+    """
     texts = {f"{name.removeprefix(_PREFIX)}.json": text for name, text in format_schemas().items()}
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -47,7 +51,12 @@ def format_schemas() -> dict[str, str]:
 
 
 def _find_reports() -> Iterator[type[msgspec.Struct]]:
-    """Yield the classes of reports, by package and module in alphabetical order."""
+    """Yield the classes of reports, by package and module.
+
+    The packages are `hub_core`, then all installed top-level packages `collhub_...` in alphabetical
+    order; modules are ordered by path. Only modules whose text contains the tag of a report are
+    imported.
+    """
     packages = [name for _, name, _ in pkgutil.iter_modules() if name.startswith("collhub_")]
     for package in ("hub_core", *sorted(packages)):
         specification = importlib.util.find_spec(package)

@@ -31,7 +31,7 @@ class SampleDraft:
     """
 
     def __init__(self, num_ranks: int) -> None:
-        """Create an empty draft for `num_ranks` ranks."""
+        """Create an empty draft, without steps, for ranks 0 to `num_ranks` - 1."""
         self._builder = StepTableBuilder(num_ranks)
         self._num_ranks = num_ranks
         # Per unit: the last step that wrote it, and the steps that have read it since.
@@ -140,7 +140,11 @@ class SampleDraft:
         return sorted(parents)
 
     def _record_accesses(self, step: int, reads: list[_Unit], writes: list[_Unit]) -> None:
-        """Record the accesses of a step: last writer of `writes`, reader of `reads`."""
+        """Record the accesses of a step: last writer of `writes`, reader of `reads`.
+
+        A unit that is written has no readers afterwards, not even this step: the next writer
+        depends on this step and thereby on all earlier accesses.
+        """
         for unit in reads:
             readers = self._readers.setdefault(unit, [])
             readers.append(step)
@@ -239,7 +243,11 @@ class CustomSteps(StepTableBuilder):
         return self.add(rank, StepKind.RECV, peer=peer, count=count, **columns)
 
     def algorithm(self, scratch_units: int | None = None) -> Algorithm:
-        """Build the algorithm. `scratch_units`: size of SCRATCH per rank, default `unit_count`."""
+        """Build the algorithm of these steps, without provenance and size.
+
+        `scratch_units`: size of SCRATCH at each rank in units, by default the collective's
+        `unit_count`.
+        """
         units = self.collective.unit_count if scratch_units is None else scratch_units
         sizes = np.full(self.collective.num_ranks, units, np.int64)
         return Algorithm(self.collective, self.build(), sizes)

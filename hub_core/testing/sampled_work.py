@@ -67,7 +67,11 @@ def run_on_samples(
 
 
 def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    """Simulate 1 MiB on 4 fully connected NPUs. Raises `AssertionError` for a wrong result type."""
+    """Simulate a collective of 1 MiB on 4 fully connected NPUs, with the simulator's defaults.
+
+    Rank i is on NPU i. Raises `AssertionError` for a wrong result type; the simulator's exceptions
+    pass.
+    """
     topology = parse_topology(TOPOLOGY)
     request = SimulationRequest(algorithm, topology, _COLLECTIVE_BYTES)
     result = call(simulator, request)
@@ -77,9 +81,10 @@ def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResul
 
 
 def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    """Execute an algorithm on `build_inputs`, out of place if it supports that.
+    """Execute an algorithm on `build_inputs` with SUM, out of place if it supports that.
 
-    Raises `AssertionError` for a wrong result type.
+    Out of place, a run that overwrites its inputs is detected. The executor has its default
+    options. Raises `AssertionError` for a wrong result type; its exceptions pass.
     """
     # Out of place, a run that overwrites its inputs is detected.
     in_place = not algorithm.collective.out_of_place

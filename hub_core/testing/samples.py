@@ -142,8 +142,10 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: bool) -> None:
     """Add one exchange of all ranks with their partners at `distance`.
 
-    With `add` (halving) each rank sends its partner's block, and the partner reduces it; otherwise
-    (doubling) it sends the block that it owns. Blocks have `distance` units.
+    The partner of a rank is rank XOR `distance`. With `add` (halving) each rank sends its partner's
+    block, and the partner reduces it in OUTPUT; otherwise (doubling) it sends the block that it
+    owns. Blocks have `distance` units and begin at a multiple of that. All sends come before all
+    receives.
     """
     blocks = []
     for rank in range(num_ranks):
@@ -179,7 +181,11 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def direct_all_to_all(num_ranks: int) -> Algorithm:
-    """Build an out-of-place all-to-all with one message for every ordered pair of ranks."""
+    """Build an out-of-place all-to-all with one message for every ordered pair of ranks.
+
+    There is one unit per pair. A rank copies its own unit and sends to the next ranks in ascending
+    distance (mod n), so that all begin with different receivers.
+    """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
         draft.copy(rank, (_IN, rank), (_OUT, rank))
@@ -191,9 +197,10 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def staged_all_to_all(num_ranks: int) -> Algorithm:
-    """Build an all-to-all for both modes.
+    """Build an all-to-all for both modes, with one message and one unit per ordered pair of ranks.
 
-    Units arrive in SCRATCH and are copied to OUTPUT after the INPUT unit there has been sent.
+    Units arrive in SCRATCH (`num_ranks` units) and are copied to OUTPUT after the INPUT unit there
+    has been sent, because in place both are the same memory.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
@@ -228,7 +235,9 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree reduce of two units for both modes.
 
-    Partial sums are in OUTPUT at the root and in SCRATCH at other ranks.
+    Distances are the powers of two below `num_ranks`, the largest first: the rank at that distance
+    behind another one (mod n, from the root) sends its partial sum of both units to it. Partial
+    sums are in OUTPUT at the root and in SCRATCH (two units) at other ranks.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     # Location of the partial sum, by distance from the root; initially the rank's input.
@@ -252,7 +261,10 @@ def _list_doubling_distances(num_ranks: int) -> list[int]:
 
 
 def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a gather for both modes: every rank sends its unit to the root."""
+    """Build a gather for both modes: every rank sends its unit to the root.
+
+    One unit per rank; the root copies its own. Unit r of the root's OUTPUT is that of rank r.
+    """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, root))
     for rank in range(n):
@@ -262,7 +274,10 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
-    """Build a scatter for both modes: the root sends every rank its unit."""
+    """Build a scatter for both modes: the root sends every rank its unit.
+
+    Unit r of the root's INPUT goes to rank r; the root copies its own.
+    """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))
     for rank in range(n):

@@ -53,7 +53,8 @@ _EXTENSIONS = st.dictionaries(st.text(max_size=6).map("x-{}".format), json_value
 def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
     """Draw collectives of every kind with 1 to `max_ranks` ranks, in at least one mode.
 
-    Custom collectives have a contract, which need not be consistent.
+    The unit count is a multiple of the number of ranks, from 1 to 2^40 units per rank. Rooted kinds
+    have a root, others None. Custom collectives have a contract, which need not be consistent.
     """
     kind = draw(st.sampled_from(CollectiveKind))
     num_ranks = draw(st.integers(1, max_ranks))
@@ -80,7 +81,10 @@ def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
 
 @st.composite
 def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
-    """Draw contracts with or without contributions, which need not be consistent."""
+    """Draw contracts with or without contributions, which need not be consistent.
+
+    Every rank has 1 to 6 input units and 1 to 6 output units, and its input is defined or not.
+    """
     contributions = draw(_contributions(num_ranks))
     sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)
     input_units = np.asarray(draw(sizes), np.int64)
@@ -141,7 +145,12 @@ def _step_values(
     num_ranks: int,
     unit_count: int,
 ) -> dict[str, int]:
-    """Draw the columns of a step of a kind; regions may exceed the buffers."""
+    """Draw the columns of a step of a kind, by name; regions may exceed the buffers.
+
+    Only messages have a peer (else -1), which may be the rank itself. Regions are drawn only for
+    the sides that the kind reads or writes. The count is 0 to `unit_count`, the channel 0 to 3;
+    lane, duration and source line may be -1, not specified.
+    """
     values = {
         "peer": draw(_below(num_ranks)) if kind in _MESSAGES else -1,
         "channel": draw(st.integers(0, 3)),
@@ -180,7 +189,10 @@ def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algo
 
 @st.composite
 def _provenances(draw: st.DrawFn) -> Provenance:
-    """Draw provenances whose fields and options are arbitrary texts."""
+    """Draw provenances whose fields are arbitrary texts of at most 12 characters.
+
+    They have at most two options, with such texts as names and values.
+    """
     texts = st.text(max_size=12)
     options = st.dictionaries(texts, texts, max_size=2)
     return Provenance(

@@ -26,7 +26,10 @@ def registry(collhub_plugin: str) -> Registry:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_plugin(rule: Rule, collhub_plugin: str, registry: Registry) -> None:
-    """Run one rule on the plugin; skip or fail the test with the rule's text and details."""
+    """Run one rule on the plugin `collhub_plugin` as a test of pytest.
+
+    The test is skipped or fails with the rule's text and details, as the verdict says.
+    """
     result = check_rule(rule, collhub_plugin, registry)
     text = "\n".join((rule.text, *result.details))
     if result.verdict is Verdict.SKIPPED:

@@ -53,8 +53,11 @@ def write_plugin(
 ) -> tuple[Path, tuple[Path, ...]]:
     """Write the distribution `collhub-NAME` into a new or empty folder.
 
-    Returns the folder and its files. Raises `UsageError` for an invalid name, and for a name that a
-    plugin, a package or an offer of one of the kinds already has.
+    `name` may begin with `collhub-`. `directory`: the folder, None for `collhub-NAME` in the
+    current one. `offers`: the kinds of offers that it contains as examples. Returns the folder and
+    its files. Raises `UsageError` for an invalid name (also `core` and `hub`), for a name that a
+    plugin, a package or an offer of one of the kinds already has, and for a folder that is not
+    empty.
     """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")
     if not _NAME.match(plain) or plain in (CORE_NAME, "hub"):
@@ -69,9 +72,10 @@ def write_plugin(
 
 
 def parse_offers(text: str) -> tuple[str, ...]:
-    """Parse the kinds of offers in `--offers`, separated by commas.
+    """Parse the kinds of offers in `--offers`, separated by commas; the order is kept.
 
-    Raises `UsageError` with the closest kind for an unknown one, and for an empty list.
+    Blanks around a kind and empty parts are ignored; repeated kinds are not removed. Raises
+    `UsageError` with the closest kind, else all kinds, for an unknown one, and for an empty list.
     """
     nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
     for noun in nouns or ("",):

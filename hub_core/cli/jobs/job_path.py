@@ -34,10 +34,11 @@ class PathNode:
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
     """Find the path from the start to the last end, in order of time; empty if no node ends.
 
-    The path begins at the node with the latest end (the lowest row of several) and goes back, each
-    time to the member of its call that began last and from there to the node that it waited for; no
-    node is taken twice. The times of the nodes do not overlap, so that they add up. `start`, `end`:
-    int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the path.
+    The search begins at the node with the latest end (the lowest row of several) and goes back: to
+    the node whose begin determined this end (the send of a receive, or the member of a collective
+    that began last, possibly on another rank), and from there to the node whose end let it begin.
+    No node is taken twice. The times of the nodes do not overlap, so that they add up. `start`,
+    `end`: int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the path.
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -97,8 +98,10 @@ class _Search:
     def before(self, row: int, seen: set[int]) -> int:
         """Return the node whose end allowed this one to begin; -1 if there is none.
 
-        The parent that ended last, if it ended when this node began; otherwise the node of the same
-        rank that ended last before, because it occupied the slot. Nodes in `seen` are skipped.
+        It is the parent (data or control dependency) that ended last, the first listed of several,
+        if it ended exactly when this node began; otherwise the node of the same rank that ended
+        last until then, because it occupied the slot; without such a node, that parent after all.
+        Nodes in `seen` are skipped.
         """
         nodes, began = self._nodes, self._start[row]
         parents = np.concatenate(
@@ -116,7 +119,8 @@ class _Search:
     def _find_last_ended(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
         """Return the node of a rank that ended last up to a time and is not in `seen`.
 
-        If there is none, `parent`, or -1 if that is in `seen` too.
+        A node that ended exactly at `moment` (in ns) counts; of nodes with equal ends, the highest
+        row is taken. If there is none, `parent`, or -1 if that is in `seen` too.
         """
         first, stop = self._nodes.rank_indptr[rank : rank + 2].tolist()
         rows = self._by_end[first:stop]

@@ -156,7 +156,11 @@ class _Table:
         self._ranks = sizes[self._group + 2]
 
     def by_sort(self) -> tuple[Spent, ...]:
-        """Sum the calls by kind, group size and bytes, the longest exposed time first."""
+        """Sum the calls by kind, group size and bytes, the longest exposed time first.
+
+        Ties are ordered by total time, longest first, then by kind, group size and bytes. Rows of a
+        call on several ranks count once per rank. Empty without communication.
+        """
         groups = self._group_rows(self._sort, self._ranks, self._bytes)
         spent = [self._sum_calls(members, number) for members, number in groups]
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))

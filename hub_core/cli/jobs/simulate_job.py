@@ -242,7 +242,11 @@ def _format_time(times: WorkloadTimes) -> str:
 
 
 def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
-    """Format the fraction of a rank's time in which it computes; `-` if unknown."""
+    """Format the fraction of a rank's time in which it computes, in whole percent.
+
+    `-` if there are no times of nodes (`report` is None), or if the rank never finishes or finishes
+    at time 0. `finish_ns`: when the rank finishes.
+    """
     if report is None or not finish_ns:
         return "-"
     return f"{100 * report.rank_compute_ns[rank] / finish_ns:.0f} %"
@@ -302,7 +306,11 @@ def _format_spent(spent: Spent) -> Sequence[str]:
 
 
 def refuse_overlap(declared: Sequence[str], options: Mapping[str, str], backend: str) -> None:
-    """Raise `UsageError` if the simulator has no limits on concurrent nodes to remove."""
+    """Raise `UsageError` if the simulator has no limits on concurrent nodes to remove.
+
+    This is so if it declares no option `slots`, or if `slots` is `unlimited` already. `declared`:
+    names of its options; `options`: their given values.
+    """
     if "slots" not in declared or options.get("slots", "") == UNLIMITED["slots"]:
         message = f"--overlap has no meaning for {backend} here"
         raise UsageError(message, cure="leave it out, or leave out -O slots")

@@ -192,7 +192,10 @@ def _collect_traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
 
 
 def _is_same_traffic(pair: PairDifference, unit_counts: tuple[int, int]) -> bool:
-    """Whether equal numbers of messages carry equal fractions of the buffer, in any units."""
+    """Return whether equal numbers of messages carry equal fractions of the buffer.
+
+    `unit_counts`: units of a full buffer in A and in B; the fractions are compared exactly.
+    """
     units_a, units_b = unit_counts
     is_same_share = pair.a.units * units_b == pair.b.units * units_a
     return is_same_share and pair.a.messages == pair.b.messages
@@ -246,7 +249,11 @@ def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | N
 def _list_dependencies(
     steps: StepTable, kind: str
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return one line per dependency: the waiting row, and the row for which it waits."""
+    """Return one line per dependency: the waiting row, and the row for which it waits.
+
+    int64, two columns, ordered by waiting row and then as the table lists them. `kind`: `data` or
+    `control`. No lines without dependencies.
+    """
     pointer, indices = getattr(steps, f"{kind}_indptr"), getattr(steps, f"{kind}_indices")
     waiting = np.repeat(np.arange(len(steps)), np.diff(pointer))
     return np.stack([waiting, indices], axis=1)

@@ -48,7 +48,10 @@ class Unjudged:
     ok: bool = False
 
     def record(self) -> Record:
-        """Return the findings as an item of the report; equal for both kinds of report."""
+        """Return the error as an item of the report: not ok, with its findings and nothing else.
+
+        The item is the same for both kinds of report, of verification and of runtimes.
+        """
         from hub_core.cli.reports.algorithm_records import VerifiedInput
         from hub_core.reports import list_findings
 
