@@ -71,7 +71,8 @@ def install_modules() -> None:
     """Insert the package `msccl` and its public modules into `sys.modules`, replacing existing
     ones.
 
-    Each module has the names that the public package exports, defined by this implementation.
+    Each module has the names that the public package exports, defined by this implementation. A
+    submodule becomes an attribute of its parent, unless the parent exports that name.
     """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():
@@ -185,8 +186,10 @@ def main() -> None:
 def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
     """Build the report of a file that finished: `trace` and `checks` of the chosen program.
 
-    An error report instead if the file defined no program, if `chosen` does not select exactly one,
-    or if tracing fails (the user-defined collective may raise any exception).
+    `chosen`: name or number, None if the file defines only one. An error report instead if the file
+    defined no program ("no-program", with the line of a call of sys.exit), if `chosen` does not
+    select exactly one ("several-programs", which lists them), or if tracing fails ("check-failed",
+    with the first line that was printed; the user-defined collective may raise any exception).
     """
     if not recorder.programs:
         line = outcome.get("exit_line")

@@ -235,7 +235,8 @@ def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[
     """Build the instructions of one operation, given as a row of `OPERATION_FIELDS`.
 
     A copy or reduction within a rank is one instruction, with the operation's send block. A message
-    is a send, then a receive that copies or reduces.
+    is a send on the source rank, then a receive on the destination rank, which copies or reduces,
+    with the receive block. `names`: names of the buffers of every rank by number.
     """
     # In the order of `OPERATION_FIELDS`.
     (

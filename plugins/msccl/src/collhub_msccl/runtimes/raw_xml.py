@@ -138,7 +138,10 @@ class _Parser:
     def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
         """Return the attributes that the parser keeps: the first of each name, within 16 slots.
 
-        Raises `InputError` for names and values that overflow its arrays.
+        Each space before an attribute takes one slot, so further spaces shift the later attributes;
+        those beyond the last slot are dropped. `match`: of the tag, with the element name and the
+        attributes as groups. Raises `InputError` ("too-long") for names above 254 and values above
+        255 characters.
         """
         if len(match[1]) > _MAX_NAME_BYTES:
             self._fail("too-long", f"an element name of {len(match[1])} characters", line)

@@ -228,7 +228,13 @@ def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
-    """Yield attempts with new thread blocks, most promising first; each is built on demand."""
+    """Yield attempts with new thread blocks, most promising first; each is built on demand.
+
+    Order: list scheduling with the FIFO capacity of the protocol; the public compiler's assignment,
+    only if the task states no channels and the draft has at most 2^14 rows; joined lanes; list
+    scheduling for a capacity of one message, for messages that take several transfers each; joined
+    lanes with shared blocks, merging and then not merging.
+    """
     capacity = FIFO_CAPACITY[task.protocol]
     yield from _iterate_distributed(task, draft, capacity)
     if task.channels is None and len(draft) <= _MAX_ROWS_FOR_ALL_ATTEMPTS:

@@ -211,9 +211,11 @@ def _cut_columns(
     chunk_counts: Int64Array,
     max_count: int,
 ) -> dict[str, Int64Array]:
-    """Return the columns of the chunks of all rows; all chunks but the last have `max_count` units.
+    """Build the columns of the chunks of all rows; all chunks but the last have `max_count` units.
 
-    `chunk_counts`: chunks per row.
+    `chunk_counts`: chunks per row. The chunks of a row follow each other, at increasing offsets; an
+    unused (UNKNOWN) side keeps its offset. `partner` has the new number of the chunk at the same
+    place of the partner's row, -1 for none. The draft is not changed.
     """
     row, within = _number_chunks(chunk_counts)
     columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}

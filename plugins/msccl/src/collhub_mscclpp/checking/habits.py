@@ -116,8 +116,10 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
 
 
 def _iterate_plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield (row, rank) of every destination that is stored over a memory channel without
-    packets.
+    """Yield (row, rank) of every destination that is stored over a memory channel without packets.
+
+    `row`: of the operation; `rank`: the remote rank to whose memory it stores. An operation with
+    several such destinations is yielded several times; unknown operations are left out.
     """
     table, operands = plan.operations, plan.operands
     is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
@@ -134,8 +136,10 @@ def check_pipelines(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report operations in pipelines whose ranges are not one slice, or are divided by
-    `tbg_info`.
+    """Report operations in pipelines whose ranges are not one slice, or are divided by `tbg_info`.
+
+    A slice is the number of chunks of the pipeline (`num_chunks`). Each operation is at most one
+    finding, "pipeline-range"; operations outside of pipelines are not checked.
     """
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
@@ -156,7 +160,10 @@ def check_scratch(
 ) -> None:
     """Report packets outside of scratch, packets without space, and chunks used in both forms.
 
-    A packet takes twice the space of its data, which only plans of the protocol LL have.
+    A packet takes twice the space of its data, which only plans of the protocol LL have; the space
+    is that of one launch, i.e. half the scratch with double scratch. Each operation is one finding
+    per code: "packet-buffer", "packet-room", and "scratch-forms" for each range of packets on plain
+    data.
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
@@ -215,7 +222,9 @@ def check_overlaps(
 ) -> None:
     """Report operations that read and write ranges that overlap but are not equal.
 
-    Threads of one operation access their elements without an order.
+    Threads of one operation access their elements without an order. Only ranges of the same move
+    (sources and destinations that belong together) are compared; equal means that they begin at the
+    same cell. Each operation is at most one finding, "overlap".
     """
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move

@@ -36,7 +36,11 @@ class Collective:
         return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
-        """Create the input and output buffers of every rank, by buffer type."""
+        """Create the input and output buffers of every rank, by buffer type.
+
+        The list has one dictionary per rank; sizes are those of `counts` in chunks, equal on all
+        ranks, and every buffer begins at chunk 0.
+        """
         input_chunks, output_chunks = self.counts()
         return [
             {
@@ -255,7 +259,10 @@ class CollectiveProgram:
     def record(self, tb: int, operation: Recorded) -> None:
         """Append an operation to a thread block, or to its body of the current pipeline.
 
-        Also records which types of channels access which remote buffers.
+        `tb`: number of the thread block on the rank of the operation, which is created if it is
+        new. The first operation of a block in a pipeline creates the block's pipeline at that
+        position. Also records which types of channels access which remote buffers, each once in the
+        order of first use.
         """
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):

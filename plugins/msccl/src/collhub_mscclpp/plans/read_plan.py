@@ -140,6 +140,9 @@ class _PlanParser:
     ) -> None:
         """Record errors for peers, members of groups and owners of buffers that are no ranks of the
         plan.
+
+        At most one error per rank for peers, one for groups and one for buffers, with the first
+        wrong number. Raises nothing.
         """
         cure = f"the plan has ranks 0..{len(gpus) - 1}"
         for value, gpu in zip(listed, gpus, strict=True):

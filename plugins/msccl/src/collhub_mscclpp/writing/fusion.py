@@ -60,7 +60,13 @@ def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
 
 
 def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step belongs to the multicast or sum of the previous group, or sends that sum."""
+    """Return whether a step belongs to the multicast or sum of the previous group, or sends that
+    sum.
+
+    `row`: the step; `group`: the previous group. A step of a sum belongs if the group's first row
+    has the same sum; one of a multicast if any row of the group has the same multicast, or if that
+    multicast is joined to the group's sum. False without operations of switches.
+    """
     switches = draft.work.switches
     if switches.is_empty:
         return False

@@ -144,8 +144,11 @@ def _find_switched(
 ) -> list[list[int]]:
     """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch.
 
-    With hosts, links count only with evidence of NVLink (rule 2 of the module); without hosts,
-    switches that equally fast links connect count as one. `fastest`: bytes/s by NPU.
+    `fastest`: bytes/s by NPU. With hosts, links count only with evidence of NVLink (rule 2 of the
+    module): the NPU has slower links too, or the link is above 100 GB/s, or the name of the switch
+    says so. Without hosts, switches that are connected by links at least as fast as the fastest NPU
+    count as one. Groups follow the order of links, may have one member, and list an NPU once per
+    link.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

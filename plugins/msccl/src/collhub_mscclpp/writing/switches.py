@@ -117,7 +117,11 @@ class SwitchSteps:
         return cluster
 
     def control_edges(self) -> tuple[Int64Array, Int64Array]:
-        """Return (parents, children): early copies of multicasts and the sends after them."""
+        """Return (parents, children): early copies of multicasts and the sends after them.
+
+        Every send of such a multicast waits for its copy; ordered by the number of the multicast.
+        Both arrays are empty without early copies.
+        """
         pairs = [
             (self.copies[number], row)
             for number in sorted(self.early_copies)
@@ -156,8 +160,11 @@ def find_switch_steps(
     """Find the multicasts and sums of an algorithm that the switches of its network can execute.
 
     All ranks of an operation are connected to one switch that the topology declares to multicast or
-    to reduce, and are in one memory domain. `has_sums`: whether sums may read the memory of other
-    ranks; `is_sliced`: whether messages are sent in slices. Empty without such a switch.
+    to reduce, and are in one memory domain. A multicast takes the switch with the most attached
+    receivers, at least 2; the other receivers get single messages. A sum needs all its messages at
+    one switch, and equal source ranges on all ranks. In slices, operations have at most 7 messages.
+    `has_sums`: whether sums may read the memory of other ranks; `is_sliced`: whether messages are
+    sent in slices. Empty without such a switch.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))
