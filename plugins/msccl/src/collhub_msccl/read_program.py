@@ -155,8 +155,10 @@ def _select_program(
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
-    """Warn if the collective is in place, but input and output of the program are separate
-    lists.
+    """Warn if the collective is in place, but input and output of the program are separate lists.
+
+    The warning "two-buffers" is reported to `source` at the line of the program. It depends on the
+    objects, not on equal contents, and only on custom collectives.
     """
     if not (trace.is_in_place and trace.has_two_buffers):
         return

@@ -183,9 +183,10 @@ def _add_window(folder: _Folder, task: _Task) -> None:
     """Add files for all sizes of a window to the folder, with the fastest algorithms that can be
     written.
 
-    A file may serve only the smaller sizes of the window; the next candidate then begins at the
-    first size that it does not serve. Candidates that failed, and sizes that no file serves, become
-    losses.
+    Candidates are tried in their order. A file may serve only the smaller sizes of the window; the
+    next candidate then begins at the first byte size that it does not serve. Candidates that failed
+    (with equal reasons in one loss), and sizes that no file serves, become losses of the folder,
+    which is changed.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

@@ -170,7 +170,11 @@ def allreduce(num_nodes: int) -> ChunkSets:
 
 
 def reduce_scatter(num_nodes: int) -> ChunkSets:
-    """Chunk r * n + q: contribution of node r to the sum at node q."""
+    """Build the sets of a reduce-scatter: chunk r * n + q is the contribution of node r to node q.
+
+    Node q must have the chunks of all nodes for it, which share the address q, i.e. their sum. n is
+    the number of nodes.
+    """
     return _build(
         f"ReduceScatter(n={num_nodes})",
         num_nodes,
@@ -214,7 +218,11 @@ def multiroot_broadcast(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
 
 
 def multiroot_scatter(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
-    """Chunk k * n + q from the k-th of `roots` to node q."""
+    """Build the sets of several scatters: chunk k * n + q from the k-th of `roots` to node q.
+
+    n is the number of nodes. Root k has its n chunks before, also the one that it keeps. The
+    runtime name is `custom`.
+    """
     return _build(
         f"MultirootScatter(n={num_nodes},roots={list(roots)})",
         num_nodes,
@@ -225,7 +233,11 @@ def multiroot_scatter(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
 
 
 def multiroot_gather(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
-    """Chunk k * n + q from node q to the k-th of `roots`."""
+    """Build the sets of several gathers: chunk k * n + q from node q to the k-th of `roots`.
+
+    n is the number of nodes. Root k must have its n chunks after, one per node. The runtime name is
+    `custom`.
+    """
     return _build(
         f"MultirootGather(n={num_nodes},roots={list(roots)})",
         num_nodes,

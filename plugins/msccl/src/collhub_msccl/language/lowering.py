@@ -85,8 +85,9 @@ def _compute_longest_chains(
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
     """Build the collective of all instances together.
 
-    Units are the chunks of all instances; for a custom collective, those of the longest buffer.
-    Raises `ValueError` for a custom one without contract.
+    Units are the chunks of all instances (`chunk_factor` per part of the collective); for a custom
+    collective, those of the longest buffer, at least 1. It serves one mode, and only a broadcast
+    has a root. Raises `ValueError` for a custom one without contract.
     """
     kind = CollectiveKind(trace.kind)
     contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None

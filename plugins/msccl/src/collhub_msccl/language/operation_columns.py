@@ -124,8 +124,9 @@ class _BlockAssignment:
     def add(self, message: _BlockMessage) -> None:
         """Record a message's peers, and unite the sets of its thread blocks.
 
-        The united set has the channel of either set or of the message. Raises `InputError` if these
-        channels differ, or if a thread block has a different peer already.
+        A set has one channel: the united one has the channel of either set or of the message (if it
+        is at least 0), or none. Raises `InputError` if these channels differ, or if the sending
+        block already sends to, or the receiving one receives from, another rank.
         """
         # A thread block sends to one rank and receives from one rank.
         sides = (
@@ -247,11 +248,11 @@ class Instances:
         return {name: np.stack([copy[name] for copy in copies], axis=1).ravel() for name in parts}
 
     def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
-        """Return the operations as instance `copy` executes them; a program has `channels`
-        channels.
+        """Build the operations as instance `copy` executes them; a program has `channels` channels.
 
-        Thread blocks, channels and chunks of instances are separate; all scratch buffers become
-        one.
+        Thread block b becomes b * number + `copy` (negative ones -1), channel c becomes c + `copy`
+        * `channels`, and chunks move to their places in this instance; all scratch buffers become
+        one. The given columns are not changed.
         """
         moved = dict(columns)
         for side in _SIDES:

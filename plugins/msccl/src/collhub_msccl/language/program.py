@@ -169,8 +169,9 @@ class MSCCLProgram:
     def reduce(self, target: Ref, other: Ref, lanes: Lanes) -> Ref:
         """Replace the chunks of `target` by sums with those of `other`, and record the operation.
 
-        Returns `target`. Raises `ValueError` for different sizes, overlapping references or an
-        empty slot.
+        Returns `target`; `other` keeps its chunks. Raises `TypeError` if `other` is no reference,
+        and `ValueError` for different sizes, overlapping references or an empty slot; a target that
+        is no buffer of its rank raises `KeyError` or `IndexError`.
         """
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
@@ -197,8 +198,10 @@ class MSCCLProgram:
         return is_one_list and abs(written.index - read.index) < read.size
 
     def value(self, reference: Ref, index: int = 0) -> Value:
-        """Return the content of slot `index` of a reference. Raises `ValueError` if it is empty or
-        outside.
+        """Return the content of slot `index` of a reference, counted from its first slot.
+
+        `index` may be beyond the size of the reference. Raises `ValueError` if the slot is empty or
+        outside of the buffer, also if the rank has no such buffer.
         """
         slots = self.buffers[reference.rank].get(reference.buffer, [])
         position = reference.index + index
@@ -337,10 +340,10 @@ class MSCCLProgram:
         return [self.value(reference, part) for part in range(reference.size)]
 
     def _prepare_slots(self, target: Ref) -> Slots:
-        """Return the slots of the target's buffer; a scratch buffer is extended to the required
-        length.
+        """Return the slots of the target's buffer (the list itself), long enough for the target.
 
-        Raises `KeyError` or `IndexError` for an input or output that is missing or too short.
+        A scratch buffer is created if it is missing, and extended with empty slots. Raises
+        `KeyError` for a missing input or output, and `IndexError` for one that is too short.
         """
         buffers = self.buffers[target.rank]
         end = target.index + target.size

@@ -177,7 +177,8 @@ def allreduce_ring_inplace(
 ) -> None:
     """Add an all-reduce of one chunk per rank, from slot `index_offset` on, around the ring.
 
-    Ranks, slots and channel as in `allgather_ring_inplace`.
+    The chunk of slot k is summed from the k-th rank around to the one before it, which then
+    forwards the sum around to all others. Ranks, slots and channel as in `allgather_ring_inplace`.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     size = len(ranks)

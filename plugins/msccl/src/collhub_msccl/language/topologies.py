@@ -94,8 +94,10 @@ def fully_connected(num_nodes: int) -> Topology:
 
 
 def hub_and_spoke(num_nodes: int) -> Topology:
-    """Build a topology in which one hub connects all nodes; each node sends and receives at
-    most 1.
+    """Build a topology in which one hub connects all nodes.
+
+    All pairs have links of bandwidth 1, and two switches per node limit what it sends to all others
+    and what it receives from them to 1 each.
     """
     switches: list[Switch] = []
     for node in range(num_nodes):
@@ -136,8 +138,10 @@ def star(num_nodes: int, non_blocking: bool = True) -> Topology:
 
 
 def reverse_topology(topology: Topology) -> Topology:
-    """Return the topology with the direction of all links and switches reversed, named
-    `Reverse...`.
+    """Return the topology with the direction of all links and switches reversed.
+
+    Bandwidths stay; the name gets the prefix "Reverse", and switches the suffix "_reversed". The
+    argument is not changed.
     """
     nodes = topology.nodes()
     links = [[topology.link(dst, src) for src in nodes] for dst in nodes]

@@ -236,8 +236,9 @@ def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> 
 def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Warn of steps with a clear meaning that the runtimes refuse or misinterpret.
 
-    A `cnt` above 71, an `s` that differs from the position, a nop without dependency, a `depid`
-    above 127: one warning each, at the first such step.
+    A `cnt` above 71 (except of a nop), an `s` that differs from the position in the thread block
+    from 0, a nop without dependency, a `depid` above 127: one warning each, at the first such step,
+    with the number of further ones.
     """
     is_nop = program.is_type(StepType.NOP)
     rules = (

@@ -187,8 +187,9 @@ def _warn_of_unfinished_chains(
 ) -> None:
     """Warn of steps that inherit a nop's wait and have no dependency themselves.
 
-    The runtimes' parsers refuse them ("chain of dependences"). `owner`: the step that each wait
-    delays, or -1.
+    The runtimes' parsers refuse them ("chain of dependences"), but their meaning is clear. `owner`:
+    the step that each wait delays, or -1. The code is "unfinished-nop-chain"; each step counts
+    once.
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True
@@ -373,10 +374,11 @@ def _warn_of_chains(
     length: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of chains of more than 16 `re`, which the runtimes cannot store, and of nops inside a
-    chain.
+    """Warn of chains of `re` that are too long for the runtimes, and of chains with a nop inside.
 
-    `first`, `last`: first and last step of each chain; `length`: number of `re` steps.
+    More than 16 members give "reduction-chain", as the runtimes cannot store them; a nop between
+    first and last gives "nop-in-reduction". `first`, `last`: first and last step of each chain;
+    `length`: number of `re` steps. Both warnings are at the first step.
     """
     # More than 17 members overflow an array of the kernel in microsoft/msccl and Azure's executor.
     _warn_at_starts(

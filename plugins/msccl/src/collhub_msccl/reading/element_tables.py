@@ -268,7 +268,9 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
     """Return the document with the attributes of `<algo>` that the short form omits.
 
     Any other document is returned unchanged. `collective`: as in `coll`, used if the file names
-    none. Attributes in the file take precedence. Raises `InputError` if neither gives the name.
+    none. Attributes in the file take precedence; the others are the protocol Simple, the number of
+    `<gpu>` as ranks, the largest buffer as chunks, and in place only for programs of TACCL that
+    gather or reduce. Raises `InputError` ("short-form") if neither gives the name.
     """
     if not document.is_short:
         return document

@@ -141,7 +141,7 @@ class _AttributeReader:
     def read_collective(self) -> CollectiveKind:
         """Return the kind in `coll`; CUSTOM if it is missing (a warning) or unknown (an error).
 
-        TACCL's broadcasts have no `coll`.
+        The comparison is exact. TACCL's broadcasts have no `coll`.
         """
         name = self._algo.get("coll")
         if name is None:

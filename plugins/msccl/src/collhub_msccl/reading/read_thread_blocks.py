@@ -88,10 +88,10 @@ def _read_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> dict[str, Int64Array]:
-    """Return the numeric columns of a tag's table by attribute, int64; 0 for a text that is not a
-    number.
+    """Read the numeric columns of a tag's table by attribute, int64, in the order of the file.
 
-    Records missing attributes and invalid numbers as errors.
+    A text that is no number has 0 or what could be read. Records missing attributes (of all
+    columns, also those with words) and invalid numbers as errors; raises nothing.
     """
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -300,10 +300,10 @@ class Copies:
 def read_copies(
     document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings
 ) -> Copies:
-    """Read the `<copy>` elements of a file.
+    """Read the `<copy>` elements of a file, in its order: rank, source, destination and line.
 
-    Raises `InputError` for an offset that is no number of at most 9 digits, or outside the declared
-    buffers.
+    Raises `InputError` ("copy-range") with all elements whose offset is no number of at most 9
+    digits, or outside the declared buffers. Empty without such elements.
     """
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []

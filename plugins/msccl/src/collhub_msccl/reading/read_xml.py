@@ -122,7 +122,8 @@ def _build_collective(
     """Build the collective of the header.
 
     A custom one has the declared buffers, defined inputs and no required result. `stated_root`:
-    root given by the user, or None. Raises `UsageError` for a root that does not fit, and
+    root given by the user, or None; only collectives with a root have one. Raises `UsageError` for
+    a root that does not fit (also if the collective has none) or that cannot be inferred, and
     `InputError` at the header's line for an impossible collective.
     """
     is_rooted = header.kind in ROOTED
@@ -160,7 +161,9 @@ def _choose_root(
 ) -> int:
     """Return the root given by the user, else the only rank that the steps permit.
 
-    Raises `UsageError` if the given root is no rank, or if the steps permit no rank or several.
+    A stated root is only checked to be a rank, not against the steps. Raises `UsageError` if it is
+    no rank, or without one if the steps permit no rank or several, of which the message names at
+    most 8.
     """
     if stated is not None:
         if not 0 <= stated < header.num_ranks:

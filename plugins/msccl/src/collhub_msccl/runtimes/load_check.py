@@ -78,7 +78,10 @@ def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
 
 
 def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
-    """Report for a file that the runtime refuses."""
+    """Build the report for a file that the runtime refuses: not `ok`, and without calls.
+
+    The fact "is_accepted" is False; `findings` become its diagnostics in their order.
+    """
     return CheckReport(
         ok=False,
         verdict=f"{runtime.name} refuses it",
@@ -144,7 +147,11 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
 
 
 def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:
-    """Explain why no call uses a file that loads: no size is served, or else no mode is."""
+    """Explain why no call uses a file that loads: no size is served, or else no mode is.
+
+    Returns an error "never-selected" at the line of `<algo>`, with a cure. It is only right for a
+    file that no call uses; nothing is reported here.
+    """
     location = Location(source.name, algo.line)
     reason = f"{runtime.title} loads the file but never uses it"
     if _read_sizes(algo, runtime) is None:

@@ -356,7 +356,10 @@ def check_chains(
     """Refuse steps that follow a waiting nop but do not wait themselves.
 
     A nop transfers its wait to the next step that moves data, which must have a dependency itself.
-    Nops without a wait are ignored, and so are reductions that join the previous one.
+    Nops without a wait are ignored, and so are reductions (`re`) that join the previous one: equal
+    destination and source buffer, no wait of their own, unless the previous one has `hasdep` or is
+    the 16th `re` of the thread block. Each such step is a refusal "unfinished-nop-chain". `name`:
+    of the thread block, for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

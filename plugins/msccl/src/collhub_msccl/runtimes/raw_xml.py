@@ -160,7 +160,10 @@ class _Parser:
         return attributes
 
     def _skip_between(self) -> None:
-        """Skip white space and comments."""
+        """Skip white space (no tabs) and complete comments at the current position.
+
+        Moves the position and counts lines; without any of them nothing changes.
+        """
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"
         self._advance(match.end())
@@ -208,7 +211,10 @@ class _Parser:
         message: str,
         line: int | None = None,
     ) -> NoReturn:
-        """Raise `InputError` at a line, by default the current one."""
+        """Raise `InputError` at a line, by default the current one.
+
+        It always has the cure that 'collhub convert' rewrites the file.
+        """
         raise InputError(
             message,
             location=Location(self._file, self._line if line is None else line),

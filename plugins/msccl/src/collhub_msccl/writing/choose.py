@@ -99,11 +99,15 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask) -> ChosenProgram:
-    """Return the best program among all attempts.
+    """Choose the best program among all attempts.
 
     The first usable attempt with the producer's thread blocks, if there is one; else the program
-    with the lowest cost. Raises `InputError` that names the exceeded limit if every attempt exceeds
-    one, or the deadlock if every program deadlocks.
+    with the lowest cost, the first of equal ones. A program is safe if it cannot deadlock at any
+    size and has at most 64 thread blocks on a rank. A safe one from an attempt marked `limits_time`
+    excludes programs with a longer makespan. Attempts end once there is a safe one, after an
+    attempt marked as enough, or after any with more than 2^14 rows. Raises `InputError` that names
+    the exceeded limit if every attempt exceeds one, or the deadlock if a program deadlocks at every
+    size.
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)

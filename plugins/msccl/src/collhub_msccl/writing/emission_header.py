@@ -94,9 +94,11 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     """Choose the header of the file: runtime, modes, spelling of the collective, sizes, protocol,
     name.
 
-    From the options, else from the imported file, else defaults. The default runtime is msccl for
-    custom collectives that only msccl supports, else executor. Raises `UsageError` for options, and
-    `InputError` for algorithms, that the runtime does not support.
+    From the options, else from the imported file (texts of its `<algo>` in the extension `msccl`),
+    else defaults. The default runtime is msccl for custom collectives whose name executor does not
+    know, else executor; the protocol is Simple if none is given or the imported one is unknown.
+    Raises `UsageError` for options, and `InputError` for algorithms, that the runtime does not
+    support.
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")

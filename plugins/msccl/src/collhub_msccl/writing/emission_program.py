@@ -254,8 +254,10 @@ def find_waits(
     """Select the pairs (parent, waiting step) that other pairs and the order of blocks do not
     imply.
 
-    `block`, `ordinal`, `time`: per step; `edges`: pairs of rows that must keep their order. A step
-    waits for at most one step of each other block. The result also has the clocks that follow.
+    `block`, `ordinal`, `time`: per step, its thread block, position in it, and place in the order
+    of execution; `edges`: pairs of rows that must keep their order. Pairs within a block are
+    dropped. A step waits for at most one step of each other block, the last one. The pairs are
+    sorted by waiting step, then parent. The result also has the clocks that follow.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
     # Order within a block needs no wait.
@@ -292,10 +294,12 @@ def _select_unknown_waits(
     parents: Int64Array,
     children: Int64Array,
 ) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Return the indices of pairs that the clock of the waiting block does not yet imply, and the
+    """Select the pairs that the clock of the waiting block does not yet imply, and build the
     clocks.
 
-    Pairs are in order of execution, the latest parent of a step first. The histories are by block.
+    Returns the indices of these pairs and the histories by block: after which step a block knows
+    which steps of the others to be finished. Waiting for a step also gives what its block knew
+    then. Pairs must be in order of execution, the latest parent of a step first.
     """
     histories: dict[int, WaitHistory] = {}
     kept: list[int] = []

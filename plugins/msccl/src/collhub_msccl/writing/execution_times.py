@@ -223,8 +223,11 @@ class _LinkRun:
         return self._now
 
     def _start_ready_steps(self) -> None:
-        """Begin all ready steps; local steps, and receives whose message has arrived, finish at
-        once.
+        """Begin all ready steps, in the order in which they became ready, until none is left.
+
+        Local steps, and receives whose message has arrived, finish at once, which can make further
+        steps ready. A send queues for the link out of its rank; a receive without its message waits
+        for it.
         """
         steps = self._steps
         while self._ready:

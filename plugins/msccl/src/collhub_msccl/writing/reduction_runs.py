@@ -83,7 +83,11 @@ def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> 
 
 
 def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
-    """Return a mask of reductions whose source and destination share no memory in any mode."""
+    """Return a mask of reductions whose source and destination share no memory in any mode.
+
+    `row`: the reductions. In one buffer, the offsets must differ by at least the count. Of
+    different buffers, one must be SCRATCH, since INPUT and OUTPUT can be the same memory.
+    """
     source, target = columns["src_buffer"][row], columns["dst_buffer"][row]
     distance = np.abs(columns["src_offset"][row] - columns["dst_offset"][row])
     # INPUT and OUTPUT can be the same memory; SCRATCH is always separate.

@@ -222,7 +222,10 @@ class ListScheduler:
     def schedule(self) -> list[int] | None:
         """Return the nodes in the order in which they begin, and fill `begin`.
 
-        None if full connections block all remaining nodes.
+        At each point the ready node that can begin first is taken; at equal times the one with the
+        longest remaining time. Nodes that could begin only later than queued are queued again;
+        blocked ones wait for a receive. None if full connections block all remaining nodes. Runs
+        once per object.
         """
         for node, missing in enumerate(self._missing):
             if not missing:
@@ -246,7 +249,13 @@ class ListScheduler:
         heapq.heappush(self._queue, entry)
 
     def _compute_earliest(self, node: int) -> int:
-        """Return the earliest time at which a node could begin now, given its block and links."""
+        """Compute the earliest time at which a node could begin now, given its block and links.
+
+        It is the maximum of its own readiness, the end of its block's last node, the time at which
+        the link into its rank is free if it receives, and for a send the time at which the link out
+        of its rank is free; one that also receives needs that link only after it has received. Full
+        connections are not regarded here.
+        """
         graph = self._graph
         rank = graph.rank[node]
         begin = max(self._ready[node], self._free[self._block[node]])

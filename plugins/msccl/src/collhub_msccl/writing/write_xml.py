@@ -98,11 +98,12 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm in the largest unit that divides all sizes, if counts or offsets are too
-    large.
+    """Return the algorithm in larger units, if its counts or offsets are too large for the format.
 
-    Unchanged if the format can express them, or if the unit cannot grow (also for a custom
-    collective with a defined result).
+    Too large are a count above 71 and a range that ends beyond MAX_OFFSET. The new unit is the
+    largest one that divides all sizes and offsets; the number of units is at least 1. Returned
+    unchanged (the same object) if the format can express it, or if the unit cannot grow (also for a
+    custom collective with an expected result).
     """
     steps = algorithm.steps
     source_end = steps.src_offset + steps.count

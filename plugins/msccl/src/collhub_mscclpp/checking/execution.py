@@ -378,7 +378,11 @@ def uses_of_counters(
     program: Program,
     counters: Counters,
 ) -> tuple[Int64Array, Int64Array]:
-    """Count how often a launch increments, and how often it awaits, every counter; both int64."""
+    """Count how often a launch increments, and how often it awaits, every counter; both int64.
+
+    Every item of a wait or of the acquisition of a semaphore is an awaited one, all others
+    increment; items without a counter are left out, and pipelines count once.
+    """
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]
     is_taken = (role == Role.WAIT) | (role == Role.ACQUIRE)

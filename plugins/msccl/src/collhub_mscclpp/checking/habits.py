@@ -85,7 +85,8 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     """Warn of relaxed signals to a rank to which the thread block has stored plain data before.
 
     A relaxed signal does not order stores, so the peer may see it before the data. Packets are
-    ordered by their flags. A signal, a release or a barrier in between orders the stores.
+    ordered by their flags. A signal, a release or a barrier in between orders the stores, to all
+    ranks. One warning "relaxed-signal" per operation and peer; only memory channels are regarded.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
@@ -304,8 +305,9 @@ class _Accesses:
         self._has_packets[self._operation[ranges.is_packet == 1]] = True
 
     def of(self, row: int) -> list[_Access]:
-        """List the accesses of one operation in the first launch; empty for an operation without
-        data.
+        """List the accesses of one operation in the first launch, as ranges of cells [begin, end).
+
+        One per range and rank, in the order of the plan; empty for an operation without data.
         """
         first, last = np.searchsorted(self._operation, [row, row + 1])
         ranges, has_packets = self._ranges, bool(self._has_packets[row])
@@ -362,7 +364,10 @@ def _check_data(
 ) -> None:
     """Report an operation on data without a barrier after a wait or a conflicting access.
 
-    `items`: number of channels or semaphores of every operation. The operations that it misses are
+    At most one finding "missing-nop": for the last wait without a barrier since, else for the
+    latest earlier data operation that conflicts. A wait is no defect if the operation goes through
+    at most one port channel and each wait has at most one item, as thread 0 executes both. `items`:
+    number of channels or semaphores of every operation. The waits, or moves, that it misses are
     removed from `unmet`.
     """
     is_port = plan.operations.channel_type[row] == _PORT

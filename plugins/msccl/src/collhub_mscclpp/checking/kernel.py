@@ -174,7 +174,10 @@ def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None
 def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
     """Take one count of every item in order; return False to wait for the next one.
 
-    The counts taken so far are kept. The block's clock becomes at least that of each signal.
+    The counts taken so far are kept, so the operation continues with the first missing one when it
+    is tried again; an item without a partner (counter below 0) waits for ever. The block's clock
+    becomes at least that of each signal; on a counter whose takes have no order, only after the
+    last count of the launch, and then at least that of all its signals.
     """
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -253,7 +256,9 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
     """Arrive at a barrier, or leave it when all have arrived; return whether the block has left it.
 
-    A block that leaves takes over the clocks of all blocks that arrived.
+    The first call of a block is its arrival; the last arrival (of `barrier_blocks`) releases all,
+    and that block leaves at once. A block that leaves takes over the clocks of all blocks that
+    arrived.
     """
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:

@@ -193,9 +193,10 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Return the number of the lagging channel that writes each of these ranges, -1 for none.
+    """Find the number of the lagging channel that writes each of these ranges, -1 for none.
 
-    `writes`: rows of `ranges`.
+    `writes`: rows of `ranges`. Destination k of an operation on port channels is written through
+    its k-th channel; -1 if that one does not lag, or for other channel types.
     """
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]
@@ -211,7 +212,10 @@ def _proxies_of_writes(
 
 
 def barriers_of(plan: Plan) -> Int64Array:
-    """Return the number of the barrier of every operation, numbered over all ranks; -1 for none."""
+    """Return the number of the barrier of every operation, numbered over all ranks; -1 for none.
+
+    Numbers from 0 follow rank, then the barrier's number in the plan; unused numbers are skipped.
+    """
     table = plan.operations
     rank = block_ranks(plan)[table.block]
     is_barrier = table.barrier >= 0
@@ -320,10 +324,11 @@ def _indices_as_executed(
     plan: Plan,
     is_get: UInt8Array,
 ) -> Int64Array:
-    """Return the indices of operands; a get uses the source index for its destination and vice
-    versa.
+    """Return the indices of operands as the executor uses them.
 
-    `is_get`: mask of the operands of gets.
+    A get uses the source index for its destination at the same position and vice versa; all others
+    are those of the plan. `is_get`: mask of the operands of gets, each of which must have a
+    counterpart. The plan is not changed.
     """
     operands = plan.operands
     index = operands.index.copy()

@@ -235,10 +235,11 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> str:
-        """Describe the defect of an output, by its contribution if only one is missing or
-        superfluous.
+        """Describe the defect of an output, as the end of a sentence about it.
 
-        `row`: of `outputs`; `value`, `is_defined`: contents of all cells.
+        `row`: of `outputs`; `value`, `is_defined`: contents of all cells. In this order: not
+        defined; one input is missing; one input is superfluous; it has exactly one other input;
+        other contributions. Inputs are found by their random words, so a coincidence is improbable.
         """
         cell = self.outputs[row]
         if not is_defined[cell]:

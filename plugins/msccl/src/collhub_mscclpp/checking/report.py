@@ -241,6 +241,9 @@ class Story:
     ) -> str:
         """Describe a cell by chunk, buffer and rank, or a counter (given as -1 - number) by its
         name.
+
+        In buffers that share memory, the lowest rank and buffer that contain the cell are named. In
+        scratch, packets and the second half are mapped to the chunk of the plan.
         """
         if cell < 0:
             return self._execution.counters.names[-1 - cell]

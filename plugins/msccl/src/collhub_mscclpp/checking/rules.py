@@ -137,10 +137,11 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
-    """Report ranges that belong together but have different sizes; return whether there are none.
+    """Report ranges that belong together but have different sizes; return True if there are none.
 
-    All ranges of an operation belong together, or those of each position for operations that treat
-    positions separately.
+    All ranges of an operation belong together, or those of each position (source k and destination
+    k) for operations that treat positions separately. Each range whose size differs from the first
+    one is a refusal "size-mismatch".
     """
     operands = plan.operands
     is_right = True

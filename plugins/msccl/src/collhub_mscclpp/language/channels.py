@@ -312,7 +312,9 @@ class Rank:
     def barrier(self, tb_list: Sequence[int]) -> None:
         """Record that thread blocks wait for each other; for one block, a barrier of its threads.
 
-        Raises `RuntimeError` for no thread block.
+        Several blocks get an operation each, with the barrier number that these blocks in this
+        order have on the rank (a new one at first use); one block gets a "nop". Raises
+        `RuntimeError` for no thread block, and needs a current program.
         """
         blocks = tuple(tb_list)
         # The executor would wait for ever.

@@ -61,7 +61,9 @@ def mixes_sources(operation: Recorded) -> bool:
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
     """Fuse each operation with the last one of the result by `join`, or append it.
 
-    Of two adjacent barriers one is dropped. Bodies of pipelines are fused too.
+    `join` returns the fused operation, or None if the two cannot be fused; a fused one may be fused
+    again. Of two adjacent barriers one is dropped. Bodies of pipelines are fused too, by
+    themselves. Returns a new list.
     """
     fused: list[Recorded] = []
     for operation in recorded:

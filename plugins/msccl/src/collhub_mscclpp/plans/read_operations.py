@@ -41,8 +41,10 @@ class OperationReader:
         self,
         attempt: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Prepare empty columns. `attempt`: runs the parser of one operation and records its
-        errors.
+        """Prepare empty columns for the operations, ranges and items of a plan.
+
+        `attempt`: runs the parser of one operation and records its errors, so that reading
+        continues.
         """
         self._attempt = attempt
         self._operations: dict[str, list[int]] = {
@@ -221,7 +223,11 @@ def _read_barrier(
     value: JsonValue,
     operation: Operation | None,
 ) -> dict[str, int]:
-    """Read number and thread blocks of a barrier; -1 for other operations."""
+    """Read number and thread blocks of a barrier; both are -1 for other and unknown operations.
+
+    The number is at least 0, that of thread blocks at least 1. Raises `InputError` for others and
+    for missing members.
+    """
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}
     return {
@@ -257,7 +263,9 @@ def _read_items(
 ) -> list[int]:
     """Read the ids of semaphores, or the rank-level ids of channels; empty for other operations.
 
-    Data operations use channel ids only on port channels. Raises `InputError` for unknown ids.
+    Channel ids in the file are positions in the thread block, which become ids of the rank, in the
+    order of the file; repeated ones stay. Data operations use channel ids only on port channels.
+    Raises `InputError` for unknown ids.
     """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)

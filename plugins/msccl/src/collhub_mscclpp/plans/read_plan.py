@@ -173,7 +173,10 @@ class _PlanParser:
             self._hidden += 1
 
     def _raise_errors(self) -> None:
-        """Raise `InputError` with all recorded errors and the number of further ones, if any."""
+        """Raise `InputError` with all recorded errors; no effect if there are none.
+
+        If further ones were only counted, a note at the end states their number.
+        """
         if not self._errors:
             return
         if self._hidden:
@@ -246,9 +249,10 @@ def _parse_gpu(value: JsonValue) -> Gpu:
 
 
 def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
-    """Yield the groups of a switch channel.
+    """Yield the groups of a switch channel, all with the buffer of the channel.
 
-    Raises `InputError` for a wrong size, no ranks or repeated ranks.
+    Raises `InputError` for a `size` that is not the number of ranks, no ranks, repeated ranks, or
+    the form of old releases. Whether the ranks exist is checked elsewhere.
     """
     refuse_old_switch(channel)
     kind = channel.member("buffer_type").choice(BUFFER_TYPES)
@@ -263,7 +267,11 @@ def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
 
 
 def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
-    """Parse a remote buffer with its rank and the channel types that access it."""
+    """Parse a remote buffer with its rank and the channel types that access it.
+
+    Types are memory or port, and the list may be empty. Raises `InputError` for a missing member,
+    another type or a negative rank; whether the rank exists is checked elsewhere.
+    """
     kind = value.member("type").choice(BUFFER_TYPES)
     types = [
         channel_type.choice(_PAIRED)

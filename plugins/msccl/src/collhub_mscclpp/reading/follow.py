@@ -187,7 +187,10 @@ class PlanFollower:
     ) -> None:
         """Add a message that the thread block transfers, to its rank or from it.
 
-        The data is added to `operand` if given.
+        The data is added to `operand` if given. The channel is that of the transferring block: its
+        position for a put, and behind all blocks of the sender for a get. Steps of the own rank
+        follow the block's earlier ones and have its lane, the other side has -1; a receive on
+        another rank is announced by the next signal to it.
         """
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
         is_push = source.rank == rank

@@ -56,9 +56,11 @@ _SWITCH = ("glres", "gstore", "gstorepkt")
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a plan as an algorithm. A unit is a chunk, or the part of one thread block of a group.
 
-    Raises `InputError` for a plan without a defined result: structural errors, operations that the
-    executor refuses, a deadlock or a race in the first launch. Findings about later launches are
-    reported as warnings.
+    The steps are those of the first launch in the order of its simulation. Raises `InputError` for
+    a plan without a defined result: structural errors, operations that the executor refuses, a
+    deadlock or a race in the first launch. Wrong results of a plan are no error here, since
+    verification reports them. Findings about later launches are reported as warnings. The extension
+    `mscclpp` keeps the header.
     """
     del options
     plan = parse_plan(source.content(), source.name)
@@ -132,7 +134,11 @@ _INPUT = [{"type": "i", **_CHUNK}]
 
 
 def samples() -> Sequence[Source]:
-    """Return a plan: an out-of-place all-gather in which two ranks put into each other's output."""
+    """Return one sample plan of two ranks: an out-of-place all-gather by puts into the other's
+    output.
+
+    It is a JSON source named "two-ranks.json".
+    """
     plan = {
         "name": "two_ranks",
         "collective": "allgather",

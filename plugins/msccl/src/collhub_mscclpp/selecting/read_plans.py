@@ -37,8 +37,10 @@ _ELEMENT_BYTES = (2, 4)
 def read(source: Source) -> Sequence[ServedCalls]:
     """List the calls that get a plan from a folder, by window; sizes are bytes of the full buffer.
 
-    A window is omitted if the executor would not run one of its plans correctly, or would throw for
-    one of its calls. Errors are reported to `source.report` with the name of the file. Empty
+    A plan that is defective or has an unknown collective is left out, and its errors are reported
+    with the name of the file. A window is omitted if the executor would not run one of its plans
+    correctly, or would throw for one of its calls. Plans that register.py does not name are errors
+    too, and reducing plans give one warning about operators. Reports go to `source.report`. Empty
     without a valid program that registers plans.
     """
     contents = {part.name: part.load() for part in source.parts}

@@ -315,6 +315,9 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
 def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
     """Choose the options of a window's plan: packets for small messages within one node, else
     Simple.
+
+    Small: the window has a maximum size below the option `packets_below` (bytes). Sizes are those
+    of the window, the number of nodes and `tbg` those of the folder.
     """
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1
@@ -347,8 +350,10 @@ _LANE = 0
 def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> Algorithm:
     """Build the algorithm in which every rank sends its data directly to every other rank.
 
-    An all-reduce has one unit, other collectives one per rank. Every rank sends all its data before
-    it writes any, so the algorithm is correct in place.
+    An all-reduce has one unit, other collectives one per rank. Rank r sends to r + 1, r + 2, ...
+    (modulo ranks) and receives in the opposite order, in one lane. Collectives split by target send
+    the unit of each peer, others unit 0. Every rank sends all its data before it writes any, so the
+    algorithm is correct in place; it serves only the mode `in_place`.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)

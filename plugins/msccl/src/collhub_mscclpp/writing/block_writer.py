@@ -198,7 +198,12 @@ class BlockWriter:
         return ",".join(self._format_range(operand, channel_type) for operand in ranges)
 
     def _format_range(self, operand: Range, channel_type: str) -> str:
-        """Format one entry; a channel or remote buffer is listed at its first use."""
+        """Format one entry of src_buff or dst_buff as JSON, with index and size in chunks.
+
+        A range with a group has the switch channel, one without a rank (negative) the type of its
+        buffer, any other the remote buffer, each by its position in the thread block. A channel or
+        remote buffer is listed at its first use in the block.
+        """
         where = f'"index":{operand.index},"size":{operand.size}'
         if operand.group >= 0:
             position = self._last.channel(channel_type, self.tables.groups.index(operand.group))

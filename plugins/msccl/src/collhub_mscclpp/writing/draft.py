@@ -52,10 +52,12 @@ class Semaphores:
 
 
 def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
-    """Assign a semaphore to every dependency between thread blocks that needs one.
+    """Assign a semaphore to every dependency between thread blocks of a rank that needs one.
 
-    A dependency needs none if the block already waits for the same or a later step of that block.
-    `block`: int64[rows], within ranks.
+    A dependency needs none if the block already waits, in this or an earlier step, for the same or
+    a later step of that block. Dependencies are handled in the order of the waiting step, those on
+    later steps first. `block`: int64[rows], within ranks. Semaphores are numbered from 0 on each
+    rank; a step can release and acquire several.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)
@@ -104,8 +106,9 @@ def assign_blocks(work: PlanWork) -> Int64Array:
 def _group_steps(work: PlanWork) -> Int64Array:
     """Number the groups of steps that one block of a rank executes: int64[rows].
 
-    Steps with a lane are grouped by lane. Steps without one are grouped by connection; local steps
-    join the group of the last step that they depend on.
+    Steps with a lane are grouped by lane. Steps without one are grouped by connection, in numbers
+    above all lanes. Local steps without a lane join the group of the last step (in the order of
+    execution) that they depend on; those without a dependency are in one further group.
     """
     steps = work.steps
     lane = work.lane

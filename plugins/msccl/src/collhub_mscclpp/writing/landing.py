@@ -226,11 +226,11 @@ def _are_unchanged(
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Whether each writer receives a message that the reader's rank sends after its read:
-    bool[pairs].
+    """Return whether each writer receives a message that the reader's rank sends after its read.
 
-    The send is in the thread block of the reader, or depends on a step that is. `writer`: -1 for
-    none.
+    The result is bool[pairs]. The send must be on the rank of the reader, and be in the thread
+    block of the reader at or behind it, or directly depend on such a step. `writer`: -1 for none,
+    which gives False; `block`: per row.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

@@ -47,7 +47,10 @@ class PlanNetwork:
     topology: Topology | None = None
 
     def switch_members(self, switch: int) -> frozenset[int]:
-        """Return the NPUs with links to and from a switch; empty without a topology."""
+        """Return the NPUs with links both to and from a switch; empty without a topology.
+
+        `switch`: number of the node. Other switches and hosts next to it are left out.
+        """
         topology = self.topology
         if topology is None:
             return frozenset()

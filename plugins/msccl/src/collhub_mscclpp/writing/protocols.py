@@ -94,8 +94,9 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Signal to senders that this launch has begun, and wait until receivers of puts have begun it
     too.
 
-    Once per channel and launch. Pulled messages are only noted; `BlockWriter.finish` synchronises
-    them.
+    Once per channel and thread block, at the first message; both by relaxed signals, since the
+    receiver may still read data of the last launch. Pulled messages are only noted;
+    `BlockWriter.finish` synchronises them. Changes the writer.
     """
     steps = draft.work.steps
     for row in group.rows:
@@ -123,7 +124,11 @@ def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> N
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Copy a staged message to its destination, and forward it from its landing range."""
+    """Copy a staged message to its destination, and forward it from its landing range.
+
+    First waits for the message. One that landed at its destination is not copied. Then puts the
+    landed data for each send of the group and signals these sends; both are omitted without sends.
+    """
     _wait_for_messages(draft, writer, group)
     landed = draft.landing_range(group.row)
     if not draft.landing.is_direct[group.row]:

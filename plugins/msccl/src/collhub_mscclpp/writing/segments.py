@@ -231,7 +231,10 @@ class Segment:
         return known.setdefault(buffer, len(known))
 
     def copy(self) -> Segment:
-        """Return an independent copy of the segment."""
+        """Return an independent copy of the segment, with lists and dictionaries of its own.
+
+        The order of operations, channels, buffers and greetings is kept.
+        """
         channels = {kind: dict(ids) for kind, ids in self.channels.items()}
         buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}

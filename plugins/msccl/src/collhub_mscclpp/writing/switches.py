@@ -250,7 +250,9 @@ def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
     """Record the sums whose result is multicast by a send that depends on the last term.
 
-    Each multicast belongs to at most one sum.
+    Rank and range of the result must equal those of the multicast's source; of several such
+    multicasts the last counts. Each multicast belongs to at most one sum, the first. Changes
+    `switches.joined`.
     """
     by_source = {
         (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number

@@ -166,8 +166,9 @@ def _assign_connections(
 ) -> tuple[Int64Array, Int64Array]:
     """Assign a connection to every message; return it per row, and the ranks of every connection.
 
-    Messages share a connection if ranks, channel and lanes of both ends are equal. Local rows have
-    -1.
+    Messages share a connection if ranks, channel and lanes of both ends are equal, and if both or
+    none belong to a multicast of a switch. Send and receive have the same number; local rows have
+    -1. The second array is int64[connections, 2]: sender, receiver.
     """
     send, receive = messages.send, messages.receive
     columns = [

@@ -289,7 +289,11 @@ def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
 
 
 def count_chunks(draft: Draft) -> Int64Array:
-    """Count the chunks of input, output and scratch: int64[ranks, 3]."""
+    """Count the chunks of input, output and scratch: int64[ranks, 3].
+
+    Empty inputs and outputs count as one chunk, because the executor divides by both; scratch may
+    be 0. Parts of thread block groups are not multiplied in.
+    """
     collective, unit = draft.work.algorithm.collective, draft.work.unit
     # The executor divides by both counts, so an empty buffer is declared as one chunk.
     input_chunks = np.maximum(collective.input_units() // unit, 1)
