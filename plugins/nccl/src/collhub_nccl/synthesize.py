@@ -126,7 +126,12 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
 
 
 def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of every machine in order; one machine if the topology names none."""
+    """Return the ranks of every machine in order; one machine if the topology names none.
+
+    Machines are ordered by their smallest rank; NPUs without a group form one. Machines of
+    different sizes count as one machine of all ranks, because they have no rings with one GPU per
+    channel.
+    """
     group_of = {
         npu: number for number, members in enumerate(topology.groups.values()) for npu in members
     }
@@ -239,7 +244,12 @@ def _build_algorithm(
 
 
 def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
-    """Return an estimate for hubs without a simulator: rounds of the slowest link."""
+    """Return an estimate in ns for hubs without a simulator: rounds of the slowest link.
+
+    A ring has ranks - 1 rounds of size / ranks bytes, another algorithm log2(ranks), rounded up and
+    at least 1, of the whole size; an all-reduce has twice as many. A round takes the largest
+    latency and the smallest bandwidth of the topology.
+    """
     topology = request.topology
     ranks, size = request.collective.num_ranks, request.collective_bytes
     latency_ns = float(np.max(topology.latency_s)) * 1e9

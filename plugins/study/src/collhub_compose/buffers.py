@@ -160,7 +160,11 @@ class BlockMoves:
         return new
 
     def find_torn_rows(self, steps: StepTable) -> BoolArray:
-        """Find the rows with a region that is not contiguous after the move: bool[rows]."""
+        """Find the rows with a region that is not contiguous after the move: bool[rows].
+
+        Only regions in INPUT and OUTPUT count. A region is torn if two of its adjacent blocks are
+        not adjacent, in the same order, afterwards.
+        """
         # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
         # before its first and its last block differ.
         gaps = np.diff(self.place, axis=1) != 1
@@ -236,7 +240,12 @@ def _check_piece_count(pieces: int) -> None:
 def _build_piece_columns(
     steps: StepTable, torn: BoolArray, pieces: Int64Array, piece: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build the columns of the table: `pieces` rows per step, with `piece` units each if torn."""
+    """Build the columns of the table with `pieces` rows per step, in order of steps and pieces.
+
+    Pieces of torn steps have `piece` units each, and offsets of used sides advance by that; steps
+    that are not torn must have one row and are kept. A stated duration is divided by the pieces and
+    rounded up. Numbers of dependencies are not changed here.
+    """
     row = np.repeat(np.arange(len(steps)), pieces)
     piece_number = counted_positions(pieces)
     columns = {name: getattr(steps, name)[row] for name in COLUMN_DTYPES}

@@ -25,7 +25,9 @@ _MAX_ROWS = 1 << 24
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
     """Replace every contribution of `second` by the contributions of `first` to that unit.
 
-    A join of two tables on (rank, unit). Raises `InputError` for more than 2^24 rows.
+    A join of two tables on (rank, unit): contributions to which `first` has none disappear, and
+    repeated ones multiply. The order is that of `second`, then of `first`. Raises `InputError` for
+    more than 2^24 rows.
     """
     second = expand_all_ranks(second, num_ranks)
     largest = np.maximum(first.offset.max(initial=0), second.source_unit.max(initial=0))
@@ -73,10 +75,10 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 
 
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
-    """Convert a relation to its canonical form.
+    """Convert a relation to its canonical form, in which equal relations are equal tables.
 
     Rows are sorted by (rank, offset, source unit, source rank), and `ALL_RANKS` replaces complete
-    sets of ranks.
+    sets of ranks, as often as a set is complete. Repeated rows are kept.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
@@ -231,9 +233,9 @@ def _match_kind(
 ) -> Collective | None:
     """Build the collective of this kind; None unless its contract equals `contract`.
 
-    `contract` must be in canonical form, and the expected results are compared in it. `contract`
-    must also have room for the buffers of the candidate, and a split collective needs a unit count
-    that is a multiple of the ranks.
+    `contract` must be in canonical form, and the expected results are compared in it. The same
+    ranks must have equally much data, and the candidate's buffers must be at least as large as
+    those of `contract`. A split collective needs a unit count that is a multiple of the ranks.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:

@@ -68,7 +68,11 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
 
 
 def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
-    """Return the result of a pass with a report of one line per changed property."""
+    """Return the result of a pass with a report of one line per changed property.
+
+    The lines have the form "name: old -> new", in the order of `_collect_properties`, then one that
+    names the extensions dropped. Without changes the report is empty.
+    """
     changes = []
     new_properties = _collect_properties(after)
     for name, value in _collect_properties(before).items():

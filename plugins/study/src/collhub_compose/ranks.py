@@ -114,7 +114,11 @@ def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64A
 
 
 def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
-    """Find why these are no distinct numbers of `expected` ranks below `num_ranks`, or None."""
+    """Find why these are no distinct numbers of `expected` ranks below `num_ranks`, or None.
+
+    The first reason counts: another number of ranks, the first rank out of range, the smallest rank
+    that is given more than once.
+    """
     if len(ranks) != expected:
         return f"{len(ranks)} ranks are given, the algorithm has {expected}"
     outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
@@ -190,7 +194,11 @@ def _relabel_contract(
 def _embed_collective(
     algorithm: Algorithm, new_ranks: Int64Array, num_ranks: int
 ) -> tuple[Collective, tuple[bool, bool]]:
-    """Build the collective of all ranks, and whether it may be called in place and out of place."""
+    """Build the collective of all ranks, and whether it may be called in place and out of place.
+
+    Rank r of the algorithm becomes `new_ranks[r]` of `num_ranks`; all others have no data and no
+    result. The modes are those in which the data of the algorithm's ranks keep their places.
+    """
     contract = build_contract(algorithm.collective)
     usage = measure_usage(algorithm, contract)
     wide = BufferUsage(

@@ -61,7 +61,11 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
 
 
 def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
-    """Raise `UsageError` for more than 2^62 units and for contracts that are too large."""
+    """Raise `UsageError` (code `too-large`) if units cut into `factor` parts would be too large.
+
+    The limits are 2^62 (`MAX_UNITS`) for units, offsets and scratch, and `MAX_UNITS_IN_TABLE` for
+    the rows of the contract. The number of steps does not change.
+    """
     steps = algorithm.steps
     columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)
     largest = max(int(column.max(initial=0)) for column in columns)

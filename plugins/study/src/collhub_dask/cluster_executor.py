@@ -68,7 +68,12 @@ class ClusterExecutor(Executor):
         return self._threads.submit(self._run, partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster when all tasks are done; with `cancel_futures`, immediately."""
+        """Leave the cluster when all tasks are done; with `cancel_futures`, immediately.
+
+        With it, waiting tasks are cancelled, and the workers of this executor are restarted,
+        because hanging tasks would occupy them forever. Always waits for the threads, whatever
+        `wait` states.
+        """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
             # Hanging tasks would otherwise occupy their workers forever.
@@ -113,7 +118,12 @@ class ClusterExecutor(Executor):
             future.release()
 
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
-        """Wait until the task is done; raise if its worker died, or if its time is exceeded."""
+        """Wait until the task is done; raise if its worker is lost, or if its time is exceeded.
+
+        Looks every `LOOK_S` seconds. A lost worker raises what `_find_cause` states; `was_full` is
+        passed to it. After the timeout, the task is released, its worker restarted, and
+        `TimeoutError` raised; without a timeout it waits without limit.
+        """
         done = Event()
         future.add_done_callback(lambda future: done.set())
         start_s = time.monotonic()

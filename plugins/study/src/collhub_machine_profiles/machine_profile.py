@@ -217,7 +217,8 @@ def _library_document(library: Library) -> dict[str, str]:
 def profile_bytes(profile: MachineProfile) -> bytes:
     """Return the profile as JSON text, one line for each table, constant and source.
 
-    Equal profiles give equal bytes.
+    Equal profiles give equal bytes, which end with a line feed. The fields are those of
+    `profile_document`, in its order.
     """
     lines = []
     for key, value in profile_document(profile).items():

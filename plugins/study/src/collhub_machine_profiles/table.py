@@ -97,7 +97,9 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
     """Build one table per configuration of the points, sorted by configuration.
 
-    `other_place`: as in `one_place`.
+    A configuration is collective, ranks, nodes, library and data type. The time of a size
+    (ascending) is the median of its points in us; `repeats` is the smallest number of points of a
+    size. `other_place`: as in `one_place`. No points give no tables.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

@@ -49,12 +49,14 @@ def build_instructions(
     fuses: bool = True,
     has_fifos: bool = True,
 ) -> Instructions:
-    """Build the instructions of an algorithm.
+    """Build the instructions of an algorithm; all but forwarding sends have one of their own.
 
     `groups`: messages of switches; they are not fused. `fuses`: False keeps receives and sends
     apart, each connection with a block of its own, which cannot wait for each other in a circle.
     `has_fifos`: False if messages of a connection do not wait for each other: without lanes, each
-    has a block of its own.
+    has a block of its own. Instructions follow the order of rows; local steps have block -1 unless
+    a lane is given. Of the messages of switches, only the issuing ones have a block, one per rank
+    and channel.
     """
     messages = match_messages(steps, Findings())
     parents, children = steps.edges()
@@ -102,9 +104,10 @@ def build_instructions(
 def _find_switched_work(
     steps: StepTable, messages: Messages, groups: SwitchGroups | None
 ) -> npt.NDArray[np.int8]:
-    """Return `Instructions.switched_work` of every row.
+    """Return `Instructions.switched_work` of every row: 1, 0, or -1 outside of switches' messages.
 
-    A multicast is issued by its first send, a sum by its first receive.
+    A multicast is issued by its first send, a sum by its first receive; these cost time (1), all
+    other sends and receives of the groups none (0).
     """
     work = np.full(len(steps), -1, np.int8)
     if groups is None:
@@ -126,7 +129,9 @@ def _find_forwarding(
 ) -> tuple[Int64Array, Int64Array]:
     """Return (receives, sends) of which each pair is one instruction; int64, one to one.
 
-    The send reads what the receive wrote, and the receive is the last row that it waits for.
+    The send reads exactly what the receive wrote, on the same lane, and the receive is the last row
+    that it waits for. Messages of switches are left out, and in given lanes only neighbouring rows
+    are paired. Of several sends of one receive, the first wins. Sorted by receive.
     """
     is_pair = steps.receives[parents] & steps.sends[children]
     is_pair &= steps.count[parents] == steps.count[children]
@@ -157,8 +162,9 @@ def _assign_blocks(
 ) -> tuple[Int64Array, BoolArray]:
     """Return (block of every row, -1 for local steps; whether a forwarding pair shares its block).
 
-    Without lanes, a receiving connection joins the sending connection to which it forwards most,
-    if the latter gets most of its messages from it.
+    Given lanes are blocks, also for local steps. Without lanes, a block is a connection and
+    direction; a receiving connection joins the sending connection to which it forwards most, if the
+    latter gets most of its messages from it. Blocks are numbered from 0 without gaps.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)

@@ -133,7 +133,10 @@ def _build_signatures(
 
 
 def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
-    """Number the lanes of each rank within its part from 0; -1 without a lane."""
+    """Number the lanes of each rank within its part from 0; -1 without a lane.
+
+    The order of the numbers is that of the lanes. `part` is the part of each row.
+    """
     lane = steps.lane.astype(np.int64)
     width = int(lane.max(initial=-1)) + 1
     group = labels(part, steps.rank)
@@ -147,7 +150,11 @@ def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
 
 
 def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> StepTable:
-    """Return the table of some rows, which include all rows that they depend on."""
+    """Return the table of the rows `kept`, which include all rows that they depend on.
+
+    `position` maps each old row to its new one, -1 for rows that are left out. Dependencies are
+    renumbered.
+    """
     columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
     tables = []
     for indptr, indices in (

@@ -102,7 +102,11 @@ class BlockWorld(NamedTuple):
 def create_queue(
     events: int,
 ) -> tuple[Records, Records, Records, Records, Int64Array, Records, Int64Array]:
-    """Return the fields `heap` to `counter` of an empty queue for at most `events` events."""
+    """Return the fields `heap` to `counter` of an empty queue for at most `events` events.
+
+    The arrays have fixed sizes: entries, buckets and events as many as events, and `RECENT_TIMES`
+    recent times, which are -1 (none).
+    """
     store = np.zeros(2, STORE)
     store["returned"] = -1
     return (

@@ -46,7 +46,11 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
 
 
 def parse_machine(text: str) -> MachineProfile:
-    """Return the profile of a name or a document. Raises `HubError` if it is neither."""
+    """Return the profile of a shipped name or of the file of a profile.
+
+    Raises `UsageError` (code `unknown-profile`) with the closest name if it is neither, and
+    `HubError` for an invalid file.
+    """
     profile = profile_of_text(text)
     if profile is not None:
         return profile
@@ -142,7 +146,12 @@ def _check_topology(profile: MachineProfile, topology: Topology) -> None:
 
 
 def _mismatch(profile: MachineProfile, topology: Topology) -> str:
-    """Return how a topology differs from the machine of a profile, "" if it does not."""
+    """Return how a topology differs from the machine of a profile, "" if it does not.
+
+    It differs if its largest group (without groups: all NPUs) has more GPUs than a node, or if,
+    with more than one, the rate of a GPU differs from the nominal one by a factor above
+    `_MAX_RATIO`. The profile must name a known GPU.
+    """
     gpu = profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
     largest = max((len(members) for members in topology.groups.values()), default=None)

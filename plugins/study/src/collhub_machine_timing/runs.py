@@ -275,7 +275,11 @@ def run_case(
 
 @lru_cache(maxsize=4)
 def _separate_phases_of(case: Case) -> Case:
-    """Return the case with a thread block for each phase of a connection."""
+    """Return the case with a thread block for each phase of a connection.
+
+    The same case is returned if nothing can be separated. Receives and sends are fused only for the
+    kernels fifo and nvls. The last four results are cached.
+    """
     algorithm = separate_phases(case.algorithm)
     if algorithm is case.algorithm:
         return case
@@ -538,7 +542,12 @@ def _possible_instances(case: Case) -> Iterator[int]:
 
 
 def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: int) -> float:
-    """Estimate a time from the depth and the longest path in bytes of an algorithm."""
+    """Estimate a time in us from the depth and the longest path in bytes of an algorithm.
+
+    It is the start plus the larger of two sums: the blocks' transfer of the longest path, whose
+    first slice is hidden by the waits of all levels, and the busiest link with one wait. Instances
+    divide the path, but not the load of links.
+    """
     depth, path_share, link_s_per_byte = _shape(case)
     ranks = case.algorithm.num_ranks
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes

@@ -47,8 +47,10 @@ def find_paths(
     """Find the links of all messages, and the `groups` that switches execute; None for none.
 
     Only switches that the topology declares multicast and reduce. Messages whose route has another
-    switch leave their multicast, and a sum with such a message is none. Raises `InputError` for
-    ranks without a path.
+    switch leave their multicast, and a sum with such a message is none. Within a group, each link
+    counts once; the first message of a multicast has the links of all copies. A message crosses
+    nodes if its ends are in different groups of the topology, and uses plane channel mod planes.
+    Raises `InputError` for ranks without a path.
     """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]

@@ -251,7 +251,11 @@ def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None)
 
 
 def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
-    """Return one path per machine: OUT, or OUT with the name of the machine if several."""
+    """Return one path per machine: OUT, or OUT with the name of the machine if several.
+
+    The name is put before the suffix after a hyphen; equal names get numbers from 1. Raises
+    `UsageError` for several machines and standard output (-).
+    """
     if len(machines) == 1:
         return [out]
     if out == "-":

@@ -80,7 +80,9 @@ def calibrate_machines(
 ) -> list[CalibratedMachine]:
     """Return one calibrated machine per label, sorted by label.
 
-    Raises `InputError` if no point is left or a machine cannot be named.
+    The label is that of the machine of a point, else that of the request. Only labels that contain
+    the selection (any case) are calibrated. Raises `InputError` if a point has neither
+    (`no-machine`) and if no point is left (`no-points`).
     """
     groups: dict[str, list[Measurement]] = {}
     for point in read.points:
@@ -269,7 +271,11 @@ def _constants(
 
 
 def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[ErrorEntry]:
-    """Return held-out errors of the model by collective, ranks, nodes and version."""
+    """Return held-out errors of the model by collective, ranks, nodes and library version.
+
+    Each entry summarizes the absolute values of the deviations (predicted / measured - 1) of its
+    points. The entries are sorted; no deviations give none.
+    """
     groups: dict[tuple[str, int, int, Library], list[float]] = {}
     for point, deviation in deviations:
         key = (point.collective, point.ranks, point.nodes, point.library)
@@ -352,7 +358,11 @@ def read_points(
 
 
 def _refuse_unmeasured(file: str) -> None:
-    """Raise `InputError` if a file that no reader recognises is one of `_NOT_MEASURED`."""
+    """Raise `InputError` if a file that no reader recognises is one of `_NOT_MEASURED`.
+
+    The first pattern that is found in the first `_SEARCHED_BYTES` bytes gives the message, the cure
+    and the line. Nothing happens otherwise, or if it is no file.
+    """
     path = Path(file)
     if not path.is_file():
         return

@@ -167,7 +167,11 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
 
 
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
-    """Return for each point whether hold-out leaves it out: every second size of its series."""
+    """Return for each point whether hold-out leaves it out: every second size of its series.
+
+    The sizes of a series count in ascending order; the smallest is kept, and all points of one size
+    are treated alike.
+    """
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
         series.setdefault(_series(point), set()).add(point.size_bytes)
@@ -187,7 +191,10 @@ def _series(point: Measurement) -> tuple[object, ...]:
 def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
-    """Fit without every second size; return the held-out points with predicted / measured - 1."""
+    """Fit without every second size; return the held-out points with predicted / measured - 1.
+
+    Empty if all points are held out or none is. The order of the points is kept.
+    """
     held_out = every_second_size(points)
     fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]
     tested = [point for point, is_held in zip(points, held_out, strict=True) if is_held]
@@ -222,8 +229,10 @@ def robust_fit(
 ) -> FloatArray:
     """Return the logarithms of the constants that fit `measured`, logarithms of times.
 
-    The prior of each constant is `start` with the width `widths`. Levenberg-Marquardt with
-    reweighting; cost O(iterations x points x constants^2).
+    The prior of each constant is `start`, also the first guess, with the width `widths`; `coupling`
+    adds terms that relate constants. Levenberg-Marquardt with reweighting, so that outliers count
+    less, at most `_ITERATIONS` steps; it ends when the gain is below 1e-9 of the cost or no step
+    helps. Cost O(iterations x points x constants^2).
     """
     position, damping = start.copy(), 1e-3
     fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)
@@ -253,7 +262,11 @@ def robust_fit(
 
 
 def slopes_of(model: Model, position: FloatArray) -> FloatArray:
-    """Return d ln(time) / d ln(constant); shape (points, constants)."""
+    """Return d ln(time) / d ln(constant) at `position`, shape (points, constants).
+
+    Computed as central differences with the step `_STEP`; `model` maps logarithms of constants to
+    logarithms of times.
+    """
     columns = []
     for index in range(len(position)):
         shift = np.zeros(len(position))
@@ -293,7 +306,11 @@ _WIDTHS = np.array([2.0, 0.3, 0.7, 2.0, 2.0])
 
 
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
-    """Fit one model per library and number of GPUs per node that has enough points."""
+    """Fit one model per library and number of GPUs per node that has enough points.
+
+    Only points between nodes count, and at least `MIN_NETWORK_POINTS` different pairs of nodes and
+    size are enough. The models are sorted by library and GPUs per node.
+    """
     groups: dict[tuple[Library, int], list[Measurement]] = {}
     for point in points:
         if is_between_nodes(point):

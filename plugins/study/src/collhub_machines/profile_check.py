@@ -114,7 +114,12 @@ class ProfileCheck:
 def check_profile(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> ProfileCheck:
-    """Predict every point of the profile's machine. Raises `InputError` if there is none."""
+    """Predict every point of the profile's machine by table and by model; None without either.
+
+    `_own_points` selects the points and raises `InputError` if there is none. Points of a sibling
+    GPU are predicted without tables and networks, which belong to the measured machine; then no
+    coverage is reported. `like` is the GPU for points that name none.
+    """
     used, diagnostics = _own_points(profile, points, like)
     # The tables belong to the measured machine; the constants also describe its siblings.
     is_sibling = any(diagnostic.code == "sibling" for diagnostic in diagnostics)

@@ -127,7 +127,10 @@ def inspector() -> Sequence[MeasurementRequest]:
 
 
 def measured_json() -> Sequence[MeasurementRequest]:
-    """Return one point with the description of its source."""
+    """Return one point with the description of its source, as requests to test the reader.
+
+    It is an all-gather of 8192 bytes on 8 ranks of one node in 15.9 us.
+    """
     point = {
         "source": "example", "machine": "H100", "collective": "all-gather", "ranks": 8,
         "nodes": 1, "size_bytes": 8192, "time_us": 15.9, "library": "NCCL 2.29.2",

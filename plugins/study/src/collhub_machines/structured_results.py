@@ -52,7 +52,10 @@ def _whole(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    """Return a finite number, or -1 for anything else."""
+    """Return a finite number as a float, or -1 for anything else.
+
+    Booleans, texts, infinite values and integers that are too large give -1.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
         number = float(value) if is_number else -1.0  # type: ignore[arg-type]
@@ -94,7 +97,11 @@ class _Collector:
         self.skipped.append(note(self.file, line, message, cure))
 
     def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:
-        """Return the points. Raises `InputError` if there are none."""
+        """Return the points with the notes on skipped ones and the given sources.
+
+        Raises `InputError` if there are no points: with message, line and cure of the first skipped
+        one, else because the file holds no measured times.
+        """
         if not self.points:
             first = self.skipped[0] if self.skipped else None
             message = first.message if first else "the file holds no measured times"
@@ -300,10 +307,12 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
-    """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed.
+    """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed, in us.
 
-    The size in the file is the share of one rank for all-gather and reduce-scatter. Each point
-    keeps its call, so that `merge_calls` can combine ranks of several files.
+    The size in the file is the share of one rank for all-gather and reduce-scatter, and multiplied
+    by the ranks. Calls before the warm-up count are left out silently; sends and receives, calls
+    that the CPU timed, and unknown collectives with a note. Each point keeps its call, so that
+    `merge_calls` can combine ranks of several files. Raises `InputError` if no point is left.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

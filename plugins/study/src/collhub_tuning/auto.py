@@ -84,8 +84,10 @@ class _Search:
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
     """Return the fastest algorithm of all suitable synthesizers whose contents are correct.
 
-    Ctrl-C and limits stop the search, which then returns the best algorithm so far. Raises
-    `InputError` if no synthesizer fits or finishes, `UsageError` for unknown candidates.
+    Its statistics name the winner, its bounds are the best of all candidates, and warnings come
+    before its own diagnostics. Ctrl-C and limits stop the search, which then returns the best
+    algorithm so far; Ctrl-C without any is raised. Raises `InputError` if no synthesizer fits
+    (`nothing-fits`) or finishes (`limit-reached`), `UsageError` for unknown candidates.
     """
     registry = request.hub or run_registry()
     search = _Search(
@@ -122,7 +124,9 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
 def _select_best(search: _Search) -> _Candidate:
     """Return the fastest candidate that verification accepts, else the fastest one.
 
-    Adds a warning for each rejected candidate.
+    A partial result, which cannot be verified, is accepted unchecked. Adds a warning for each
+    rejected candidate: `not-checked` if it is too large, else `wrong-candidate`. There must be a
+    candidate.
     """
     candidates = search.sort_by_time()
     for candidate in candidates:
@@ -156,7 +160,12 @@ def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[st
 
 
 def _format_reasons(failures: dict[str, str]) -> str:
-    """Format the reasons by descending frequency, each with the synthesizers that reported it."""
+    """Format the reasons by descending frequency, each with the synthesizers that reported it.
+
+    Reasons that differ only in the leading name of the synthesizer are one; of equally frequent
+    ones the first comes first. At most `_MAX_NAMES` names per reason and `_MAX_REASONS` reasons are
+    shown, with the number of others. The result is one text, separated by "; ".
+    """
     groups: dict[str, list[str]] = {}
     for name, reason in failures.items():
         # Most reasons begin with the name of the synthesizer.
@@ -171,7 +180,12 @@ def _format_reasons(failures: dict[str, str]) -> str:
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
-    """Parse the candidates. Raises `UsageError` for unknown names and for the portfolio itself."""
+    """Parse the candidates: names separated by commas, or `all`.
+
+    `all` means all synthesizers but the portfolio and those that are used only by name. The order
+    is kept, and repeated names are too. Raises `UsageError` for unknown names and for the portfolio
+    itself.
+    """
     if text == "all":
         return [
             provided.name
@@ -302,7 +316,12 @@ def _has_within_option(name: str, registry: Registry) -> bool:
 
 
 def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValue]:
-    """Return the winner, its lead, the number of candidates, and the winner's statistics."""
+    """Return the winner, its lead, the number of candidates, and the winner's statistics.
+
+    The lead is that over the next candidate that is not faster, in percent of the winner's time; it
+    is absent without one. `interrupted` is present only after Ctrl-C. The winner's own statistics
+    replace equal names.
+    """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns
     ]

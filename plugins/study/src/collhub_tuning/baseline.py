@@ -151,7 +151,9 @@ def baselines_to_json(
 ) -> list[JsonValue]:
     """Return one object per size of the question, null without a baseline.
 
-    `times_ns`: times that the gains refer to, by size. A gain is a fraction, null on nominal links.
+    `times_ns` has the times that the gains refer to, by size. A gain is a fraction, rounded to 4
+    digits, null without a time and on nominal links; so is the statement whether it is within the
+    errors. A baseline without a choice has null as algorithm, protocol and channels.
     """
     has_gains = models_machines(outcome)
     objects: list[JsonValue] = []

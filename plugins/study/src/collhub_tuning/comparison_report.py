@@ -63,7 +63,11 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
-        """The best offered lower bound by size; None for sizes without a bound."""
+        """The best offered lower bound by size; None for sizes without a bound.
+
+        The bounds are those of all plugins for the network that the timing bounds, with thorough
+        methods; the best time of each size (ps) tells them where further effort has no use.
+        """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]
         bounds = best_bounds(

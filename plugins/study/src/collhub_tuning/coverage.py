@@ -29,7 +29,11 @@ class Stretch:
 
     @property
     def defect(self) -> str:
-        """The defect as one clause; empty without a defect."""
+        """The defect as one clause; empty without a defect.
+
+        The first that applies: several servers (overlap), a declared one but none (gap), or another
+        one than declared, or one where the runtime was to serve (changed).
+        """
         if len(self.servers) > 1:
             return f"overlap: {' and '.join(self.servers)} both serve them"
         if self.declared and not self.servers:

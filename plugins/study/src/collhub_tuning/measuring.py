@@ -173,7 +173,11 @@ class _Simulations:
         return result.time_ns
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
-        """Return the time in picoseconds; None if lower bounds do not apply. Raises `HubError`."""
+        """Return the time in picoseconds with its slack; None as time if lower bounds do not apply.
+
+        They apply only if the timing shares links among messages. Raises `HubError` if the
+        simulation fails.
+        """
         if not self._shares_links:
             return ExactTime(None)
         return exact_time(
@@ -391,7 +395,11 @@ def _check_collective(
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Raise `UsageError` for an algorithm that does not claim all requested calls."""
+    """Raise `UsageError` (code `other-mode`) for an algorithm that lacks a requested call.
+
+    Calls in place and out of place that the question requires must be claimed; in place is checked
+    first. Nothing is checked if the question is of any mode.
+    """
     if question.mode == ANY_MODE:
         return
     required, actual = question.collective, algorithm.collective

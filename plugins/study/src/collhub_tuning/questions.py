@@ -42,7 +42,11 @@ class ComparisonQuestion:
 
     @property
     def collective(self) -> Collective:
-        """The collective that synthesizers get."""
+        """The collective that synthesizers get: one unit per part that the collective requires.
+
+        It claims calls in place unless the mode is out-of-place, and out of place unless it is
+        in-place; any other mode claims both.
+        """
         kind = CollectiveKind(self.kind)
         units = kind.traits.parts(self.num_npus)
         in_place, out_of_place = self.mode != "out-of-place", self.mode != "in-place"

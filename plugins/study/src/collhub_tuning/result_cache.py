@@ -75,7 +75,11 @@ class ResultCache:
     def find(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> list[Measurement] | None:
-        """Return the cached measurements of an algorithm, one per size; None without an entry."""
+        """Return the cached measurements of an algorithm, one per size; None without an entry.
+
+        An entry counts only if its sizes are those of the question in order. Without a folder, and
+        for algorithms that are distrusted, there is none. The algorithm is remembered as used.
+        """
         if self._folder is None or compared in self._distrusted:
             return None
         rows = _read_rows(self._get_path(self._folder, compared, question))
@@ -120,7 +124,11 @@ class ResultCache:
 
 
 def _identify(compared: ComparedAlgorithm) -> list[str]:
-    """Return the identity of an algorithm: its name, or the digests of its files."""
+    """Return the identity of an algorithm: its name, or the SHA-256 digests of its files.
+
+    The files are all those below a folder, the file itself, or those that begin with its name and a
+    dot, sorted by path. Without such a file the list is empty.
+    """
     if not compared.is_file:
         return [compared.name]
     path = Path(compared.name)
@@ -228,7 +236,11 @@ def collect_versions(registry: Registry) -> dict[str, str]:
 
 
 def _sources_digest(name: str) -> str:
-    """Return `+` and a digest of a distribution's sources in a checkout; empty if installed."""
+    """Return `+` and a digest of a distribution's sources in a checkout; empty if installed.
+
+    It has 16 hexadecimal digits and covers path and content of all Python files. It is also empty
+    if the package is not found.
+    """
     spec = importlib.util.find_spec(_CORE.get(name, name.replace("-", "_")))
     folders = [] if spec is None else [Path(path) for path in spec.submodule_search_locations or ()]
     installed = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))

@@ -210,7 +210,11 @@ class TaskProcesses(Executor):
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop the processes when all tasks are done; with `cancel_futures`, immediately."""
+        """Stop the processes when all tasks are done; with `cancel_futures`, immediately.
+
+        With it, waiting tasks are cancelled and running processes are killed. Always waits for the
+        threads, whatever `wait` states, and then kills all processes. It may be repeated.
+        """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
@@ -284,7 +288,11 @@ class _TaskProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """Run tasks until the parent closes the connection."""
+    """Run tasks until the parent closes the connection.
+
+    First sends None, to report that it is ready; then receives (function, args, kwargs) and sends
+    the outcome of `_call` for each. Ignores Ctrl-C, because the parent stops this process.
+    """
     # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection.send(None)
@@ -308,7 +316,11 @@ def _call(
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Prevent processes started in this context from importing from the working folder."""
+    """Prevent processes started in this context from importing from the working folder.
+
+    Sets the variable `_SAFE_PATH` of this process to 1, and restores or removes it at the end, also
+    after an error.
+    """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:

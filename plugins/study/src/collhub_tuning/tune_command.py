@@ -332,7 +332,11 @@ def _tune_modes(
 
 
 def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
-    """Parse the requested collectives, each once. Raises `UsageError` with the closest match."""
+    """Parse the requested collectives, each once in order; by default `_DEFAULT_KINDS`.
+
+    Other spellings become the standard name. Raises `UsageError` with the closest match for an
+    unknown one.
+    """
     kinds = []
     for name in names or _DEFAULT_KINDS:
         kind = standard_kind(name)
@@ -344,7 +348,11 @@ def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
 
 
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
-    """Parse the requested formats, each once; empty without a folder."""
+    """Parse the requested formats, separated by commas, each once; empty without a folder.
+
+    With a folder, the default is all formats of selections. Names are not checked here. Raises
+    `UsageError` for --to without a folder.
+    """
     if arguments["out"] is None:
         if arguments["formats"]:
             raise UsageError("--to is for files", cure="give -o FOLDER")

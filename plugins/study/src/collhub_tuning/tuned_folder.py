@@ -92,7 +92,12 @@ def create_format(
 def write_folder(
     context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool
 ) -> list[Path]:
-    """Write all files or none, and remove files that only the previous report names."""
+    """Write all files or none, and remove files that only the previous report names.
+
+    Files are removed only with `force`, without which existing files are an error of writing.
+    Returns the paths of the written files. Raises `UsageError` if an old file cannot be removed;
+    the new ones are then in place.
+    """
     target = Path(folder)
     stale = _list_declared_files(target) if force else set()
     written = context.selection_folders().put(folder, _create_artifacts(outcome), force=force)
@@ -202,7 +207,11 @@ def _check_format(context: CommandContext, folder: Path, declared: DeclaredForma
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Read all files below a folder, by their relative paths. Raises `InputError`."""
+    """Read all files below a folder, at any depth, by their relative paths with slashes, sorted.
+
+    Raises `InputError` with the path of the first file that cannot be read. A folder that does not
+    exist has no files.
+    """
     try:
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
@@ -217,7 +226,12 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 def _note_unserved_sizes(
     declared: DeclaredFormat, served: Sequence[ServedCalls]
 ) -> Iterator[Diagnostic]:
-    """Note measured sizes that the files do not serve because they are no multiple of chunks."""
+    """Yield a note `falls-back` per served calls, on measured sizes that the files do not serve.
+
+    A size in the range of the calls is unserved if, as float32 in equal parts per rank, it is no
+    multiple of the elements and bytes that the algorithm needs; the runtime decides there.
+    `_MAX_NAMED_SIZES` sizes and more are given as first to last.
+    """
     for calls in served:
         # Buffers with a part per rank have equally many elements in each part.
         part = declared.num_ranks * _ELEMENT_BYTES if calls.kind.traits.is_split else 1

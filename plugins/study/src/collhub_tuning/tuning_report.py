@@ -87,7 +87,12 @@ def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
 
 
 def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
-    """Return one line per failed algorithm, cut search, loss of a format, and warning."""
+    """Return lines on failed algorithms, cut searches, defaults, losses and warnings.
+
+    Per collective there is one line that names all algorithms without a time at some size, one per
+    cut, and one per reason for which sizes keep the default; then, per format, its losses and those
+    notes that begin with "warning: ".
+    """
     lines = []
     for tuned in outcome.tuned:
         names = {row.algorithm for row in tuned.outcome.measurements if row.time_ns is None}
@@ -204,7 +209,12 @@ def served_calls_to_json(calls: ServedCalls) -> dict[str, JsonValue]:
 
 
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
-    """Return the row of a window, with times and ratios at its first and last measured size."""
+    """Return the row of a window, with times and ratios at its first and last measured size.
+
+    The columns are collective, sizes, algorithm, times, ratios to the bound (known ones, three
+    decimals) and the slowdown in percent, "" if 0. A window of one size has one time; a missing
+    time is shown as 0.
+    """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]
     bound_ratios = [tuned.ratio(window.algorithm, size) for size in sizes]
@@ -256,7 +266,11 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
 
 
 def _decisions_to_json(tuned: TunedCollective) -> list[JsonValue]:
-    """Return one object per size with a time: the winner and the bands of both sides in ns."""
+    """Return one object per decided size: the winner and the bands of both sides in ns.
+
+    The winner is null while undecided and "default" for the library's default. `fastest` is the
+    first candidate. Missing sides are null.
+    """
     objects: list[JsonValue] = []
     for decision in tuned.decisions.values():
         default = decision.default
@@ -345,7 +359,11 @@ def _format_to_json(written: WrittenFormat) -> dict[str, JsonValue]:
 
 
 def _write_format_section(written: WrittenFormat) -> list[str]:
-    """Return Markdown lines of a format: the servers of its calls, then notes and losses."""
+    """Return Markdown lines of a format: the servers of its calls, then notes and losses.
+
+    The table has one row per served calls with collective, sizes, mode (both, in place or out of
+    place) and server. Notes and losses are list items.
+    """
     rows = [
         [
             str(calls.kind),

@@ -78,7 +78,11 @@ def _create_variation(topology: Topology, name: str) -> Variation:
 
 
 def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
-    """Parse a value, or a range into values that double, then the upper limit."""
+    """Parse a value, or a range `A..B` into values that double from A on, then B.
+
+    B is always the last value and not repeated; A..A is one value. Raises `UsageError` if the range
+    ends below its start or begins at 0; `parse` converts the texts and may raise too.
+    """
     first, dots, last = text.partition("..")
     values = [parse(first)]
     if not dots:
@@ -165,7 +169,11 @@ def _create_without_links(topology: Topology, text: str) -> Variation:
 
 
 def _parse_link(topology: Topology, link: str) -> list[tuple[int, int]]:
-    """Parse a link into pairs of source and destination: two directions, or one for `->`."""
+    """Parse a link into pairs of source and destination: two directions, or one for `->`.
+
+    Nodes are given by name or number; of equal texts the number wins. Names may contain hyphens, so
+    every split is tried. Raises `UsageError` if not exactly one split names two nodes.
+    """
     numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
     numbers |= {str(node): node for node in range(topology.num_nodes)}
     first, arrow, second = link.partition("->")
@@ -229,7 +237,13 @@ class Robustness:
 def evaluate_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome], size: int
 ) -> Robustness | None:
-    """Evaluate the winner of a size on all variations; None if no algorithm has a time."""
+    """Evaluate the winner of a size on all variations; None if no algorithm has a time there.
+
+    It counts the variations that the winner wins as well (slowdown exactly 1), and states its
+    largest slowdown relative to the fastest one of a variation, with the name of the first such
+    variation (1.0 and "" if it always wins). Variations without a time for it are listed as
+    missing.
+    """
     ranking = base.ranking(size)
     if not ranking:
         return None

@@ -106,7 +106,11 @@ def _check_point(
 
 
 def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
-    """Return the other choice, or the constant of the model, that gives the measured time."""
+    """Return the other choice, the constant of the model, or both, that give the measured time.
+
+    They are joined by "or" and state the time of the choice in us and the needed and usual value of
+    the constant; a text says so if neither explains the time.
+    """
     parts = []
     fitting = _find_other_choice(point, call, profile)
     if fitting is not None:
@@ -186,7 +190,11 @@ def _find_constant(
 
 
 def _solve_factor(time_of: Callable[[float], float], target_us: float) -> float | None:
-    """Return the factor with the target time, by bisection; None outside of 1/16 to 16."""
+    """Return the factor with the target time, by bisection; None outside of 1/16 to 16.
+
+    `time_of` maps a factor to a time in us and must rise or fall throughout. The bisection is on
+    logarithms and has `_BISECTIONS` steps.
+    """
     low, high = 1 / MAX_FACTOR, MAX_FACTOR
     rises = time_of(high) > time_of(low)
     if not min(time_of(low), time_of(high)) <= target_us <= max(time_of(low), time_of(high)):

@@ -138,9 +138,12 @@ def _create_call_item(call: ExplainedCall, expected: tuple[float, str] | None) -
 def choice_rows(
     calls: Sequence[ExplainedCall], expected: Sequence[tuple[float, str] | None]
 ) -> list[list[str]]:
-    """Return one row per call: size, choice, expected time, deciding rule.
+    """Return one row of texts per call: size, choice, expected time, deciding rule.
 
-    A call that NCCL refuses has `none` as algorithm and empty cells up to the rule.
+    The choice has algorithm, protocol, channels, threads, chunk size, number of chunks and the time
+    of the cost model; the expected time has its method in brackets, and is empty if it is None. A
+    call that NCCL refuses has `none` as algorithm and empty cells up to the rule. `expected` is
+    parallel to `calls`.
     """
     rows = []
     for call, time in zip(calls, expected, strict=True):

@@ -177,9 +177,11 @@ _MAX_STEPS = 1 << 22
 
 
 def read(source: Source, options: RingReadOptions) -> Algorithm:
-    """Reader of the format `nccl-graph`: rank i is the GPU with the i-th smallest rank or device.
+    """Read the format `nccl-graph`: rank i is the GPU with the i-th smallest rank or device.
 
-    Raises `InputError` with file and line if a channel is not a ring over all GPUs of the node.
+    The result is the collective of the options, an all-reduce or another one, on the rings of the
+    graph; what rings do not express is kept as an extension. Raises `InputError` with file and line
+    for another root element or version, and if a channel is not a ring over all GPUs of the node.
     """
     content = source.content()
     root = parse(content, source.name)
@@ -326,7 +328,12 @@ def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int]
 
 
 def _read_attributes(graph: Element) -> dict[str, str]:
-    """Attributes that decide which algorithm NCCL chooses, as written. Raises `InputError`."""
+    """Return the attributes that decide which algorithm NCCL chooses, as written.
+
+    All names of `DEFAULT_ATTRIBUTES` are required but latencyinter, which gets its default. Raises
+    `InputError` for a missing one, and for a value that is no number or, for types, no kind of
+    path.
+    """
     texts = {}
     for name, default in DEFAULT_ATTRIBUTES.items():
         text = graph.text(name, default if name == "latencyinter" else "")

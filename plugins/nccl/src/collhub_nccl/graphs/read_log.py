@@ -155,7 +155,12 @@ def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, 
 def _check_channels(
     count: int, ranks: int, defects: Sequence[tuple[int | None, str]], source: Source
 ) -> None:
-    """Report invalid channels. Raises `InputError` if all are invalid, and for too many steps."""
+    """Report each defect (line, message) as a warning `channel`: the channel is left out.
+
+    `count` is the number of valid channels. Raises `InputError` with the first defect if it is 0,
+    for fewer than 2 ranks, and for more than `_MAX_CHANNELS` channels or `_MAX_STEPS` steps (4 x
+    channels x ranks^2).
+    """
     if not count:
         line, message = defects[0] if defects else (None, "the log has no channels of this kind")
         cure = "give the complete output of all processes, with NCCL_DEBUG_SUBSYS=INIT,GRAPH"

@@ -65,8 +65,12 @@ class RingGraph:
     attributes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ATTRIBUTES)
 
     def as_xml(self) -> str:
-        """The file in NCCL's dialect: no declaration, each tag on one line, hexadecimal device
-        numbers."""
+        """Return the file in NCCL's dialect: no declaration, each tag on a line of its own.
+
+        Device numbers are hexadecimal. The order of attributes is that of NCCL's dumps: id 0,
+        pattern, crossnic and nchannels, then those of the graph, which replace the value of an
+        equal name. The text ends with a line feed.
+        """
         # The order of NCCL's own dumps.
         attributes = {
             "id": "0",
@@ -302,8 +306,11 @@ class _Passages:
 
 
 def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Execute the program on numbers of parts instead of data, and record what every message
-    moves."""
+    """Execute the program on numbers of parts, and record what every message moves.
+
+    Returns one entry (part, source, target) per block of each message, in the order of execution.
+    Raises the refusal of this reader if no rank sends anything.
+    """
     moved = list(_execute_messages(collective, program))
     if not moved:
         raise _build_refusal("no rank sends anything")
@@ -366,7 +373,11 @@ def _order_records(program: LevelledProgram) -> Sequence[int]:
 
 
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
-    """Part of the full buffer in every block of memory before the program."""
+    """Return the part of the full buffer in every block of memory before the program, int64.
+
+    Blocks without an input are `_NOTHING`. The part is the block's number in INPUT; for an
+    all-gather, whose full buffer is its output, it also counts the shares of the ranks before.
+    """
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)
     for rank in np.flatnonzero(collective.defined_inputs()).tolist():

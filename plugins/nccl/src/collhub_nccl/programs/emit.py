@@ -180,7 +180,11 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield properties of the collective that the program does not represent."""
+    """Yield properties of the collective that the program does not represent.
+
+    These are steps of kind COMPUTE, which are left out, and the check of the result if a custom
+    collective states none.
+    """
     collective = algorithm.collective
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
         yield Loss("steps", "COMPUTE", "opaque work between messages is left out")

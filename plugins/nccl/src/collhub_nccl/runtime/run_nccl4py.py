@@ -96,7 +96,11 @@ def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
-    """Run a copy or reduction of the rank itself."""
+    """Run a copy or reduction of the rank itself, within its buffers.
+
+    `row` is a record of the schedule, of which kind, both buffers, offsets and the count of blocks
+    are used. Any kind but COPY reduces the source into the target.
+    """
     kind, source, target, _, _, source_offset, target_offset, count, _ = row
     read = buffers.region(source, source_offset, count)
     written = buffers.region(target, target_offset, count)
@@ -267,7 +271,10 @@ class _DeviceRun:
         self._whole(INPUT).copy_(input_values)
 
     def once(self) -> float:
-        """Run the schedule and return the seconds that it took."""
+        """Run the schedule of this rank and return the seconds that it took, until the GPU is done.
+
+        For avg, OUTPUT is divided by the number of ranks, which counts as time too.
+        """
         begin = time.perf_counter()
         run_records(self.schedule["records"][self.arguments.rank], self.buffers, self.calls)
         if self.arguments.op == "avg":

@@ -207,8 +207,10 @@ class _Copies:
         return len(self._nets) if self._fabric.is_rail else 1
 
     def check(self, source: str) -> None:
-        """Raise `InputError` for a machine without GPUs, and for several machines without network
-        ports; `UsageError` for other defects of the options.
+        """Raise an error if the machine cannot be copied as the options ask.
+
+        `InputError` for a machine without GPUs (`no-gpu`), and for several machines without network
+        ports (`no-net`); `UsageError` of `_check_size` for other defects of the options.
         """
         if not self._gpus:
             raise InputError(
@@ -238,7 +240,11 @@ class _Copies:
             )
 
     def numbers(self) -> Int64Array:
-        """Number in the topology of every node of every machine: int64[machines, nodes]."""
+        """Return the number in the topology of every node of every machine: int64[machines, nodes].
+
+        The GPUs of all machines come first, machine by machine, then all other nodes in the same
+        way.
+        """
         # A topology numbers its NPUs first, so the GPUs of all machines precede all other nodes.
         machines = self._fabric.machines
         number = np.empty((machines, len(self._machine.kinds)), np.int64)

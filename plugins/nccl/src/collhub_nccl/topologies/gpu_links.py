@@ -182,9 +182,11 @@ class _StatedLinks:
         return profile.link
 
     def _xgmi_rate(self, element: Element) -> float:
-        """GB/s of one xGMI link, from the architecture in the element, else from the profile.
+        """Return the GB/s of one xGMI link of the GPU in `element`.
 
-        Warns of an unknown architecture.
+        A known architecture (`gcn`) decides, else the profile. Without a profile, an unknown
+        architecture gets an assumed rate with the warning `unknown-gpu`, and a missing one raises
+        `InputError`.
         """
         name = element.text("gcn")
         profile = self._draft.rates.profile

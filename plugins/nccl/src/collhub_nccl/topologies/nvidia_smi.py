@@ -204,7 +204,11 @@ def _add_tree(
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
-    """Add the PCI switches and CPUs above the devices, and join the CPUs."""
+    """Add the PCI switches and CPUs above the devices, and join each pair of CPUs.
+
+    PCI links have the rate of the option, else that of the profile's GPU, else `DEFAULT_PCI`; links
+    of CPUs that of the option, else `_DEFAULT_SYS` (GB/s). Modifies `machine`.
+    """
     rate = gigabytes_per_s(options.pci_bandwidth)
     # The matrix contains no PCI generations: switches and cards are assumed to have the GPU's.
     if rate is None:

@@ -284,7 +284,12 @@ def _without_lower_switches(children: list[Element], generation: int) -> list[El
 
 
 def _generation(element: Element, level: int) -> int:
-    """PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0."""
+    """Return the PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0.
+
+    Vendor and subsystem vendor must be Broadcom, and the device that of the generation; the family
+    in the subsystem must be 0xA000 for generation 4, the level itself for generation 5. Missing ids
+    count as 0.
+    """
     if element.name != "pci":
         return 0
     vendor, device, subsystem_vendor, subsystem = (element.whole(name) or 0 for name in _IDS)
@@ -343,8 +348,11 @@ class LinkRates:
         return rate
 
     def of_port(self, port: Element, net_bandwidth: float | None) -> float:
-        """Rate of the link of a network port, from the option `net_bandwidth`, else from its
-        speed."""
+        """Return the GB/s of a network port: the option `net_bandwidth`, else its stated speed.
+
+        A port without a speed gets the default of `bandwidths.net`. A rate above
+        `bandwidths.UNLIMITED` is kept, with the warning `port-speed`.
+        """
         rate = net_bandwidth
         if rate is None:
             rate = bandwidths.net(port.whole("speed"))

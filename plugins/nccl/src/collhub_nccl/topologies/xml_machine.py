@@ -238,7 +238,11 @@ def _takes_part(gpu: Element, draft: XmlMachine) -> bool:
 def _partitions(
     element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
 ) -> None:
-    """Add the partitions of one GPU, each joined with the device and with one another."""
+    """Add the partitions of one GPU, each joined with the device and with one another.
+
+    The device is linked to the node above with `rate`; links to partitions are unlimited, and those
+    between partitions have `_PARTITION_LINK` GB/s. Modifies `draft`.
+    """
     machine, bus = draft.machine, bus_of(element)
     device = _pci_node(element, draft)
     machine.join(LinkType.PCI, device, above.node, rate)
@@ -310,7 +314,11 @@ def _port(port: Element, nic: int, draft: XmlMachine) -> None:
 
 
 def _cross_links(draft: XmlMachine) -> None:
-    """Add links from one PCI switch to another; the reverse direction is a separate element."""
+    """Add links from one PCI switch to another; the reverse direction is a separate element.
+
+    They are unlimited. A target that is no PCI switch of the same host gives the warning
+    `pcilink-target` and no link.
+    """
     for host, node, element in draft.cross_links:
         target = draft.switches.get((host, bus_of(element, "target")))
         if target is None:

@@ -106,7 +106,11 @@ class LogScale:
     ticks: tuple[float, ...]
 
     def to_pixel(self, value: float) -> float:
-        """Return the pixel of a value."""
+        """Return the pixel of a positive value on the logarithmic scale from `start` to `end`.
+
+        Values outside of minimum and maximum lie outside of the scale; if both are equal, every
+        value is in the middle.
+        """
         if self.minimum == self.maximum:
             return (self.start + self.end) / 2
         fraction = math.log(value / self.minimum) / math.log(self.maximum / self.minimum)

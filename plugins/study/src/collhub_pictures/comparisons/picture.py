@@ -174,7 +174,11 @@ def _format_course(plot: _Plot, curve: Curve) -> str:
 
 
 def _write_labels(plot: _Plot) -> Iterator[str]:
-    """Write a sample of every curve, its name and last bandwidth, and a line to its last point."""
+    """Write a sample of every curve, its label, and a line to its last point, as SVG elements.
+
+    Labels are to the right of the plot at the heights of `plot.labels`. The line is left out if the
+    curve has no bandwidth at the last size; the bound has no marker.
+    """
     for curve, y in zip(plot.curves, plot.labels, strict=True):
         if curve.series.bandwidths[-1] is not None:
             start = plot.bandwidths.to_pixel(curve.values[-1])

@@ -82,9 +82,11 @@ def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwo
 
 
 def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
-    """Merge equal boxes, or equal switches, into one node that is labelled with their number.
+    """Merge equal boxes, or with `switches` equal switches, into one node labelled with a count.
 
-    Boxes or switches are equal if they have the same size and the same links to the same nodes.
+    They are equal if they have the same size and the same links (bandwidth, latency, direction) to
+    the same nodes. The node of the first one remains, in its place; other nodes are kept. `node_of`
+    of the result maps the nodes of the original network; the boxes keep the size of one.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes
@@ -123,7 +125,11 @@ def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedN
 def _build_quotient(
     topology: Topology, node_of: Int64Array, num_npus: int, labels: Sequence[str]
 ) -> Topology:
-    """Return the network of the merged nodes, without links inside a merged node."""
+    """Return the network of the merged nodes, without links inside a merged node.
+
+    `node_of` maps old to new nodes; parallel links are kept apart. Equal labels are made distinct
+    as names.
+    """
     source, destination = node_of[topology.source], node_of[topology.destination]
     is_external = source != destination
     links = Links(
@@ -140,7 +146,12 @@ def _format_box_label(name: str, npus: int) -> str:
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """Return `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`, or the name of a single node."""
+    """Return `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`, or the name of a single node.
+
+    `npus` is the size of each box, None for switches. Names of one kind with whole numbers are
+    given as a range; switches of one kind with other numbers as `3 x KIND`; all others as the first
+    name with "..".
+    """
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:
         return names[0]

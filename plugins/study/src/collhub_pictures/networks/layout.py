@@ -74,7 +74,11 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
 
 def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
-    """Return the offset to the next node of every dimension; zero in dimensions of one node."""
+    """Return the offset to the next node of every dimension; zero in dimensions of one node.
+
+    Three dimensions with more than one node are drawn obliquely, all other numbers flat. The
+    spacing is at least `_SPACING` and the `width` of a node with a gap.
+    """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)
     steps = (
@@ -100,7 +104,12 @@ def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array
 
 
 def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return offsets that alternate between right and down and pass all previous dimensions."""
+    """Return one offset (x, y) per dimension, alternately to the right and down.
+
+    Each offset passes the extent of all previous dimensions of its direction; the spacing is
+    `across` to the right and `_SPACING` down. From the third dimension on, `_GAP` separates the
+    grids of the first two.
+    """
     # Extent of all dimensions so far, to the right and down.
     extent = [0.0, 0.0]
     spacing = (across, _SPACING)
@@ -271,7 +280,10 @@ def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
 
 
 def _compute_centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
-    """Return the mean position of every node's neighbours one level below, float64[num_nodes]."""
+    """Return the mean position of every node's neighbours one level below, float64[num_nodes].
+
+    Links to the node count, parallel ones each. Nodes without such neighbours get 0.
+    """
     nodes = len(position)
     is_up = level[topology.source] == level[topology.destination] - 1
     destination = topology.destination[is_up]

@@ -312,7 +312,12 @@ def _find_quarter(busy: float | None) -> int:
 
 
 def _compute_widths(lines: DrawnLines) -> Float64Array:
-    """Return widths in pixels that grow with the bandwidth, float64[lines]."""
+    """Return widths in pixels that grow linearly with the bandwidth, float64[lines].
+
+    They lie between `_MIN_WIDTH` and the thickest, which the largest bandwidth has: `_MAX_WIDTH`,
+    less in pictures of more than `_FEW_LINES` lines (by the square root), but at least 2 x
+    `_MIN_WIDTH`.
+    """
     if not len(lines):
         return np.zeros(0)
     # Pictures with many lines have thinner lines, so that they remain distinguishable.

@@ -108,7 +108,11 @@ def find_free_places(places: Points, targets: Points, first: int, sizes: Points)
 
 
 def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Points:
-    """Return the target, or the first free point of growing rings of eight around it."""
+    """Return the target, or the first free point of growing rings of eight around it.
+
+    Ring n is n x `_STEP` away; within a ring, the order is that of `_DIRECTIONS`. A point is free
+    if no taken one is nearer than the minimum distance.
+    """
     if _is_free(taken, min_distance, target):
         return target
     ring = 0

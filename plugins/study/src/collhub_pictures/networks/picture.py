@@ -222,7 +222,11 @@ def _format_stroke(colour: str, width: float) -> str:
 
 
 def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
-    """Write a path for every line, straight or a cubic curve."""
+    """Write an SVG path for every line, straight or a cubic curve, in the order of the lines.
+
+    The tooltip names both ends, bandwidth and latency, and the load if the picture has loads.
+    Colour and width are those of the look; arrows get a head.
+    """
     lines = picture.lines
     for row in range(len(lines)):
         stroke = _format_stroke(picture.looks.colours[row], picture.looks.widths[row])

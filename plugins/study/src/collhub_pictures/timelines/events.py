@@ -54,7 +54,11 @@ def build_timeline(subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -
 
 
 def write_document(events: Iterator[TraceEvent]) -> Iterator[bytes]:
-    """Yield the JSON document in pieces of 4096 events, one event per line."""
+    """Yield the JSON document in pieces of at most 4096 events, one event per line.
+
+    The document is in Trace Event format, ASCII, and valid also without events. Events are taken
+    from the iterator as pieces are requested.
+    """
     yield b'{"displayTimeUnit": "ns", "traceEvents": [\n'
     separator = ""
     while True:
@@ -182,7 +186,12 @@ def _create_arrow_ends(
     time: Int64Array,
     head: dict[str, str],
 ) -> Iterator[TraceEvent]:
-    """Yield one end of every arrow, at `rows` and `time`; int64 columns of equal length."""
+    """Yield one end of every arrow, at `rows` and `time`, sorted by time, equal ones as given.
+
+    `ids`, `rows` and `time` are int64 columns of equal length; `head` has the fields that
+    distinguish starts from ends. The process is the rank of the row, the thread its track, the time
+    in microseconds.
+    """
     order = np.argsort(time, kind="stable")
     at = rows[order]
     columns = (ids[order], run.subject.table.rank[at], track[at], time[order])
@@ -301,7 +310,11 @@ def _compute_edges(last: int) -> Int64Array:
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return the mean number of running rows of consecutive ranks, float64[tracks, intervals]."""
+    """Return the mean number of running rows of consecutive ranks, float64[tracks, intervals].
+
+    Interval i lies between edges i and i + 1 and must not be empty. Rows that run during a part of
+    it count with this part.
+    """
     # The time that all rows run before an edge is the sum of the times since their starts minus
     # the sum of the times since their ends. Cost: two sorts of the rows.
     subject = run.subject

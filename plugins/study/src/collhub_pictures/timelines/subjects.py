@@ -147,7 +147,10 @@ class JobNodes:
         return self._workload.names[name] if name >= 0 else self._describe_kind(row)
 
     def facts(self, row: int) -> Facts:
-        """Return id, kind, group and sizes."""
+        """Return the facts of a node: its id, kind, group and the columns of `_NODE_COLUMNS`.
+
+        The group is absent for nodes without one; the id is that of the job, not the row.
+        """
         facts: Facts = {"node": int(self.table.identity[row]), "kind": self._describe_kind(row)}
         group = int(self.table.group[row])
         if group >= 0:
