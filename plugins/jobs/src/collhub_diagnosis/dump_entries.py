@@ -155,7 +155,10 @@ class _DumpParser:
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
         """Return ranks, description and ordinal by group name; groups without ranks are left out.
 
-        Gloo writes one entry with an empty name, which each group overwrites: it is ignored.
+        The ordinal counts groups with the same set of ranks and description from 0, in the order of
+        names (numbers by value, before texts). A list is numbered as names; a missing description
+        is `undefined`. Gloo writes one entry with an empty name, which each group overwrites: it is
+        ignored. Raises `InputError` for other types, and more than 2^21 ranks in total.
         """
         config = self.root.get("pg_config") or {}
         if isinstance(config, list):
@@ -537,7 +540,11 @@ class _DumpParser:
 
 
 def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
-    """Return the parts of a call as a key, None if one of them is not a list of plain values."""
+    """Return the parts of a call as a key, None if one of them is not a list.
+
+    Parts are name, input and output shapes (each a list), and input and output types. The key may
+    be unhashable if shapes or types contain other lists.
+    """
     lists = [entry.get(key) for key in _CALL_KEYS]
     sent, received, sent_types, received_types = lists
     if (

@@ -251,7 +251,13 @@ class _RasParser:
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        """Yield rank, object and path of the ranks of a list; add their processes."""
+        """Yield rank, object and path of the ranks of a list; add their `processes`.
+
+        A process is (host, pid, device), with at most 200 characters of the host. Entries are
+        yielded in order, while the list is checked. Raises `InputError` with the path for fields of
+        another type, a rank that is in `processes` already, and more than 2^20 ranks of all lists
+        together.
+        """
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)
         if self.ranks_left < 0:

@@ -400,7 +400,11 @@ class _Walker:
         target.extend(values)
 
     def set_items(self, items: list[object]) -> None:
-        """Set pairs of key and value in the dict on top of the stack."""
+        """Set `items`, keys and values in turn, in the dict on top of the stack.
+
+        Raises `InputError` if the top is no dict, a key lacks a value, a key occurs twice or is in
+        the dict already, a key is not allowed, or values are nested too deeply.
+        """
         target = self.stack[-1]
         if type(target) is not dict:
             self.refuse(f"the target of SETITEM is a {type(target).__name__}, not a dict")
@@ -427,7 +431,10 @@ class _Walker:
         target.update(items)
 
     def build_tuple(self, values: list[object]) -> tuple[object, ...]:
-        """Return a tuple of values."""
+        """Return a tuple of values, which counts as a container.
+
+        Raises `InputError` if the values are nested too deeply.
+        """
         self.container_count += 1
         value = tuple(values)
         self.enclose(value, values)

@@ -160,7 +160,13 @@ def _read_content(file: str) -> bytes:
 
 
 def _files(path: str) -> list[str]:
-    """Return the dumps of a folder by rank, and its Inspector files, or the file itself."""
+    """Return the dumps of a folder by rank, and its Inspector files, or the file itself.
+
+    Dumps are files whose names end with a rank; equal ranks are ordered by name. Inspector files
+    follow by path. Subfolders are not searched. A path that is no folder is returned without a
+    check. Raises `InputError` for folders without such files, unreadable ones, and more than 2^17
+    dumps.
+    """
     try:
         if not Path(path).is_dir():
             return [path]

@@ -183,7 +183,12 @@ class _Diagnosis:
         )
 
     def find_mismatches(self) -> list[Finding]:
-        """Return calls of one operation that differ between ranks, incomplete operations first."""
+        """Return calls of one operation that differ between ranks, incomplete operations first.
+
+        There is one finding per group for incomplete operations, and one for completed ones, that
+        of the first difference, because ranks may be out of step afterwards; at most 100 in total.
+        Rows of all mismatches are added to `mismatched_rows`.
+        """
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)
         findings: list[Finding] = []
@@ -198,8 +203,10 @@ class _Diagnosis:
         return findings
 
     def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
-        """Return the finding on calls that differ: the operation of the first culprit, and its
-        frames.
+        """Return the finding on calls that differ, at the operation of the first culprit.
+
+        Its kind, culprits and sizes are those of the difference; it is past if the operation
+        completed.
         """
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
@@ -445,7 +452,8 @@ class _Diagnosis:
     def list_waits(self) -> list[WaitLine]:
         """Return one line per operation in which ranks wait for others, by group and number.
 
-        A collective has one line for all of its ranks, a message one per waiting rank.
+        Collectives of a group precede its messages. A collective has one line for all of its ranks,
+        a message one per waiting rank; description and stack are those of its first wait.
         """
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns

@@ -109,7 +109,10 @@ class Blocks:
         return row_pointer(counts), taken + np.repeat(self.shift, counts)
 
     def inner(self, edges: tuple[Int64Array, Int64Array, Int64Array]) -> Edges:
-        """Return the dependencies within blocks."""
+        """Return the dependencies within blocks as (parents, children), block by block.
+
+        `edges`: row pointer by catalogue entry, parents and children in rows of the catalogue.
+        """
         pointer, parents, children = edges
         counts = np.diff(pointer)[self.entry]
         chosen = expanded_ranges(pointer[self.entry], counts)

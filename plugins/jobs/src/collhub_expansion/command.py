@@ -168,7 +168,7 @@ def _expanded(
 
 
 def _check_queues(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` for several queues per dimension."""
+    """Raise `UsageError` for an option `queues` other than `1`, the default."""
     if options.get("queues", "1") == "1":
         return
     # Half of the queues run anticlockwise, and the queue of a stream depends on earlier streams.

@@ -64,7 +64,12 @@ class _Steps:
         return first
 
     def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
-        """Add steps after all previous steps; `edges`: dependencies between them, [2, edges]."""
+        """Add steps after all previous steps; `edges`: dependencies between them, [2, edges].
+
+        `rank`: rank per step; `edges` counts the new steps from 0. Each step waits for the barrier
+        of its rank, if there is one. Behind the steps, a computation of 0 ns per rank becomes the
+        new barrier, which waits for the new steps of the rank.
+        """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
         self.edges.append(edges + self.rows)
@@ -122,7 +127,9 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     """Compose phases to one collective of the ranks that differ in the dimensions of the phases.
 
-    The lowest dimension varies fastest in rank numbers. The result is not verified here.
+    The lowest dimension varies fastest in rank numbers. Phases run one after the other; where they
+    need another order of the data, copies are added between them. The result has as many units as
+    ranks, and its output is copied from the scratch buffer. It is not verified here.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)
@@ -221,7 +228,11 @@ def _run(
 def _shift_steps(
     table: StepTable, row: Int64Array, bases: Sequence[tuple[Buffer, int]], scale: int
 ) -> Columns:
-    """Scale the units of steps, and shift the three buffers to their bases."""
+    """Scale the units of steps, and shift the three buffers to their bases.
+
+    `row`: selected rows of `table`; `bases`: new buffer and first unit of input, output and
+    scratch. Returns the columns; peers, channels and ranks are left to the caller.
+    """
     names = ("kind", "duration_ns", "lane")
     columns: Columns = {name: getattr(table, name)[row] for name in names}
     columns["count"] = table.count[row] * scale

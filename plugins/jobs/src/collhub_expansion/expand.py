@@ -252,7 +252,11 @@ def _summarize_uses(
 
 
 def _list_losses(workload: Workload) -> list[Loss]:
-    """List the contents of the workload that the flat workload lacks."""
+    """List the contents of the workload that the flat workload lacks.
+
+    At most two: attributes of nodes that only their format knows, and extensions other than the
+    metadata of traces, by name.
+    """
     losses = []
     if extra_count := sum(says_more(extra) for extra in workload.extras):
         consequence = "attributes of nodes that only their format knows are left out"

@@ -148,7 +148,11 @@ def _set_peers_and_tags(
 
 
 def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """Assign the first tag of every piece, above the tags in the workload."""
+    """Assign the first tag of every piece, above the tags of messages in the workload.
+
+    Each piece gets a consecutive range of its template's number of tags. The result has one more
+    entry, the first free tag. Raises `InputError` (`too-large`) above `_TAGS` tags.
+    """
     nodes = workload.nodes
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     free = int(nodes.tag[is_message].max(initial=-1)) + 1

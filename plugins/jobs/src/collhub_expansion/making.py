@@ -299,7 +299,11 @@ class Maker:
         return self._fit(name, algorithm, request, size)
 
     def _fit(self, name: str, algorithm: Algorithm, request: CollectiveRequest, size: int) -> int:
-        """Check an existing algorithm, and return its template number for `size` bytes."""
+        """Check an existing algorithm, and return its template number for `size` bytes.
+
+        Templates are kept by name, kind, size and root; ranks of the algorithm are positions in the
+        group. Raises `InputError` if it does not fit the request.
+        """
         _check_compatibility(algorithm, request, size)
         # Ranks of the algorithm are positions in the group.
         ranks = range(algorithm.num_ranks)
@@ -336,7 +340,10 @@ class Maker:
         request: CollectiveRequest,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize an algorithm and verify it."""
+        """Synthesize an algorithm and verify it; `maker`: name of the synthesizer.
+
+        Raises the error of `admit` for an algorithm that is refused.
+        """
         algorithm = self._synthesize(maker, options, request, network)
         ranks = len(request.members)
         name = f"{maker} ({request.kind}, {ranks} ranks)"
@@ -428,7 +435,12 @@ def _algorithm_record(
 
 
 def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size: int) -> None:
-    """Raise `InputError` for an algorithm with another kind, rank count, root or size."""
+    """Raise `InputError` for an algorithm with another kind, rank count, root or size.
+
+    Algorithms of the kind CUSTOM fit every kind, those without a root every root, and a request
+    with a negative root accepts any. The size in bytes matters only for algorithms without
+    contents, such as traces, which cannot be scaled. The first reason is reported.
+    """
     collective = algorithm.collective
     if collective.num_ranks != len(request.members):
         reason = f"it is for {collective.num_ranks} ranks"

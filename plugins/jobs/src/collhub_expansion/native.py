@@ -173,7 +173,12 @@ def native_phases(
 def _check_levels(
     system: NativeSystem, kind: CollectiveKind, names: int, dimensions: int, levels: int
 ) -> None:
-    """Raise `InputError` for configurations without phases, or with undefined phases."""
+    """Raise `InputError` for configurations without phases, or with undefined phases.
+
+    `names`: number of algorithms that the system states for the kind; `levels`: dimensions that
+    take part. Refused are more names than dimensions, no level, and an all-reduce over several
+    levels without a stated optimization. The code is `several-dimensions` in all cases.
+    """
     cure = f"name an algorithm, for example --collective {kind}=torus-rings"
     if names > dimensions:
         reason = f"the job's system names {names} algorithms of {kind} for {dimensions} dimensions"
@@ -228,7 +233,12 @@ def native_choice(
 
 
 def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> NativeChoice:
-    """Return the algorithm with the delays of the system."""
+    """Return the algorithm with the delays of the system, as a synthesizer with options.
+
+    The memory bandwidth is stated only if the system has one, and at most 9e8 GB/s; `width` only if
+    it is not 0; `is_small`: the group is smaller than the job. Raises `KeyError` for an unknown
+    name.
+    """
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
         rate = min(system.memory_gb_per_s, _MAX_GB_PER_S)

@@ -88,7 +88,10 @@ def _check(
 def _positions(
     workload: Workload, rows: Int64Array, rank: Int64Array, group: Int64Array
 ) -> Int64Array:
-    """Return the position of every call's rank in its group."""
+    """Return the position of every call's rank in its group: int64[calls].
+
+    `group`: number by call, -1 for all ranks. Raises `InputError` if a rank is no member.
+    """
     position = np.zeros(len(rows), np.int64)
     for number in np.unique(group).tolist():
         position_of_rank = np.full(workload.num_ranks, -1, np.int64)

@@ -217,7 +217,10 @@ def _device_ids(text: str, count: int) -> Int64Array:
 def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[int], list[int]]:
     """Return the sizes of the axes after splitting sub-axes, and the positions of those named.
 
-    A sub-axis `(before)size` splits an axis into (before, size, the rest) and takes the middle.
+    `axes`: size by name, in order; `named`: axes or sub-axes separated by commas. A sub-axis
+    `(before)size` splits an axis into (before, size, the rest) and takes the middle. Axes without a
+    part of size above 1 have no entry in the sizes. Positions are in the order of `named`. Raises
+    `ValueError` for unknown axes, sub-axes that are no factor or overlap, and a part named twice.
     """
     cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes.items()}
     parts = []

@@ -85,9 +85,10 @@ class Module:
 
 
 def read_module(statements: StatementReader, trip_count: int | None) -> Module:
-    """Read a module. `trip_count`: iterations of loops whose count is unknown.
+    """Read a module. `trip_count`: iterations of loops whose count is unknown; None leaves it open.
 
-    Raises `InputError` with the line for damaged text and for names without a definition.
+    Raises `InputError` with the line for damaged text, a second module, statements before the
+    module, and names without a definition, and (`cut`) without an ENTRY computation.
     """
     builder = ModuleBuilder(statements.file, trip_count)
     parser = InstructionParser(statements.file)
@@ -160,7 +161,11 @@ class ModuleBuilder:
         self._is_entry = False
 
     def begin(self, name: str, devices: Devices, is_scheduled: bool, line: int) -> Module:
-        """Begin a module. Raises `InputError` for a second one, and for too many devices."""
+        """Begin a module and return it.
+
+        Raises `InputError` for a second one, and (`rank-range`) for replicas or partitions below 1
+        and for more than 2^16 devices.
+        """
         if self.module is not None:
             cure = "split the file: one module per file"
             raise invalid("the file has a second HloModule", self.file, line, cure)
@@ -216,7 +221,10 @@ class ModuleBuilder:
                 _drop_instructions(body)
 
     def close(self) -> None:
-        """End the computation. Raises `InputError` if it is empty."""
+        """End the computation and add it to the module, in place of one of the same name.
+
+        It becomes the entry if it was opened as such. Raises `InputError` if it is empty.
+        """
         assert self.module
         assert self._current
         if not self._current.instructions:

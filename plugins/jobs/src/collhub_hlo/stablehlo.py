@@ -266,7 +266,12 @@ class _Lowering:
             self._open_region(line)
 
     def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
-        """Return the arguments of regions that the pretty form has before them, not as a label."""
+        """Return the arguments of regions that the pretty form has before them, not as a label.
+
+        `text`: operation up to its region. Each is (name, type): of a loop those of its
+        assignments, of a reduction those behind `reducer(`, of a manual computation those in the
+        last parentheses. Empty for other operations, and for the generic form with a quoted name.
+        """
         if f'"{name}"' in text:
             return []
         if name == "stablehlo.while":
@@ -285,7 +290,11 @@ class _Lowering:
         return parse_arguments(text, position) if is_manual else []
 
     def _open_region(self, line: int) -> None:
-        """Begin a further region of the innermost operation."""
+        """Begin a further region of the innermost operation, with its arguments.
+
+        Raises `ValueError` outside of an operation, directly in a module or function, and for more
+        than 1000 nested regions.
+        """
         if not self._open or self._open[-1].name in ("module", "func.func"):
             raise ValueError("a region without an operation")
         if len(self._regions) >= _MAX_DEPTH:

@@ -144,7 +144,10 @@ class StatementReader:
             raise invalid(message, self.file, self._line, "copy or dump the file again", "cut")
 
     def _take_line(self) -> str | None:
-        """Return the next line without surrounding space; None at the end of the file."""
+        """Return the next line without surrounding space; None at the end of the file.
+
+        Bytes that are not UTF-8 are replaced. Raises `InputError` for a line of 2^24 bytes or more.
+        """
         if self._next is not None:
             text, self._next = self._next, None
             self._line += 1
@@ -158,9 +161,12 @@ class StatementReader:
         return raw.decode("utf-8", "replace").strip()
 
     def _join(self, text: str, end: str) -> str:
-        """Add lines until brackets are balanced and the statement is complete.
+        """Add lines until the statement is complete, and return it as one line.
 
-        `end`: the bracket that stays open, "{" for the opening of a computation.
+        It is complete if its brackets are balanced and `_is_complete` agrees. `end`: the bracket
+        that stays open, "{" for the opening of a computation. Comments `/* */` are removed. Raises
+        `InputError` for a file that ends before, a bracket that was not opened, a computation
+        without `{`, and more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)
         while depth > len(end) or not self._is_complete(parts, end):
@@ -342,7 +348,11 @@ def _count_open(text: str) -> int:
 
 
 def _find_close(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one at `start`."""
+    """Return the position after the bracket that closes the one at `start`.
+
+    Brackets of all kinds count alike, and those within strings do not. Raises `ValueError` if it is
+    not closed.
+    """
     depth = 0
     for token in _TOKEN.finditer(text, start):
         if token[0] in "([{":

@@ -234,7 +234,12 @@ class _Evaluation:
         frame.values[instruction.name] = rows
 
     def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
-        """Read a collective, and return its number. Raises `InputError` with its line."""
+        """Read a collective, append it to the calls of the program, and return its number there.
+
+        Its reduction is the opcode of the root of `to_apply`, "" without one. Ragged all-to-alls,
+        and sends and receives without pairs, are counted as losses. Raises `InputError` with its
+        line.
+        """
         to_apply = instruction.attributes.get("to_apply", "").lstrip("%")
         reducer = self._module.computations.get(to_apply)
         reduction = reducer.root.opcode if reducer and reducer.root else ""

@@ -113,7 +113,14 @@ def _read_bytes(
     users: Mapping[str, list[tuple[Instruction, int]]],
     instructions: Instructions,
 ) -> int:
-    """Return the bytes of a parameter that a fused computation reads."""
+    """Return the bytes of a parameter that a fused computation reads.
+
+    `users`: (instruction, position of the operand) by name. Instructions in `_PASSED_ON` are
+    followed while they are the only user. Slices of it read what they return, a
+    `dynamic-update-slice` of it reads nothing; the sum is at most the entire parameter. With any
+    other user, also as a further operand of these, it is read entirely. A parameter without users
+    reads 0 bytes.
+    """
     name, total = parameter.name, 0
     while len(users.get(name, ())) == 1 and users[name][0][0].opcode in _PASSED_ON:
         name = users[name][0][0].name

@@ -71,7 +71,10 @@ class BucketPlanner:
 def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
     """Replace collectives by buckets as planned by `BucketPlanner.plan`.
 
-    A bucket has the sum of the bytes of its members, and all of their dependencies.
+    `target`: row of the bucket of every node, the node's own row if it is not joined. A joined row
+    is removed; all others remain in order. A bucket has the sum of the bytes of its members, and
+    all of their dependencies, each one once. `joined_count` includes the collectives that became
+    buckets.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))

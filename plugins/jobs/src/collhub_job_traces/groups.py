@@ -139,7 +139,11 @@ def _list_described_groups(
 
 
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
-    """Parse a group file, `{"1": [0, 1], ...}`. Raises `InputError`."""
+    """Parse a group file, `{"1": [0, 1], ...}`, as ranks by group name.
+
+    Raises `InputError` (code `group`) for text that is no JSON, and values that are no lists of
+    ranks.
+    """
     try:
         groups: dict[str, list[int]] = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -254,7 +258,11 @@ def _list_distances(group: ProcessGroup) -> tuple[int, ...]:
 
 
 def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> Int64Array:
-    """Translate peers at equal distance from the rank. Raises `InputError` outside the job."""
+    """Translate peers at equal distance from the rank; a column of ranks, -1 without a peer.
+
+    Peers of ranks with a file stay. Raises `InputError` for the first row whose new peer is outside
+    of the job.
+    """
     shift = np.arange(len(stand.of)) - np.asarray(stand.of)
     column = peer.astype(np.int64)
     rows = np.flatnonzero(column >= 0)

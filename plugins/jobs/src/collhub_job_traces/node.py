@@ -466,7 +466,11 @@ class _RecordBuilder:
 
 
 def _mask(attribute: Attribute) -> int:
-    """Convert involved_dim to a bit mask; dimension 0 is the lowest bit."""
+    """Convert involved_dim, a list of booleans, to a bit mask; dimension 0 is the lowest bit.
+
+    Any flag other than 0 counts as set; an empty list gives 0. Raises `ValueError` for more than 30
+    entries, and a list that is cut.
+    """
     body = attribute.value if isinstance(attribute.value, bytes) else b""
     flags = [
         flag

@@ -209,7 +209,13 @@ class _Reader:
         return self._options.ranks_missing == "assume-same"
 
     def _num_ranks(self, file_ranks: Sequence[int], groups: str) -> int:
-        """Return the number of ranks; it may exceed the files only if missing ranks are assumed."""
+        """Return the number of ranks; it may exceed the files only if missing ranks are assumed.
+
+        `file_ranks`: ascending, at least one; `groups`: JSON of the groups, "" without. It is the
+        number of files, or with assumed ranks the option `ranks`, else the largest rank of files
+        and groups + 1. Raises `InputError` if a group names a rank behind the last file, or if
+        `ranks` is too small.
+        """
         members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
         if not self._assumes:
@@ -294,7 +300,11 @@ class _Reader:
     def _drop_dangling(
         self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
     ) -> DecodedNode:
-        """Drop dependencies on missing nodes; the record is preserved."""
+        """Return the node without dependencies on ids outside `ids`; its record is preserved.
+
+        Adds the number of lost dependencies to the count of the job. Without the option
+        `drop_dangling`, raises the error of the decoder that names the first of them.
+        """
         lost = [identity for identity in (*node.data, *node.control) if identity not in ids]
         if not self._options.drop_dangling:
             cure = "-O drop_dangling=true drops such dependencies"

@@ -96,9 +96,10 @@ def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
 
 
 def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
-    """Find the distinct pairs of nodes that a chain of markers connects.
+    """Find the distinct pairs (parents, children) of nodes that a chain of markers connects.
 
-    Cost: number of pairs times the length of the longest chain.
+    Edges may be of either kind; pairs ascend by parent, then child. Direct edges are not included.
+    A cycle of markers ends the search. Cost: number of pairs times the length of the longest chain.
     """
     count = len(is_marker)
     parents, children = (np.concatenate(pair) for pair in zip(data, control, strict=True))

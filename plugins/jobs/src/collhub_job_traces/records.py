@@ -165,7 +165,12 @@ def attribute_token(read: Attribute, is_known: bool, raw: bytes) -> str:
 
 
 def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes:
-    """Encode a record from its tokens and the values that they name."""
+    """Encode a record from its tokens and the values that they name.
+
+    Tokens are separated by spaces and keep their order: `=` or `!` with bytes in hexadecimal, `@`
+    with name and kind of an attribute, else a field of the node. Raises `KeyError` for a missing
+    value.
+    """
     parts = []
     for token in tokens.split():
         if token[0] in "=!":
@@ -251,7 +256,10 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
 
 
 def _raw(token: str) -> Iterator[bytes]:
-    """Yield the encoded attributes in a token with bytes."""
+    """Yield the encoded attributes in a token with bytes in hexadecimal, after `=` or `!`.
+
+    Nothing for other tokens, and for contents that are no record.
+    """
     if token[0] not in "=!":
         return
     try:

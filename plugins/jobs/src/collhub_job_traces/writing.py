@@ -226,7 +226,12 @@ def _add_algorithm_token(tokens: str, algorithm: int) -> str:
 def _tokens(
     at: dict[str, int], values: dict[str, int | list[int] | bytes], omitted: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the tokens of a node that was not read from a trace, in field order."""
+    """Yield the tokens of a node that was not read from a trace, in field order.
+
+    Fields that are empty or 0 are left out, as are attributes that are negative, in `omitted`, or
+    not of this kind of node. A duration is an attribute in ns only if it is 0 or no multiple of 1
+    us.
+    """
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):
         if values[token]:

@@ -127,7 +127,11 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
-    """Find ranks that wait for one another, such as in two groups in opposite orders."""
+    """Find ranks that wait for one another, such as in two groups in opposite orders.
+
+    At most one finding, located at the node in which the first of them waits; its message names
+    all.
+    """
     blocked = find_deadlock(workload)
     if not blocked:
         return []

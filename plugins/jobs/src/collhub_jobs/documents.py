@@ -198,7 +198,12 @@ class _Document:
             self._fail(path, "an entry is below 0, or above 64 bits")
 
     def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
-        """Convert lists of parents per row to (parent rows, child rows)."""
+        """Convert lists of parents per row to (parent rows, child rows), ordered by child row.
+
+        None means no dependencies. Raises `InputError` with the path `$.nodes.<name>` for values
+        that are no lists of integers, another number of lists than rows, and parents that are no
+        rows.
+        """
         if lists is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         path = f"$.nodes.{name}"

@@ -34,7 +34,7 @@ def json_samples() -> Sequence[Source]:
 
 
 def documents() -> Sequence[Source]:
-    """Return a document with a computation of one rank."""
+    """Return one document, `job.json`: a job of one rank with one computation of 7000 ns."""
     nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
     document = {
         "schema": "collhub/workload-1",

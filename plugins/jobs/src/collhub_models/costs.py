@@ -64,7 +64,12 @@ class Costs:
         return self._part((2 * self.tokens * weights + scores) // parts, parameters, inner)
 
     def mlp(self) -> Part:
-        """The MLP, or the gate and the experts of the rank; without parameters of experts."""
+        """Return the MLP, or the gate and the experts of the rank; without parameters of experts.
+
+        Operations are divided by the tensor parallelism, those of the gate included; every token
+        passes `top_k` experts. With more than one expert, parameters are those of the norm and the
+        gate.
+        """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k
         # The norm before the MLP is on every rank.

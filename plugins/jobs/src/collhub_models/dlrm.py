@@ -77,7 +77,10 @@ class DlrmSizes:
 
 
 def generate(options: DlrmOptions) -> Workload:
-    """Generate one step. Raises `UsageError` for invalid options."""
+    """Generate one training step as a workload in which all ranks have the same nodes.
+
+    Raises `UsageError` for invalid options.
+    """
     sizes = DlrmSizes(options)
     program = RankProgram(("all",))
     rows = _forward(program, options, sizes)
@@ -87,7 +90,11 @@ def generate(options: DlrmOptions) -> Workload:
 
 
 def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> int:
-    """Look-ups whose exchange overlaps with the bottom MLP; returns the last row."""
+    """Add look-ups, whose exchange overlaps with the bottom MLP, interaction and top MLP.
+
+    Returns the last row. The bottom MLP is ordered behind the look-up, the interaction depends on
+    it and on the exchange (an all-to-all).
+    """
     looked_up = options.pooling * sizes.exchanged_bytes
     additions = looked_up // options.element_bytes
     embeddings = program.compute("look-up", (), (), **work_of(options, additions, looked_up))

@@ -89,7 +89,11 @@ class StageProgram:
         self._gradients: list[tuple[str, int, str]] = []
 
     def forward(self, microbatch: int) -> None:
-        """Receive, run the layers, and send; the last stage computes logits instead."""
+        """Add the forward pass of a micro-batch: receive, layers, and send.
+
+        Each layer has gathered weights, attention, then MLP or experts. Stage 0 receives nothing;
+        the last stage computes logits instead of sending.
+        """
         # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]
         for layer in self._layers:
@@ -127,7 +131,12 @@ class StageProgram:
             self._send(-1, microbatch)
 
     def finish(self) -> None:
-        """Reduce the remaining gradients: those without overlap, and of the embeddings."""
+        """Reduce the remaining gradients: those without overlap, and of the embeddings.
+
+        All wait for the last computation. Only the first and the last stage reduce embeddings, in
+        the group `data`; with several stages both also sum the gradient of the tied weights, in the
+        group `embedding`, after that.
+        """
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])
         # Stages in the middle hold no embeddings.

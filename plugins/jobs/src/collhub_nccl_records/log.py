@@ -175,7 +175,11 @@ class NcclLog:
         return f"{parent.communicator}/{match[2]}" + (f"#{count}" if count > 1 else "")
 
     def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
-        """Return the communicator of a line: by its pointer, by thread, or the only one."""
+        """Return the communicator of a line: by pointer, by thread or process, or the only one.
+
+        A first, unnamed communicator is created if there is none. None if several are possible,
+        which `unassigned` counts, and for all lines after the first 2^20 entries.
+        """
         if match := _COMM.search(line.text):
             member = self._members.get((line.process, match[1].lower()))
             if member is not None:

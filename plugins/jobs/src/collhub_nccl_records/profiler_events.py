@@ -75,7 +75,11 @@ def read_profiler_events(
 
 
 def _event(line: bytes | None, file: str) -> dict[str, Any] | None:
-    """Parse a line; {} for brackets and empty lines, None for other text."""
+    """Parse a line; {} for brackets and empty lines, None for other text.
+
+    A comma behind the object, and a bracket of the list before or behind it, are dropped; bare
+    words as values are quoted first. A too long line (None) is other text.
+    """
     text = b"?" if line is None else line.strip().removesuffix(b",").rstrip()
     text = text.removeprefix(b"[").lstrip() if text.startswith(b"[") else text
     if text in (b"", b"]"):

@@ -199,7 +199,12 @@ def bound(shape: Shape, name: str) -> Time:
 
 
 def _named(name: str, shape: Shape) -> Schedule:
-    """Build the schedule of a name. Raises `UsageError` for chunks, except for `interleaved`."""
+    """Build the schedule of a name, one of those of the catalogue.
+
+    Warm-ups of the shape replace those of 1F1B, eager 1F1B and GPipe; delayed weight gradients
+    concern these alone. Raises `UsageError` for more than one chunk, except for `interleaved`, and
+    `KeyError` for other names.
+    """
     devices, micros = shape.devices, shape.micros
     if name == "interleaved":
         return interleaved(devices, micros, shape.chunks)

@@ -23,7 +23,11 @@ _MAX_PASSES = 10**6
 
 
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
-    """Generate one step; `budget`: of the search. Raises `UsageError` for invalid options."""
+    """Generate one training step of all ranks as a workload; `budget`: limits of the search.
+
+    Each device has one program per member of its mesh. Raises `UsageError` for invalid options, and
+    (`too-large`) above 10^6 passes, counted as 3 x stages x chunks x micro-batches x widest mesh.
+    """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
     passes = 3 * options.stages * options.chunks * options.micro_batches * max(widths)
@@ -40,7 +44,12 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
 
 
 def layout_of(options: PipelineOptions) -> Layout:
-    """Build the layout. Raises `HubError` for contradictory options."""
+    """Build the layout of ranks and activations.
+
+    Without tensor and meshes, every stage has the ranks of the option `tensor` with even slices of
+    the activation. With both, the meshes decide. Raises `UsageError` for one of them alone, or
+    together with `tensor`, and `HubError` for invalid meshes.
+    """
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:
         return EvenSlices(Ranks(tuple(_parse_widths(options)), options.data), options.activation)
@@ -52,7 +61,10 @@ def layout_of(options: PipelineOptions) -> Layout:
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """Build the pipeline with times in ns. Raises `UsageError` for invalid warm-ups."""
+    """Build the pipeline with times in ns, rounded from the seconds of the options.
+
+    Warm-ups are the numbers of the option, or none. Raises `UsageError` if they are invalid.
+    """
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
     times = PassTimes(forward, inputs, weights, transfer, options.transport == "blocking")
@@ -69,7 +81,10 @@ def shape_of(options: PipelineOptions) -> Shape:
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage."""
+    """Parse the number of ranks of every stage; a single number holds for all stages.
+
+    Raises `UsageError` for another number of entries, and entries below 1.
+    """
     cure = "write one number, or one for every stage, such as 4,4,2,2"
     widths = _parse_numbers(options.tensor)
     if len(widths) == 1:
@@ -155,7 +170,12 @@ class _Writer:
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
     def _find_inputs(self, operation: Operation) -> list[int]:
-        """Return the rows of this rank whose results a pass reads."""
+        """Return the rows of this rank whose results a pass reads.
+
+        A weight gradient reads the input gradient of its stage and micro-batch, an input gradient
+        the forward pass; both it and forward passes read the result of the neighbour stage if this
+        is on the same device, else a message brings that.
+        """
         kind, direction, stage, micro = operation
         keys = []
         if kind is Pass.WEIGHT_GRADIENT:

@@ -89,7 +89,11 @@ class EvenSlices:
     activation: int
 
     def groups(self) -> dict[str, Ints]:
-        """Return the ranks of each device, and corresponding ranks of all replicas."""
+        """Return the ranks of each device, and corresponding ranks of all replicas, by role.
+
+        The first table has one row per replica and device, filled with -1 to the widest device; the
+        second one row per rank of a replica.
+        """
         ranks, widths = self.ranks, self.ranks.widths
         rows = []
         for device, width in enumerate(widths):
@@ -249,7 +253,11 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield legs in rank order; forwarded legs follow the legs that bring their data."""
+        """Yield legs in rank order; forwarded legs follow the legs that bring their data.
+
+        Within each of the two, legs are ordered by source and destination; there is one per pair
+        with the sum of its bytes. The last dimension of the receiver's mesh is one host.
+        """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]
         first = self.ranks.rank(receiver, 0)

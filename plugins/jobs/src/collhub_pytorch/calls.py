@@ -174,7 +174,12 @@ def elements_of(shape: Sequence[Any]) -> int:
 
 
 def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
-    """Parse the process group. Raises `InputError` for an invalid list of ranks."""
+    """Parse the process group from the arguments of a call.
+
+    Complete ranks are taken first, then start, stride and size if they describe a regular order (a
+    stride of 0 does not, except for one rank). Otherwise the ranks are unknown, and marked as cut
+    if there is text of ranks or a name. Raises `InputError` for an invalid list of ranks.
+    """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))
     count = int(args.get("Group size", args.get("pg_size", 0)) or 0)
@@ -198,7 +203,11 @@ def _rank_list(text: str, file: str) -> tuple[int, ...]:
 
 
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
-    """Return the elements of the buffer that `JobCollective` counts, -1 if not recorded."""
+    """Return the elements of the buffer that `JobCollective` counts, -1 if not recorded.
+
+    A barrier has 0. Receives and broadcasts have the larger of input and output, a scatter that of
+    the input and output x `Group size` (1 if absent), all others the input.
+    """
     input_elements, output_elements = (
         int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")
     )

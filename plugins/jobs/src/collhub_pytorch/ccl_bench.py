@@ -110,7 +110,11 @@ def network(source: Source, options: NoOptions) -> Topology:
 
 
 def _network_text(card: Card) -> str:
-    """Return the text of the card's network, "" if the card lacks numbers or bandwidths."""
+    """Return the text of the card's network, "" if the card lacks numbers or bandwidths.
+
+    Also "" for fewer than 2 devices, and devices that are no multiple of those per node. Without a
+    number per node, all devices are on one node, and the bandwidth between nodes is not needed.
+    """
     between, within = card.bandwidth_gbit_per_s
     per_node = card.per_node or card.total_count
     nodes, rest = divmod(card.total_count, max(1, per_node))

@@ -230,7 +230,13 @@ def _check_options(
 def _read_job(
     context: CommandContext, files: Sequence[str], reading: Mapping[str, str | int | float | None]
 ) -> tuple[Workload, list[str]]:
-    """Read the files as one job. Returns the workload, and the notes for the user."""
+    """Read the files as one job. Returns the workload, and the notes for the user.
+
+    Files of other formats of workloads are tried first and have no notes. Otherwise the format is
+    detected, and the files are read with the options in `reading`. Raises an error if a step is
+    chosen, but the format has no steps. For execution traces the only note is that they have no
+    times.
+    """
     from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.trace_files import list_files
@@ -313,7 +319,11 @@ def _choose_times(
     machine: str | None,
     backend: str,
 ) -> NetworkTimes:
-    """Return the function that gives times of collectives on a network."""
+    """Return the function that gives times of collectives on the network `topology_text`.
+
+    `algorithms`: those that replace the default ones; `machine`: profile, None for that of a known
+    machine that the topology names, if any; `backend`: simulator. Raises `HubError`.
+    """
     from collhub_pytorch.replay import NetworkTimes
 
     topology = context.read_topology(topology_text)
@@ -388,7 +398,10 @@ def _print_report(context: CommandContext, report: _Report) -> None:
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
-    """Convert the options of the command to options of the reader."""
+    """Convert the options of the command to options of the reader.
+
+    The clock residual is parsed as a time with its unit. Raises an error for an invalid time.
+    """
     from collhub_pytorch.formats import ProfileOptions
 
     residual, step = reading["clock_residual"], reading["step"]

@@ -155,7 +155,11 @@ def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
 
 
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:
-    """Parse a `record_param_comms` from its attributes or, in 1.0.1, from its inputs."""
+    """Parse a `record_param_comms` from its attributes or, in 1.0.1, from its inputs.
+
+    In 1.0.1, the first text among the inputs that names a communication is the operation; the two
+    inputs after it are the splits, unless both are empty. None if no communication is named.
+    """
     attributes = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs", [])}
     if "collective_name" in attributes:
         named = {_NAMES[name]: value for name, value in attributes.items() if name in _NAMES}

@@ -124,7 +124,12 @@ class Findings:
 
 
 def collect_findings(workload: Workload) -> Findings:
-    """Analyse a profile. Raises `InputError` for workloads without times."""
+    """Analyse a profile: match its communications, measure waiting, and replay the job.
+
+    It is replayed with measured times, and with communication that takes no time, from which the
+    saving of an instant network follows. Raises `InputError` for workloads without times, and for
+    communications that do not match.
+    """
     meetings = match_communications(workload)
     profile = measured(workload)
     waits = measure_waiting(profile.times, meetings)
@@ -198,7 +203,11 @@ def group_calls(
     meetings: Meetings,
     times: tuple[WaitingTimes, Stragglers] | None = None,
 ) -> list[CallGroup]:
-    """Group communications by kind, size and group, longest first; times are 0 without `times`."""
+    """Group communications by kind, size and group, longest first; times are 0 without `times`.
+
+    Groups are ordered by descending sum of transfer and known waiting, equal ones by kind. Sums are
+    in ns over all calls and nodes; waiting counts measured nodes only.
+    """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)
     for meeting in range(len(meetings)):
@@ -220,7 +229,11 @@ def _add_waiting(
     meeting: int,
     times: tuple[WaitingTimes, Stragglers],
 ) -> None:
-    """Add the waiting time of one communication; `rows`: its nodes on measured ranks."""
+    """Add the waiting time of one communication to `entry`; `rows`: its nodes on measured ranks.
+
+    Waiting counts only with at least two measured ranks; otherwise only `measured_count`, a
+    maximum, is updated. The straggler, if there is one, is charged with the caused waiting.
+    """
     waits, stragglers = times
     count = int(stragglers.measured[meeting])
     entry.measured_count = max(entry.measured_count, count)

@@ -88,7 +88,13 @@ def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
 
 
 def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
-    """Select for every rank the nodes of its file, or of the file of the rank that it copies."""
+    """Select for every rank the nodes of its file, or of the file of the rank that it copies.
+
+    With `ranks_missing=assume-same`, a missing rank r copies the file at r modulo the number of
+    files, in the order of ranks. Raises `InputError` (`missing-ranks`) for missing ranks without
+    this option, and for more than 2^26 nodes in copies. Of two files of one rank, the last one
+    counts.
+    """
     by_rank = {part.rank: part for part in parts}
     world_size = _find_world_size(parts)
     missing = sorted(set(range(world_size)) - set(by_rank))

@@ -89,7 +89,11 @@ def find_changes(
 
 
 def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
-    """Return the job of `predict_job` whose collectives take no time: the limit of any saving."""
+    """Return the job of `predict_job` whose collectives take no time: the limit of any saving.
+
+    Messages keep their times. The saving in ns is that against the replay with measured transfers,
+    with a range over the limits of the predicted times.
+    """
     meetings = match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
     none = transfer.copy()
@@ -209,7 +213,7 @@ def _started_by(workload: Workload) -> Int64Array:
 
 
 def _without_edges(workload: Workload, data: BoolArray, control: BoolArray) -> Workload:
-    """Return the job without the marked data and control edges."""
+    """Return the job without the marked data and control edges; the job itself is unchanged."""
     nodes = workload.nodes
     kept = [
         (edges[0][~dropped], edges[1][~dropped])
@@ -253,7 +257,13 @@ class _Class:
 
 
 def _split_classes(workload: Workload) -> list[_Class]:
-    """Split joinable collectives by kind, and by size and distance of the ranks of their group."""
+    """Split joinable collectives by kind, and by size and distance of the ranks of their group.
+
+    Joinable are collectives of `JOINABLE` kinds with bytes and without an algorithm of their own,
+    in groups of more than one rank; the distance is that of the first two ranks. Classes with at
+    most as many nodes as ranks of a group, so one call, are left out. They are ordered by kind,
+    size, distance.
+    """
     nodes = workload.nodes
     is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
     rows = np.flatnonzero(is_joinable & np.isin(nodes.collective, JOINABLE))
@@ -319,7 +329,10 @@ class _BucketTrials:
     def time(self, limit_bytes: int) -> JobChange | None:
         """Time the job with buckets of at most `limit_bytes`.
 
-        None if a time is not predicted, or if ranks would wait for each other.
+        Buckets take their predicted time, other collectives their measured transfer; dropped orders
+        of groups are replaced by the order in which collectives could start. None if a time is not
+        predicted, or if ranks would wait for each other. The saving in ns has a range if the
+        prediction has an error.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)
@@ -353,7 +366,12 @@ class _BucketTrials:
         transfer_ns: Int64Array,
         buckets: Sequence[_Bucket],
     ) -> list[int]:
-        """Return the times of the job at both limits of the error; empty without an error."""
+        """Return the times of the job in ns at both limits of the error, the shorter one first.
+
+        `transfer_ns` is not changed. With relative error e, buckets take time / (1 + e) and time /
+        (1 - e); the latter remains the central time if e is 1 or more. Empty if any bucket has no
+        error.
+        """
         results = []
         for sign in (1, -1):
             transfer = transfer_ns.copy()
@@ -424,7 +442,9 @@ class _BucketTrials:
     ) -> Workload | None:
         """Order the collectives of groups whose order was dropped by the times they could start.
 
-        None if ranks would wait for each other.
+        Adds control edges between consecutive collectives of each rank and group in
+        `_ordered_groups`; equal times are ordered by the number of the communication. None if ranks
+        would wait for each other.
         """
         try:
             times = replay_transfers(workload, meetings, transfer_ns).times

@@ -173,7 +173,12 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
 def _group_by_size_class(
     sums: Mapping[CallKey, _Sums], time_of_key: Mapping[CallKey, LibraryTime]
 ) -> tuple[ComparedCalls, ...]:
-    """Group calls by kind, size class, ranks and nodes; predicted and other calls separately."""
+    """Group calls by kind, size class, number of ranks and nodes; unpredicted ones also by reason.
+
+    A size class ends at a power of 2 in bytes, which it includes. The result is ordered by
+    descending transfer time, then kind, largest size and reason. Calls without a time count as
+    `SIZE_NOT_RECORDED`.
+    """
     groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
     for key in sums:
         kind, size, ranks = key
@@ -257,7 +262,11 @@ _MEASURED = ("measured",)
 
 
 def comparison_lines(comparison: MachineComparison) -> list[str]:
-    """Format one line per size class, then the saving and the calls that it does not include."""
+    """Format one line per size class, then the saving and the calls that it does not include.
+
+    The last line names the assumed ranks per node, if there are any. Without collectives, there is
+    only a line that says so.
+    """
     name = comparison.machine.name
     calls = comparison.calls
     lines = [f"{_scope(one)}: {_format_result(one, name)}" for one in calls]

@@ -180,7 +180,12 @@ class NetworkTimes:
     )
 
     def __call__(self, kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
-        """Simulate the time in ns; None for collectives without traffic. Raises `HubError`."""
+        """Simulate the time in ns; None for collectives without traffic.
+
+        These have no standard kind, 0 bytes, or fewer than 2 ranks. The algorithm is the chosen
+        one, else that of `DEFAULT_ALGORITHMS`. Answers are kept by kind, size and ranks. Raises
+        `HubError`.
+        """
         question = (kind, size, ranks)
         if kind.kind is None or size == 0 or len(ranks) < 2:
             return None

@@ -75,7 +75,11 @@ Block = Table | list[str]
 
 
 def build_blocks(findings: Findings) -> list[Block]:
-    """Build the report of the measured times: tables and lines, separated by empty lines."""
+    """Build the report of the measured times: tables and lines, separated by empty lines.
+
+    In this order: calls and lines per kind (only if there are calls), ranks, times of ranks,
+    definitions, and stragglers.
+    """
     calls: list[Block] = []
     if findings.calls:
         table = Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:]))
@@ -123,7 +127,10 @@ def kind_lines(findings: Findings) -> list[str]:
 
 
 def saving_line(saving: Saving, lead: str) -> str:
-    """Format the saving of a replay as a line."""
+    """Format the saving of a replay as a line that begins with `lead`.
+
+    A negative saving reads as `costs`; the percentage has no sign and one decimal.
+    """
     saved = saving.measured_ns - saving.job_ns
     verb = "saves" if saved >= 0 else "costs"
     return (
@@ -374,7 +381,10 @@ def lines(workload: Workload) -> list[str]:
 
 
 def _table_lines(table: Table) -> Sequence[str]:
-    """Format a table with aligned columns, separated by two spaces."""
+    """Format a table with aligned columns, separated by two spaces; the first line is the header.
+
+    Columns in `table.right` are aligned to the right, others to the left and padded.
+    """
     rows = [table.header, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [str.rjust if name in table.right else str.ljust for name in table.header]

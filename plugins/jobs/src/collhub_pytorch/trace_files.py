@@ -35,7 +35,11 @@ class TraceFile:
 
 
 def files_of(source: Source) -> list[TraceFile]:
-    """Convert the parts of a source to files."""
+    """Convert the parts of a source to files, with their ranks.
+
+    Of several parts, the rank that a part states precedes the number in its name; a single file has
+    only the latter, because its number may be a version, a date or a step.
+    """
     ranks = rank_numbers([part.name for part in source.parts])
     # The number in the name of a single file may be a version, a date or a step.
     is_set = len(source.parts) > 1

@@ -264,7 +264,12 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
 
 
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse `('x', None, ('y', 'z'))`; omitted dimensions are not split."""
+    """Parse a spec of JAX such as `P('x', None, ('y', 'z'))`; omitted dimensions are not split.
+
+    The prefix `PartitionSpec` or `P` is optional, and a single entry needs no tuple. `rank`: number
+    of dimensions of the tensor. Raises `InputError` for other syntax, more entries than dimensions,
+    and axes that the mesh lacks.
+    """
     tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:
         entries = ast.literal_eval(tuple_text)
@@ -316,7 +321,11 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
-    """How many of the later axes, in the order of their cuts, have `split_factor` tiles."""
+    """Return how many of the later axes, in the order of their cuts, have `split_factor` tiles.
+
+    That is the smallest number of leading axes whose sizes multiply to it, 0 for a factor of 1.
+    Raises `InputError` if there is none.
+    """
     tiles = 1
     for count, axis in enumerate((*later, None)):
         if tiles == split_factor:

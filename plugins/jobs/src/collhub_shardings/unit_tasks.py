@@ -229,7 +229,11 @@ class _Tiles:
     devices: Int64Array
 
     def members(self) -> tuple[Int64Array, Int64Array]:
-        """Return (indptr, devices) of every group, in mesh order."""
+        """Return (indptr, devices) of every group, in mesh order.
+
+        A group has the devices that hold one summand of one tile: groups are tiles x summands, and
+        may be empty.
+        """
         # Summands of one tile are groups of their own.
         groups = int(np.prod(self.counts)) * self.num_summands
         # Stable: within a group the order of the mesh stays.

@@ -164,7 +164,11 @@ def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
 
 
 def _parse_values(words: list[str], source: _Words) -> dict[str, int]:
-    """Parse `key: number` pairs; lists (`checkpoints: 2 0 5`) are skipped."""
+    """Parse `key: number` pairs; lists (`checkpoints: 2 0 5`) are skipped after their first number.
+
+    A key ends with a colon, except `pp_comm`. The last of several values wins. Raises `InputError`
+    for a value that is no decimal number, and more than 2^20 `all_gpus`.
+    """
     values: dict[str, int] = {}
     for key, text in pairwise(words):
         name = key.removesuffix(":")
@@ -202,7 +206,12 @@ def _parse_row(row: list[str], source: _Words, notes: list[str]) -> Layer:
 def _communication(
     text: str, size: int, role: str, source: _Words, notes: list[str]
 ) -> Communication | None:
-    """Parse a word such as `ALLTOALL_EP`; `role`: of the group without a suffix."""
+    """Parse a word such as `ALLTOALL_EP`; `role`: of the group without a suffix.
+
+    None for `NONE`, for a known kind of size 0, and, with a note, for a word that the original
+    reader shadows. `_EP` selects the expert group, `_DP_EP` that of expert data. Raises
+    `InputError` for others.
+    """
     match = _COMMUNICATION.match(text)
     word = match[1] if match else ""
     if text == "NONE" or (word in _KINDS and size == 0):
@@ -222,10 +231,11 @@ EXTENSION = "simai"
 
 
 def read(source: Source, options: SimaiOptions) -> Workload:
-    """Read a workload text as a job.
+    """Read a workload text as a job of the option's number of GPUs, else that of the file.
 
-    Assumptions are passed to `source.report`. Raises `InputError` with the line for invalid rows,
-    for parallelism that does not divide the GPUs, and for too many nodes.
+    Assumptions are passed to `source.report`. The policy, the number of rows and the values of the
+    first line are kept in the extension. Raises `InputError` for several files, with the line for
+    invalid rows, for parallelism that does not divide the GPUs, and for too many nodes.
     """
     part = source.parts[0]
     if len(source.parts) != 1:

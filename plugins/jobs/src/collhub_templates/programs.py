@@ -151,7 +151,11 @@ def _groups(
 
 
 def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
-    """Build the columns of the nodes of a stage, rank by rank."""
+    """Build the columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
+
+    A role becomes the group of the rank (-1 without one), a shift the peer at this distance; a
+    shift of 0 means no peer. New names are added to `names`.
+    """
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
     rank_columns = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}

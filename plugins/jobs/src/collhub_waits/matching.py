@@ -131,7 +131,11 @@ class Matching:
         yield from self._message_mismatches()
 
     def _suspicious_calls(self) -> Int64Array:
-        """Return keys of group and calls that contradict themselves, and of all all-to-alls."""
+        """Return keys of calls that contradict themselves, and of all all-to-alls, ascending.
+
+        A key has the number of the group in its upper 32 bits, and that of the calls in the lower
+        ones.
+        """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))
         is_suspicious = [
@@ -323,7 +327,13 @@ class Matching:
         return tuple(partners[rank] for rank in sorted(partners))
 
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
-        """Return the partner of one message: the message at its position in the other list."""
+        """Return the partner of one message: the message at its position in the other list.
+
+        `key`: the pair, with sender and receiver at its end. The position is shifted by `_offset`,
+        which accounts for entries that are lost. The arrival is NO_DUMP if the partner has no dump,
+        UNKNOWN if the offset is unknown, UNRECORDED before the first recorded message, and LATE
+        behind the last.
+        """
         sends, receives = self._messages[key]
         same_side, opposite_ends = (sends, receives) if end.call.is_send else (receives, sends)
         rank = key[2] if end.call.is_send else key[1]

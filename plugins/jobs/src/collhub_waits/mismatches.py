@@ -91,7 +91,11 @@ def compare_calls(
 
 
 def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
-    """Return how a send and its receive differ in size or type; both ranks are named."""
+    """Return how a send and its receive differ in size or type, or None; both ranks are named.
+
+    Elements are compared first, if both are known, and types only if they are equal or unknown;
+    types are compared as sets, if both are stated.
+    """
     ranks = tuple(sorted((source, destination)))
     sent, received = count_elements(send.input_shapes), count_elements(receive.output_shapes)
     if sent is not None and received is not None and sent != received:
@@ -264,7 +268,11 @@ def _operation_names(calls: Sequence[Call]) -> Hashable:
 
 
 def _sizes(calls: Sequence[Call]) -> Hashable:
-    """Return the elements of input and output by call; None where ranks may differ."""
+    """Return the elements of (input, output) by call; None where ranks may differ.
+
+    That is both for all-to-alls, uneven collectives and messages, the input of a scatter and the
+    output of a gather. Unknown numbers are None too.
+    """
     sizes = []
     for call in calls:
         name = _normalize(call.operation)

@@ -139,7 +139,13 @@ class _Calls:
         return is_member
 
     def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
-        """Return the rows of the matched sends and of their receives, in the same order."""
+        """Return the rows of the matched sends and of their receives, in the same order.
+
+        Messages match by sender, receiver, tag and bytes. Without `matches_repeated`, only a send
+        and a receive that are alone with their values match. With it, equal ones match in the order
+        of the node ids of each rank, and what is left then matches without regard to bytes; a
+        surplus stays unmatched.
+        """
         nodes, rows = self.nodes, self.messages
         if not len(rows):
             return rows, rows

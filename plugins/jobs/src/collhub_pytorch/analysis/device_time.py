@@ -157,7 +157,12 @@ class WaitingTimes:
 
 
 def measure_waiting(times: Timeline, meetings: Meetings) -> WaitingTimes:
-    """Split the duration of every communication node into waiting and transfer."""
+    """Split the duration of every communication node into waiting and transfer, in ns per node.
+
+    Transfer begins at the last start of any node of the communication, and is 0 if the node has
+    ended by then; the rest is waiting. Nodes that belong to no communication have 0, and -1 as last
+    start.
+    """
     last_start = np.full(len(times.start), -1, np.int64)
     rows, of_node = meetings.rows, meetings.of_node
     if len(rows):

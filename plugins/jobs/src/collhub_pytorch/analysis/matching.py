@@ -174,7 +174,11 @@ def _group_name(workload: Workload, group: int) -> str:
 
 
 def _match_messages(workload: Workload, of_node: Int64Array, count: int) -> int:
-    """Number the pairs of SEND and RECV from `count` on; unmatched messages have no number."""
+    """Number the pairs of SEND and RECV from `count` on, and return the next number.
+
+    Sets `of_node` of both ends. The n-th send and the n-th receive with equal ranks and tag are a
+    pair; bytes are not compared. Unmatched messages get no number.
+    """
     nodes = workload.nodes
     waiting: dict[tuple[int, int, int], list[int]] = {}
     for row in np.flatnonzero(nodes.is_kind(NodeKind.SEND)).tolist():

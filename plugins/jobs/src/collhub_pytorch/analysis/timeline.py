@@ -151,7 +151,10 @@ def _build_children(workload: Workload) -> tuple[array[int], array[int], array[i
 
 
 def _check_durations(workload: Workload, meeting: Int64Array) -> None:
-    """Raise `InputError` for nodes with neither a duration nor a communication."""
+    """Raise `InputError` for the first node with neither a duration nor a communication.
+
+    `meeting`: communication by node, -1 without. Markers need no duration. The code is `no-times`.
+    """
     nodes = workload.nodes
     bad = (nodes.duration_ns < 0) & (meeting < 0) & ~nodes.is_kind(NodeKind.MARKER)
     if bad.any():
@@ -222,7 +225,12 @@ def _number_clocks(workload: Workload) -> Int64Array:
 
 
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
-    """Select the nodes whose ends should coincide, and the communication of each."""
+    """Select the nodes whose ends should coincide, and the communication of each.
+
+    They are, of communications with several nodes, the collectives without a root on devices;
+    without such ones, those of libraries of the host too; without any, all nodes of these
+    communications.
+    """
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)
     rows = meetings.rows

@@ -218,7 +218,11 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
 
 
 def _handle(events: RankEvents, record: Record) -> None:
-    """Store a relevant event. Raises `InputError` for missing or invalid fields."""
+    """Store an event in `events` if its category has a handler; ignore it otherwise.
+
+    Missing `args` are set to an empty object in the record. Raises `InputError` with the file for
+    `args` of another type, and for missing or invalid fields.
+    """
     take = _find_handler(str(record.get("cat", "")))
     if take is None:
         return
@@ -411,7 +415,11 @@ def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
 
 
 def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | None:
-    """Find the ranks of a group in the header of the file."""
+    """Find the ranks of a group in the header of the file; None if it does not list them.
+
+    The first entry of `pg_config` with this name and a list that is not empty is taken. Newer files
+    write long lists as truncated text, which is not used.
+    """
     groups = events.distributed().get("pg_config")
     for group in groups if isinstance(groups, list) else []:
         ranks = (

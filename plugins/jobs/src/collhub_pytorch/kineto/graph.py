@@ -210,7 +210,11 @@ def find_previous_on_stream(stream: Int64Array) -> Int64Array:
 def _link_to_last_launch(
     start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
 ) -> tuple[list[int], list[int]]:
-    """Apply rule 1: a communication kernel waits for the last launch of the same thread."""
+    """Apply rule 1: a communication kernel waits for the last launch of the same thread.
+
+    That is the last other activity launched before it by this thread, if it ended by the start of
+    the communication; else there is no pair. Returns (earlier, later), in the order of launches.
+    """
     earlier, later = [], []
     last_of_thread: dict[int, int] = {}
     issued = np.flatnonzero(launches.of_activity >= 0)
@@ -275,7 +279,10 @@ class _Builder:
         return int(min(firsts, default=0))
 
     def build(self) -> RankNodes:
-        """Build all nodes. At equal times, points precede the activities that they issue."""
+        """Build all nodes in the order of time; may be called once.
+
+        At equal times, points of the host precede the activities that they issue.
+        """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])
         is_activity = np.arange(len(times)) >= len(profile.time)
@@ -289,7 +296,12 @@ class _Builder:
         return self._nodes
 
     def _add_point(self, point: int, previous: int, moment: int) -> int:
-        """Add a node for the work of the host since the previous point, and return its row."""
+        """Add a node for the work of the host since the previous point, and return its row.
+
+        `previous`, `moment`: row and time of that point. The node depends on it, and on the awaited
+        activity if this has a row; its duration then begins at the later of both ends. Work without
+        a name is called `HOST`.
+        """
         profile, nodes = self._profile, self._nodes
         awaited = int(profile.awaited[point])
         if awaited >= 0 and self._row_of_activity[awaited] < 0:
@@ -358,7 +370,11 @@ class _Builder:
         return row
 
     def _median_latency_ns(self) -> int:
-        """Compute the median time from call to start of activities without other delays."""
+        """Compute the median time in ns from call to start of activities without other delays.
+
+        These are activities that start at or after their call, and whose awaited activities ended
+        by the call. 0 if there are none; half a nanosecond is cut.
+        """
         profile = self._profile
         issued = np.flatnonzero(profile.issue >= 0)
         called = profile.time[profile.issue[issued]]

@@ -68,11 +68,13 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
 def add_host_calls(
     profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
 ) -> RankProfile:
-    """Add the collectives of host libraries to the profile of a rank with a device.
+    """Return the profile of a rank with a device with the collectives of host libraries added.
 
-    The host is assumed to wait for a collective that ends before its next launch or blocking call.
-    The collectives form a separate group, named after the library, because files do not record
-    their group. Raises `InputError` as `host_profile`.
+    They follow the work of the device, each on a stream of its own, without a label. The host is
+    assumed to wait for a collective that ends before its next launch or blocking call. The
+    collectives form a separate group of all ranks, named after the library, because files do not
+    record their group. Without such collectives the profile is returned as it is. Raises
+    `InputError` as `host_profile`.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:
@@ -221,7 +223,10 @@ class _Operators:
         return issuers
 
     def _encloses_kind(self, operator: int, kind: object) -> bool:
-        """Return whether this operator encloses an operator of the kind."""
+        """Return whether this operator encloses, at any depth, an issuing operator of the kind.
+
+        Only operators of the namespaces `ISSUER_NAMESPACES` count.
+        """
         inner = operator + 1
         while (
             self.has_issuer[operator] and inner < len(self.row) and self._is_nested(inner, operator)
@@ -238,7 +243,11 @@ class _Operators:
 
 
 def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
-    """Find for every operator the enclosing one on its thread, -1 for outermost ones."""
+    """Find for every operator the enclosing one on its thread, -1 for outermost ones.
+
+    Operators are sorted by thread, start and descending end. The parent is the innermost one that
+    has not ended by the start of the operator, even if it ends before the operator does.
+    """
     parent = np.full(len(start), -1, np.int64)
     around: list[int] = []
     for operator in range(len(start)):
@@ -291,7 +300,11 @@ def _host_calls(
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
-    """Select one span per collective of a device library: of nested ones the most complete."""
+    """Select one span per collective of a device library: of nested ones the most complete.
+
+    That is the outermost, unless only an inner one names its group; the first of these replaces it.
+    The result is ordered by thread and start.
+    """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
     outermost: list[Span] = []

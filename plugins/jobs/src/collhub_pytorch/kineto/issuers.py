@@ -77,7 +77,11 @@ class _Assignment:
         return self._issuer_of
 
     def _assign_enclosing(self) -> None:
-        """Assign the spans that start within an operator of their thread to the innermost one."""
+        """Assign the spans that start within an operator of their thread to the innermost one.
+
+        The operator must have the same kind, and no span yet; of the 32 last ones that began by the
+        start of the span, the last that has not ended before is taken. Other spans stay unassigned.
+        """
         on_thread: dict[tuple[int, Kind], list[int]] = {}
         for index in self._by_start:
             issuer = self._issuers[index]

@@ -210,7 +210,11 @@ def device_profile(
 
 
 def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
-    """Return the rows of device work (issued in the window) by start, and their launches."""
+    """Return the rows of device work (issued in the window) by start, and their launches.
+
+    The window includes its start and excludes its end; work whose launch is unknown counts by its
+    own start. Raises `InputError` (`step`) if no work is issued in it.
+    """
     start = events.device.column("start")
     order = np.argsort(start, kind="stable")
     launches = _launches(events, events.device.column("correlation")[order])
@@ -286,7 +290,12 @@ def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[S
 def _enclosing_call(
     spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
 ) -> Call | None:
-    """Return the communication whose span encloses a launch: the innermost with arguments."""
+    """Return the communication whose span encloses a launch: the innermost with arguments.
+
+    `spans`: (starts, spans) by thread, ascending; only the 32 last ones that began are examined.
+    Without arguments in any, it is the innermost. None without such a span, and for an unknown
+    launch (-1).
+    """
     if launch < 0 or int(launches.thread[launch]) not in spans:
         return None
     starts, thread_spans = spans[int(launches.thread[launch])]
@@ -302,7 +311,12 @@ def _enclosing_call(
 def _points(
     launches: Launches, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the issuing point of each activity, and times and awaited activities of points."""
+    """Return the issuing point of each activity, and times and awaited activities of points.
+
+    Points are ordered by time in ns: the start of each call that launched an activity, and the end
+    of each blocking call. The first array is -1 for activities without a launch; the last is -1 for
+    launches. At equal times, launches come first.
+    """
     is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)
     returns = np.flatnonzero(awaited_by_call >= 0)

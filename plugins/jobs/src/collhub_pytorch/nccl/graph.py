@@ -207,7 +207,11 @@ class CallGraph:
         return (peer, rank, record.bytes), 1
 
     def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
-        """Build the nodes of a rank, in order or at the times of its calls."""
+        """Build the nodes of a rank, in order or at the times of its calls.
+
+        `is_matched`: by call; other calls have no recorded call and keep their name only. The names
+        of these are listed as `communication_names` in the facts of the result.
+        """
         number = {kind: index for index, kind in enumerate(dict.fromkeys(rows.kind))}
         calls = [self._call(kind) for kind in number]
         names = list(dict.fromkeys(call.name for call in calls))

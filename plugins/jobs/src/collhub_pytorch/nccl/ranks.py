@@ -262,7 +262,11 @@ def match_records(
 
 
 def _note_lost_numbers(rows_of_call: Mapping[CallKey, object], notes: list[str]) -> None:
-    """Report sequence numbers between the first and the last one that no rank has recorded."""
+    """Report the count of sequence numbers that no rank has recorded, if there are any.
+
+    They lie between the first and the last one of a communicator, and of an operation if numbers
+    are per operation; messages have none. One note is appended.
+    """
     bounds: dict[tuple[str, str], tuple[int, int, int]] = {}
     for communicator, word, sequence in rows_of_call:
         if communicator:

@@ -116,7 +116,11 @@ _NARROW = np.dtype([
 
 
 def _narrow(chunk: Int64Array) -> Records:
-    """Convert a chunk to records, without rows whose times or numbers are out of range."""
+    """Convert a chunk int64[rows, 7] to records, without rows that are out of range.
+
+    Times must be within 2^62 ns of 0, the end not before the start, and device and name within 31
+    bits. The process is taken from the global number; streams keep their lower 31 bits.
+    """
     start, end, device, stream, correlation, pid, name = chunk.T
     highest = np.iinfo(np.int32).max
     is_valid = (start >= -_MAX_TIME_NS) & (end >= start) & (end <= _MAX_TIME_NS)
@@ -160,7 +164,12 @@ class Merger:
             self._bounds.setdefault(device, []).extend((rows["start"], rows["end"]))
 
     def reduce(self, records: Records) -> Records:
-        """Merge sorted records, with longer gaps until there are at most 200 000."""
+        """Merge sorted records, with longer gaps until there are at most 200 000.
+
+        The gap grows tenfold per round up to `_LAST_GAP_NS`, and is kept for later calls; it stops,
+        and the last growth is taken back, when a round saves too little (`_USEFUL_REDUCTION`). So
+        more records may remain.
+        """
         records = self._merge(records)
         while len(records) > _MERGE_ABOVE and self.gap_ns < _LAST_GAP_NS:
             gap_ns, count = self.gap_ns, len(records)
@@ -193,7 +202,11 @@ class Merger:
         return merged
 
     def _sections(self, records: Records) -> Int64Array:
-        """Number the time between two bounds of the device, for the start of each record."""
+        """Return for each record the number of bounds of its device at or before its start.
+
+        Bounds are those of kernels of NCCL; without any, the number is 0. Bounds are sorted and
+        kept: later additions are only possible before the first merge.
+        """
         section = np.zeros(len(records), np.int64)
         devices = _device_keys(records)
         for device in np.unique(devices).tolist():

@@ -170,7 +170,10 @@ def _import_pyarrow() -> tuple[Any, Any]:
 def _select(
     batch: RecordBatch, integers: Sequence[str], where: Sequence[Condition] | None
 ) -> RecordBatch:
-    """Return the rows with whole numbers in `integers` that fulfil one of the conditions."""
+    """Return the rows with whole numbers in `integers` that fulfil one of the conditions.
+
+    `where`: None for all rows; an empty list selects none, as do conditions on missing columns.
+    """
     mask = np.ones(batch.num_rows, np.bool_)
     for column in integers:
         values = batch.column(column)

@@ -102,7 +102,12 @@ def read_ranges(tables: Tables) -> NcclRanges:
 
 
 def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
-    """Yield start, end, thread, name and payload of the ranges of NCCL."""
+    """Yield start, end, thread, name and payload of the ranges of NCCL, in the order of the table.
+
+    The name is the text of the event, else that of its `textId`. End and payload are None where
+    they are no integer, or neither bytes nor text. Other ranges, by the prefixes of names, are left
+    out.
+    """
     ids: dict[int, str] = {}
     nccl = Condition("value", prefixes=_NAME_PREFIXES)
     for chunk in tables.rows("StringIds", ("id", "value"), ("id",), [nccl]):
@@ -151,7 +156,12 @@ class KernelCalls:
 
 
 def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str]]) -> KernelCalls:
-    """Find the calls of kernels. `launches`: row, thread, time and name of the kernel."""
+    """Find the calls of kernels. `launches`: row, thread, time in ns and name of the kernel.
+
+    A kernel that is launched within a group of its thread is paired with a call of this group, in
+    the order of launches; another one has the call that encloses its launch, if any. Kernels of
+    threads without ranges have no calls.
+    """
     result = KernelCalls()
     by_group: dict[tuple[int, int], list[tuple[int, int, str]]] = defaultdict(list)
     for row, thread, moment, name in launches:
@@ -172,7 +182,12 @@ def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str
 def _pair_group(
     kernels: Sequence[tuple[int, int, str]], calls: Sequence[CallRange], result: KernelCalls
 ) -> None:
-    """Divide the calls of a group among its kernels of the same kind, in order."""
+    """Divide the calls of a group among its kernels of the same kind, in order.
+
+    `kernels`: (time, row, name), ascending. Shares are consecutive, and differ by at most one call;
+    the first kernels have the larger ones. Kernels without a share get no entry. `result` is
+    updated; `added` counts kernels with several calls other than messages.
+    """
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:
         rows[_kernel_word(name)].append(row)

@@ -129,10 +129,12 @@ def _describe_contents(file: str, contents: FileContents) -> list[str]:
 def _number_ranks(
     parts: Sequence[RankNodes], ranks: Sequence[FileRank], stated: Mapping[str, int | None]
 ) -> list[str]:
-    """Set ranks, world size and groups of all parts. Returns notes.
+    """Set ranks, world size and groups of all parts, and return notes.
 
-    The ranks follow from the initialisation of communicators. Where files lack it, they follow from
-    the names of the files, and groups from the processes that use the same communicator.
+    Ranks follow from the initialisation of communicators if all processes recorded one (see
+    `find_job_ranks`). Otherwise they follow from the names of the files, else their order, and the
+    world size is None. Communicators without initialisation have the ranks whose processes use
+    them; with all ranks, or without a name, they are groups of all ranks.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
