@@ -224,9 +224,11 @@ class Clocks:
 def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     """Compute the clocks of a table from its data dependencies between thread blocks.
 
-    The lanes of the table are thread blocks 0..k-1 of each rank, and dependencies point backwards.
-    `block_indptr`: int64[ranks + 1], first thread block of each rank. None if the vectors of all
-    waiting rows have more than 2^24 entries.
+    A clock is a vector with the last row of every thread block of the rank that precedes a row, or
+    -1. The lanes of the table are thread blocks 0..k-1 of each rank, and dependencies point
+    backwards. Only rows that wait for another block have a vector of their own; the others share
+    the latest of their block. `block_indptr`: int64[ranks + 1], first thread block of each rank.
+    None if the vectors of all waiting rows have more than 2^24 entries.
     """
     children = group_of_entry(table.data_indptr)
     parents = table.data_indices

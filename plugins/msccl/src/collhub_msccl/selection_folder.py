@@ -267,7 +267,8 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
     """Add a file and a note; record a loss if the steps at the extreme sizes of the window differ.
 
-    The steps of the file are those for the middle size.
+    The steps of the file are those for the middle size; they are compared with those for the least
+    and the greatest size. `first`: least size in bytes that the file serves. The folder is changed.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
@@ -306,10 +307,11 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return the calls served by every file of a folder, whose subfolders are named after runtimes.
+    """List the calls served by every file of a folder, whose subfolders are named after runtimes.
 
-    A file in another folder, one that its runtime does not use, or one with incorrect steps is
-    reported as an error to `source.report` and serves no calls.
+    One record per file, in the order of the parts. A file in another folder, one that its runtime
+    does not use, or one with incorrect steps is reported as an error to `source.report` and serves
+    no calls.
     """
     served_calls: list[ServedCalls] = []
     for part in source.parts:

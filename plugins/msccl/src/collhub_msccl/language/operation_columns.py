@@ -56,8 +56,9 @@ def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
 def _complete_blocks(columns: Columns) -> Columns:
     """Return the two columns of thread blocks, complete.
 
-    Operations without a block get the first unused number of their rank. A local operation uses
-    only its send block; its receive block is -1.
+    Operations without a block (negative) get the first number above all used ones of their rank,
+    the same for all of them. A local operation uses only its send block; its receive block is -1.
+    The given columns are not changed.
     """
     sender, receiver = columns["src_rank"], columns["dst_rank"]
     send, receive = columns["send_block"], columns["receive_block"]
@@ -158,6 +159,7 @@ class _BlockAssignment:
     def connect(self, message: _BlockMessage, channel: int) -> None:
         """Record the connection of a message on `channel`.
 
+        The first thread block on each side owns the connection (source, destination, channel).
         Raises `InputError` if a different thread block of the same rank sends or receives on it.
         """
         source, destination = message.sender[0], message.receiver[0]

@@ -392,8 +392,10 @@ class MSCCLProgram:
         return reference.rank, number, reference.index
 
     def _check_rank(self, rank: int) -> None:
-        """Raise `TypeError` if `rank` is not a number, `IndexError` if it is not a rank of the
+        """Raise `TypeError` if `rank` is not an integer, `IndexError` if it is not a rank of the
         program.
+
+        Ranks are 0 to `num_ranks` - 1; negative numbers are refused.
         """
         # Programs for older releases pass the buffer first.
         if not isinstance(rank, int):

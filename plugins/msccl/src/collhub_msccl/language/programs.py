@@ -78,7 +78,9 @@ def alltoall_three_step(num_nodes: int, gpus_per_node: int) -> None:
 def _exchange_all(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
     """Add an all-to-all over hosts: move the data of every ordered pair of hosts, and within hosts.
 
-    `is_spread`: through one GPU per pair of hosts, else through the GPUs with equal local numbers.
+    Ranks are numbered host by host. GPUs of one host copy directly, also to themselves: chunk q of
+    the input of r becomes chunk r of the output of q. `is_spread`: other pairs through one GPU per
+    pair of hosts, else through the GPUs with equal local numbers.
     """
     for source in range(num_nodes):
         for destination in range(num_nodes):

@@ -195,10 +195,10 @@ def distributed_fully_connected(
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """Connect copies of a topology, where all sends of a copy share `remote_bandwidth`.
+    """Connect copies of a topology, where all sends of a copy to others share `remote_bandwidth`.
 
-    So do all its receives. As `distributed_fully_connected`, with two switches per copy; a single
-    copy has none.
+    So do all its receives from others. As `distributed_fully_connected`, with two switches per copy
+    ("copy_c_out", "copy_c_in") behind the local ones; a single copy has none.
     """
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()

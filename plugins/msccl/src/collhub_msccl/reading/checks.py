@@ -127,11 +127,11 @@ def _check_peers(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record an error for values of `send` or `recv` that are neither -1 nor the id of a different
+    """Record errors for values of `send` or `recv` that are neither -1 nor the id of a different
     rank.
 
-    `name`: the attribute; `peer`: its values, per thread block. Two of the three runtimes test no
-    upper limit.
+    `name`: the attribute; `peer`: its values, per thread block. Below -1 or no rank: "peer-range";
+    the own rank: "self-peer". Two of the three runtimes test no upper limit.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     num_ranks = program.num_ranks

@@ -121,7 +121,8 @@ def _report_late_waits(
 ) -> None:
     """Warn of waits that only a later step than the declared one finishes, with its position.
 
-    `parent`: the step that finishes each wait; `is_late`: bool per entry of `waiting`.
+    `waiting`: rows of the waiting steps; `parent`: the step that finishes each wait; `is_late`:
+    bool per entry of `waiting`. The code is "late-dependency"; no effect if none is late.
     """
 
     def message(row: int) -> str:
@@ -408,8 +409,9 @@ def _warn_at_starts(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Warn of the first chain marked in `is_odd`, at the step that begins it, and count the
-    others.
+    """Warn of the first chain marked in `is_odd`, at the step that begins it, and count the others.
+
+    `first`: first step of each chain; `text`: end of the message. No effect if none is marked.
     """
     findings.warn_at(
         code,

@@ -126,8 +126,10 @@ class ScannedXml:
         return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
 
     def ranks(self, tag: str) -> Int64Array:
-        """Rank of every row of a tag's table, int64: the id of its `<gpu>`; -1 if that is not a
-        number.
+        """Return the rank of every row of a tag's table, int64: the id of its `<gpu>`.
+
+        `tag`: gpu, tb or step. -1 if the id is missing, no number, or has further characters; an id
+        outside of the ranks is returned as it is.
         """
         values, states = self.texts.numbers
         ids = self.gpus.column("id")

@@ -93,7 +93,10 @@ class _AttributeReader:
     """Read attributes one by one; a defect is recorded and a usable value returned."""
 
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
-        """Store the attributes of `<algo>`, and warn of those that no runtime knows."""
+        """Store the attributes of `<algo>`, and warn of those that no runtime knows.
+
+        One warning "unknown-attribute" per such attribute, in alphabetical order; they are kept.
+        """
         self._algo = document.algo
         self._line = document.algo_line
         self._findings = findings
@@ -121,7 +124,7 @@ class _AttributeReader:
         """Return whether the file serves in-place calls, and whether it serves out-of-place calls.
 
         Without `outofplace` the file serves exactly one mode; if both are 0, out of place (a
-        warning).
+        warning "no-mode"). A missing `inplace` counts as 0 with a warning.
         """
         in_place = self._read_flag("inplace", False)
         if "inplace" not in self._algo:

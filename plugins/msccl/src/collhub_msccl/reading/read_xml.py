@@ -90,7 +90,8 @@ def _read_parts(
     """Return the header, the checked thread blocks and the scanned tables of a file.
 
     `collective`: name for files in the short form, which do not contain it. Raises `InputError` for
-    files above the size limit (before reading) and for defects, after each phase.
+    files above 2^30 bytes (before reading, "too-large") and for defects, with all of a phase at
+    once: syntax, then the header, then thread blocks and steps. Warnings go to `source.report`.
     """
     findings = FileFindings(source.name, source.report)
     # Refuse a large file before it is read.

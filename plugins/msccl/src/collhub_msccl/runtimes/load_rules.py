@@ -89,9 +89,10 @@ def _check_collective(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_ranks(algo: RawElement, refusals: Refusals) -> None:
-    """Warn if the ids of `<gpu>` are not 0..ngpus-1, each once.
+    """Warn if the ids of `<gpu>` are not 0..ngpus-1, each once, in any order.
 
-    A rank reads all elements with its id, and no others.
+    A rank reads all elements with its id, and no others. One warning "missing-rank" for the file;
+    an id that is missing or no number counts as 0.
     """
     ids = sorted(read_number(gpu.attributes.get("id", "")) for gpu in algo.children)
     expected = read_number(algo.attributes.get("ngpus", "0"))
@@ -221,8 +222,10 @@ def _check_block(
 
 
 def _has_all_attributes(element: RawElement, refusals: Refusals) -> bool:
-    """Whether an element has all required attributes; each missing name is refused once per
-    file.
+    """Return whether an element has all required attributes.
+
+    Each missing name of a tag is refused once per file ("missing-attribute"), at the first element
+    that lacks it. Attributes may be empty.
     """
     required = _REQUIRED[element.name]
     missing = [name for name in required if name not in element.attributes]

@@ -315,7 +315,11 @@ class Refusals:
         cure: str,
         cause: Hashable,
     ) -> None:
-        """Record a finding; if an earlier one has the same code and cause, only count it."""
+        """Record a finding; if an earlier one has the same code and cause, only count it.
+
+        Without a cause (None) every finding is separate. The first finding of a cause keeps its
+        text, line and severity.
+        """
         findings_by_cause = self._findings.setdefault(code, {})
         location = Location(self._file, line)
         # Without a cause every finding is separate.

@@ -186,8 +186,11 @@ def _divide_local_rows(
 ) -> Int64Array:
     """Return `part` with the parts of local rows filled in; the argument is not changed.
 
-    A local row belongs to the part of the previous message of its lane, or 0, or to one of the
-    lane's separate blocks for local steps, which are numbered after those of messages.
+    A local row belongs to the part of the previous message of its lane in the order of `position`,
+    or 0 before the first one. If `cuts.local` gives the lane separate blocks for local steps, its
+    local rows are divided evenly among them instead, in the order of `position`; these blocks are
+    numbered after those of messages and are at most as many as its local rows. Returns `part`
+    itself if nothing is cut or there are no local rows.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():

@@ -356,7 +356,8 @@ def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     """Build the draft with data dependencies only, if they suffice for correctness; else return
     `full`.
 
-    Program order would cause unnecessary waits between new thread blocks.
+    Program order would cause unnecessary waits between new thread blocks. The verifier decides;
+    `full` is also returned if there is no program order. Counts are cut to at most 71 units.
     """
     steps = algorithm.steps
     if not len(steps.control_indices):

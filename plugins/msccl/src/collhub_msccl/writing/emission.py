@@ -159,7 +159,9 @@ def _append_reductions(
 ) -> Steps:
     """Append the later reductions of every chain, which belong to the step of the first one.
 
-    They keep their order; `step_of_row`: step of every row of the draft.
+    They are behind all given steps, chain by chain in the order of rows, with keys from 2 on that
+    place them behind the first reduction (key 1) in the file. `step_of_row`: step of every row of
+    the draft. The arguments are not changed.
     """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]
@@ -177,7 +179,9 @@ def _append_reductions(
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     """Add a column `wait` (the head that a step waits for, or -1), and nops for further waits.
 
-    A step has one `depid`: the last wait is its own, and each earlier wait is on a nop before it.
+    A step has one `depid`: the last wait (the one with the highest parent) is its own, and each
+    earlier wait is on a nop before it. Of the steps of one head, the first one waits. The result is
+    sorted by head, with nops first.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

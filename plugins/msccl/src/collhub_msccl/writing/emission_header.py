@@ -241,7 +241,8 @@ def _choose_declared_chunks(
     """Return `i_chunks` and `o_chunks` of every rank, int64.
 
     The true sizes, except for most collectives in microsoft/msccl, which requires nchunksperloop
-    for every buffer that is not empty. Raises `InputError` for larger buffers.
+    (the chunks of the collective) for every buffer that is not empty; empty ones remain 0. Raises
+    `InputError` ("runtime-limit") if a buffer is larger than that.
     """
     collective = algorithm.collective
     inputs, outputs = collective.input_units(), collective.output_units()

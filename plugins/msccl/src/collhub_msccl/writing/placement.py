@@ -66,7 +66,10 @@ class _Ledger:
         self._changes.clear()
 
     def undo(self) -> None:
-        """Restore all entries changed since the last call of `keep`, and forget the changes."""
+        """Restore all entries changed since the last call of `keep`, and forget the changes.
+
+        The last change is restored first. Entries that did not exist before are deleted.
+        """
         while self._changes:
             table, key, value = self._changes.pop()
             if value is None:
@@ -229,11 +232,11 @@ class _Placer:
         ]
 
     def _add_local(self, node: int, ready: int) -> bool:
-        """Place a node without messages on the block of its rank that becomes free first; returns
-        True.
+        """Place a node without messages on a block of its rank; always returns True.
 
-        On a new block if it would wait and the limit permits one. On a tie, a block of a
-        predecessor.
+        It takes the block on which it can begin first; on a tie, a block of a predecessor, then the
+        first. On a new block if the rank has none, or if it would wait and the limit permits one.
+        `ready`: end of its predecessors. Keeps all changes.
         """
         rank = self._graph.rank[node]
         present = self._of_rank.setdefault(rank, [])

@@ -103,7 +103,9 @@ def _list_pairs(
 ) -> list[tuple[int, int]]:
     """List the pairs (first reduction of a chain, later one) along the successors of `start`.
 
-    A chain is cut after 16 operands, and, with `times`, where a longer one would cause delays.
+    `following`: successor of each reduction. A chain is cut after 16 operands, and, with `times`,
+    where a longer one would begin later than without the added one, or finish after another thread
+    block needs one of its sums. A reduction behind a cut begins the next chain.
     """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)

@@ -339,8 +339,11 @@ def _find_leader(leader: list[int], number: int) -> int:
 
 
 def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (access, value), one per unit: every defining write starts a new value of its
-    units.
+    """Number the values in scratch: pairs (access, value), one per unit of every access.
+
+    A unit begins a new value with every defining write and with its first access; other accesses
+    use its latest value. Accesses are ordered by unit, then by row, and a step reads before it
+    writes.
     """
     width = int((accesses.start + accesses.count).max(initial=0)) + 1
     access = group_of_entry(row_pointer(accesses.count))
@@ -380,7 +383,9 @@ def _order_by_memory(
 ) -> StepTable | None:
     """Build the table of the steps with these data dependencies, and conflicts ordered by row.
 
-    Without control edges. None if there are too many accesses to analyse.
+    `kept_keys`: dependencies as parent * rows + child; added are the conflicts on memory in every
+    mode that the collective claims, of which the earlier row comes first. Without control edges.
+    None if there are too many accesses to analyse.
     """
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [kept_keys]

@@ -136,7 +136,8 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:
     """Return the scratch that the imported file declared, int64 per rank.
 
-    0 if there was no file, or for a value that the format cannot express.
+    The extension has one number for all ranks or a list. All are 0 if there was no file or the list
+    has another length; a value that is no integer in 0..MAX_OFFSET counts as 0.
     """
     extension = algorithm.extensions.get("msccl")
     declared: JsonValue = extension.get("s_chunks") if isinstance(extension, dict) else None
@@ -281,7 +282,9 @@ def _find_limit_losses(
 ) -> Iterator[Loss]:
     """Yield losses of sizes at which connections could fill up, and of merged thread blocks.
 
-    A maximum size that the user requested is no loss.
+    `largest`: greatest safe size in bytes, None for no limit; a loss only if it is below the
+    maximum that the user requested, or if none was. Blocks: if a rank has fewer than the lanes of
+    the algorithm.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (

@@ -155,7 +155,9 @@ class Execution:
         """Fill the inputs, reset the contents of all other cells, and start the thread blocks of
         each rank.
 
-        They are ordered after the rank's last launch.
+        The host writes the inputs, ordered after the thread blocks of its rank in the last launch,
+        and those of this launch are ordered after it. Counters, clocks and packets remain; races of
+        the last launch are forgotten.
         """
         state, contents = self.state, self.contents
         state.is_defined[:] = 0

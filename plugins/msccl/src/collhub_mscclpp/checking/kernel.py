@@ -91,8 +91,10 @@ def host_access(
 
 @kernel
 def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
-    """Record races of the host with proxies that may read these cells after the end of the
-    kernel.
+    """Record races of the host with proxies that may read these cells after the end of the kernel.
+
+    One for each recorded read by a proxy that the host's clock has not reached; reads of thread
+    blocks are ignored. `host`: actor of the host. The reads remain recorded.
     """
     for cell in cells:
         node = state.reads[cell]

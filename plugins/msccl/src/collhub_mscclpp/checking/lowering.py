@@ -121,7 +121,9 @@ def _proxies_of_items(
 ) -> Int64Array:
     """Return the number of the lagging channel of every item, int64[items]; -1 for none.
 
-    `first`: first item of each operation; `numbers`: of lagging channels by (rank, channel).
+    Only items of data operations, signals and flushes on port channels have one, of flushes only as
+    many as they have entries in dst_buff. `first`: first item of each operation; `numbers`: of
+    lagging channels by (rank, channel).
     """
     table, items = plan.operations, plan.items
     operation = items.operation
@@ -363,7 +365,8 @@ def counters_of(plan: Plan) -> Counters:
     """Pair the channels of all ranks and number the counters.
 
     For each type of channel, the j-th channel of rank a to rank b is paired with the j-th channel
-    of rank b to rank a.
+    of rank b to rank a. Counters are numbered in the order of their first use; an item has -1 if
+    its operation does not count, or if its channel has no partner.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items

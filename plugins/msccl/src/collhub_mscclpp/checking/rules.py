@@ -41,8 +41,10 @@ def check_header(
 ) -> None:
     """Report chunk counts of 0 or that contradict the collective, and channels of a rank to itself.
 
-    The executor divides by chunk counts. An unknown collective gives a note. Also checks that ranks
-    list their common switch groups equally.
+    The executor divides by chunk counts, so "zero-chunks" (input or output) and "channel-to-itself"
+    are refusals, while "chunk-counts" is a finding of the plan, left out if a count is 0. An
+    unknown collective gives a note "no-contract". Also checks that ranks list their common switch
+    groups equally.
     """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):

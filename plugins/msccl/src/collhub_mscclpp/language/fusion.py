@@ -178,8 +178,10 @@ def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _send_sum(name: str) -> _Join:
-    """Return the rule that fuses a sum with a put of its result, over memory, into operation
-    `name`.
+    """Build the rule that fuses a sum with a put of its result, over memory, into operation `name`.
+
+    The rule returns None if the put has another channel type or another first source than the sum's
+    first destination; else the sum with the channels and destinations of both, its own first.
     """
 
     def rule(first: Recorded, second: Recorded) -> Recorded | None:
@@ -226,7 +228,11 @@ def _merge_channels(
     src: list[Chunk] | None = None,
     dst: list[Chunk] | None = None,
 ) -> Recorded:
-    """Return the first operation with the channels of both and with the given ranges."""
+    """Return the first operation with the channels of both and with the given ranges.
+
+    None for `src` or `dst` keeps the ranges of the first. Channels are not compared, so equal ones
+    appear twice. The arguments are not changed.
+    """
     return replace(
         first,
         channels=[*first.channels, *second.channels],

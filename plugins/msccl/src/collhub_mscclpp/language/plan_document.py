@@ -234,7 +234,9 @@ class _Block:
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
         """Build the JSON object of a range of this instance: local, remote or of a switch channel.
 
-        A remote buffer is appended to the block's list at its first use.
+        A remote buffer is appended to the block's list for the channel type at its first use, and
+        has its position there. A local range of an operation on a switch also names its rank. A
+        switch range takes the first channel of the operation.
         """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
@@ -327,7 +329,8 @@ def find_missing_barrier(
 ) -> tuple[Recorded, Recorded] | None:
     """Find the first two dependent operations without a barrier in between; None if there are none.
 
-    Bodies of pipelines are not examined separately.
+    First: with the earliest second one, and then the earliest first one. Dependent: `are_dependent`
+    with `locate`. Bodies of pipelines are not examined separately.
     """
     since_barrier: list[Recorded] = []
     for operation in operations:

@@ -210,7 +210,10 @@ def _read_channel_type(
 
 
 def _read_part(value: JsonValue) -> dict[str, int]:
-    """Read which part of its ranges the operation processes; part 0 of 1 without `tbg_info`."""
+    """Read which part of its ranges the operation processes; part 0 of 1 without `tbg_info`.
+
+    Raises `InputError` for a number of parts outside of 1..1024, or a part that is not below it.
+    """
     if not value.has("tbg_info"):
         return {"part": 0, "parts": 1}
     info = value.member("tbg_info")
@@ -241,9 +244,9 @@ def _read_slices(
     operation: Operation | None,
     context: _Context,
 ) -> dict[str, int]:
-    """Read bytes and chunks of a slice of a pipeline; 0 for other operations.
+    """Read bytes and chunks of a slice of a pipeline; 0 for other and unknown operations.
 
-    Raises `InputError` for a pipeline within a pipeline.
+    Both are at least 1. Raises `InputError` for other values and for a pipeline within a pipeline.
     """
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}

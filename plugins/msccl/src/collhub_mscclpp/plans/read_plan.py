@@ -300,7 +300,9 @@ def _parse_buffers_of_block(
     """Parse the buffers to which a thread block refers, as positions in `Gpu.remote_buffers`, by
     type.
 
-    Empty without the member. Raises `InputError` if the channel type does not access the buffer.
+    All types are present; without the member all are empty. Entries of one type are joined in
+    order. Raises `InputError` for a position that the rank does not have, and if the channel type
+    does not access the buffer.
     """
     buffers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):

@@ -38,8 +38,9 @@ class PlaceTable:
 def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Locate all ranges of one launch in the buffers of the algorithm.
 
-    The scratch of a rank consists of the plain form and then the packet form, each only if used.
-    Halves for alternate launches are left out.
+    One place per row of `ranges`; offsets are in cells. The scratch of a rank consists of the plain
+    form and then the packet form, each only if used by any range. Halves for alternate launches are
+    left out. Also returns the scratch units of each rank.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1

@@ -185,8 +185,10 @@ def _find_answer_defects(
 
 
 def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:
-    """Yield (input bytes, output bytes) of a call, for each unit that a release uses for its
-    size.
+    """Yield (input bytes, output bytes) of a call, for each unit that a release uses for its size.
+
+    `size` is the input for an all-gather; for a reduce-scatter first the output, then also the
+    input if it is a multiple of the ranks; for all others both.
     """
     if collective == "allgather":
         yield size, size * num_ranks

@@ -42,7 +42,9 @@ class StepGroup:
 def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     """Divide the steps of a thread block into groups that one operation executes.
 
-    Only consecutive steps form a group, and no step within a group waits for another block.
+    `rows`: the steps in the order of execution. Only consecutive steps form a group: each joins the
+    last group as part of its switch operation, as a further term of its sum, or as a further send,
+    if that is possible, else begins a new one. No step within a group waits for another block.
     """
     groups: list[StepGroup] = []
     for row in rows:
@@ -90,10 +92,11 @@ def _uses_switch(draft: Draft, group: StepGroup) -> bool:
 
 
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step adds another message to the sum of the previous group, in the same operation.
+    """Return whether a step adds another message to the sum of the previous group.
 
-    Both are received sums into one range, without semaphores in between, and with room for a
-    channel.
+    Both are received sums into one range, which is also their operand, both pulled or both not,
+    without semaphores in between, without sends in the group, with room for a channel, and not
+    through a switch.
     """
     if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
         return False
@@ -112,10 +115,11 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step is a send that the operation of the previous group can execute.
+    """Return whether a step is a send that the operation of the previous group can execute.
 
-    It sends the result of the group, or data of the buffer that the group sends, over a memory
-    channel, and waits for no semaphore.
+    It sends the result of the group, or data of the buffer that the group sends (with slices of the
+    same count), over a memory channel, waits for no semaphore, and does not use a switch; there
+    must be room for its channel.
     """
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False

@@ -108,7 +108,9 @@ def reserve_stages(
 ) -> tuple[Int64Array, Int64Array]:
     """Reserve consecutive chunks for these receives, from chunk `first` of each rank on.
 
-    Returns the first chunk for each receive and the end on each rank, both int64.
+    On each rank they follow each other in the order of `receives`, without gaps. Returns the first
+    chunk for each receive and the end on each rank, both int64; a rank without receives ends at
+    `first`.
     """
     steps = work.steps
     rank = steps.rank[receives]

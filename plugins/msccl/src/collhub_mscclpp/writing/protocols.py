@@ -25,7 +25,9 @@ _MESSAGES = (_SEND, *_RECEIVING)
 def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write the operations of a group of steps; the caller adds its semaphores.
 
-    With the option `slices`, messages become pipelines.
+    The signals and waits for the begin of the launch come first. The kind of the first step decides
+    which operations follow. With the option `slices` (bytes), messages become pipelines over their
+    chunks; local steps do not.
     """
     steps = draft.work.steps
     kind = int(steps.kind[group.row])
@@ -217,7 +219,11 @@ def reduce_ranges(
     targets: Sequence[Range],
     name: str,
 ) -> None:
-    """Write the sum of the operands to all targets by operation `name`, local target first."""
+    """Write the sum of the operands to all targets by operation `name`, local target first.
+
+    Ranges are divided into equal numbers of parts, and each part is one operation with all operands
+    and targets. The channel type is empty if all are local, else memory. No barrier is added.
+    """
     from_columns = [draft.split_range(operand) for operand in operands]
     to_columns = [draft.split_range(operand_range) for operand_range in targets]
     is_near = all(operand_range.rank < 0 for operand_range in [*operands, *targets])

@@ -250,8 +250,10 @@ class Segment:
         self.ops[start:] = [f'{{"name":"pipeline",{context},"ops":[{",".join(body)}]}}']
 
     def format_greetings(self) -> list[str]:
-        """Format the operations that signal to senders that this launch has begun, eight channels
-        each.
+        """Format the operations that signal to senders that this launch has begun.
+
+        They are relaxed signals of at most eight channels each, by channel type, in the order of
+        greetings; empty without greetings. Channels are listed in the segment at their first use.
         """
         texts = []
         for channel_type, channels in self.greeted.items():

@@ -219,8 +219,10 @@ def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
 def _select_attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
-    """Select sends between members of a switch within a memory domain, the first per pair of
-    ranks.
+    """Select sends between members of a switch within a memory domain, the first per pair of ranks.
+
+    Sender and receiver must both be in `members` and in the same domain of `network`. The order of
+    `rows` is kept.
     """
     send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:
@@ -232,7 +234,10 @@ def _select_attached(
 
 
 def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
-    """Sort the receives of a sum: each one depends on the previous one."""
+    """Sort the receives of a sum into a chain in which each one depends on the previous one.
+
+    They must form one chain: exactly one depends on no other, every other on one.
+    """
     members = set(receives)
     following = {next(iter(parents[row] & members), -1): row for row in receives}
     chain = [following[-1]]
@@ -277,7 +282,8 @@ def _find_copies(
 ) -> None:
     """Record copies on the sender of a multicast with the same source and destination range.
 
-    A copy that does not depend on the sends is an early copy. Multicasts of sums have none.
+    Of several such copies the last counts. A copy that does not depend on the sends is an early
+    copy. Multicasts of sums have none. Changes `switches`.
     """
     copies = {
         (

@@ -99,8 +99,9 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     """Write an algorithm as a plan, a single file, with the losses of the conversion.
 
-    Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
-    wait for each other; `UsageError` for options that contradict each other.
+    A note states the most thread blocks of a rank and how messages land. The plan is not checked
+    here. Raises `InputError` for algorithms without contents, with unmatched messages, or with
+    steps that wait for each other; `UsageError` for options that contradict each other.
     """
     draft = build_draft(algorithm, options)
     blocks = write_thread_blocks(draft)
