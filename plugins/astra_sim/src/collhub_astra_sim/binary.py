@@ -384,9 +384,10 @@ def _check_binary(name: str | None) -> CheckLine:
 
 
 def _simulate_message(binary: str) -> tuple[int | None, ...]:
-    """Return the finish times in ns of two ranks, one of which sends 1 MiB to the other.
+    """Return the finish times in ns of two ranks, the first of which sends 1 MiB to the other.
 
-    None for a rank that never finishes. Raises as `simulate`; the time limit is 20 s.
+    The network is one link of 50 GiB/s and 500 ns in each direction, `binary` the program that
+    runs. None for a rank that never finishes. Raises as `simulate`; the time limit is 20 s.
     """
     # Imported here, so that listing checks imports neither numpy nor protobuf.
     import numpy as np

@@ -116,7 +116,9 @@ def _generate_isomorphisms(
 ) -> Iterator[list[int]]:
     """Yield the isomorphisms that begin with the chosen images, node by node.
 
-    `images[v]`: candidates for the image of node v.
+    `images[v]`: candidates for the image of node v, tried in this order. An isomorphism is the list
+    of images; the bandwidths between all nodes and between their images must be equal in both
+    directions.
     """
     node = len(chosen)
     if node == len(source):

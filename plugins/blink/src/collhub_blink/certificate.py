@@ -28,7 +28,9 @@ def summarize_packing(
 ) -> Statistics:
     """Collect the statistics of the chosen schedule, and trees and depth of all full-rate packings.
 
-    `packings`: all candidates; shallow ones are not listed.
+    `packings`: all candidates; shallow ones are not listed. Rates are in GB/s. The fewest trees are
+    a number if the packing is proved optimal, else the text "at least N". An interrupted search is
+    noted.
     """
     packing = best.packing
     is_proved = packing.status == "optimal"

@@ -101,7 +101,10 @@ def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on one plane or several. Raises `UsageError` for `setup` with a single plane."""
+    """Synthesize on one plane or several.
+
+    Raises `UsageError` for a `setup` other than "0ns" with a single plane, and as those functions.
+    """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if options.setup != "0ns":

@@ -141,8 +141,8 @@ def reshard(
 def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """Return the tensors of the command line, then those of the file.
 
-    Raises `UsageError` if there are none or a tensor lacks a side, and `InputError` for an invalid
-    file.
+    Tensors of the command line are named "tensor N" from 0 in their order. Raises `UsageError` if
+    there are none or a tensor lacks a side, and `InputError` for an invalid file.
     """
     from collhub_shardings import parse_move
 
@@ -230,7 +230,10 @@ def _show(
     as_json: bool,
     out: str | None,
 ) -> None:
-    """Print the report as JSON or text, then the written files; no text if OUT is stdout."""
+    """Print the report as JSON or text, then the written files; no text if OUT is stdout.
+
+    JSON is one report, which contains the paths of the files, and nothing is printed after it.
+    """
     from collhub_reshard.command_report import build_text_fields, create_report
 
     if as_json:

@@ -43,7 +43,11 @@ class FabricLinks:
 
     @classmethod
     def of(cls, topology: Topology, devices: Iterable[int]) -> FabricLinks:
-        """Find the links between some NPUs. Raises `InputError` for NPUs without a path."""
+        """Find the links between some NPUs. Raises `InputError` for NPUs without a path.
+
+        `devices` are sorted, without duplicates. There is a route for every ordered pair, pair (i,
+        j) at i * count + j. Rates are exact, in bytes/s, for all links of the topology.
+        """
         npus = np.asarray(sorted(set(devices)), np.int64)
         count = len(npus)
         routes = topology.routes(np.repeat(npus, count), np.tile(npus, count))

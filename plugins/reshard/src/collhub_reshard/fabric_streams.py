@@ -188,7 +188,12 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees: in each round every delivery takes one that avoids loaded links."""
+        """Add initial trees: in each round every delivery takes one that avoids loaded links.
+
+        The price of a link is its time per byte times e^(8 load / greatest load). There are at
+        least two rounds, at most `_SPREADING_ROUNDS` (12), fewer with many deliveries. Equal trees
+        are added once.
+        """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
         for _ in range(rounds):

@@ -171,9 +171,10 @@ def _run(
     shard: torch.Tensor | None,
     output: torch.Tensor | None,
 ) -> None:
-    """Send and receive round by round.
+    """Send and receive round by round, in ascending order, and finally add up partial sums.
 
-    A rank forwards boxes that it received in an earlier round.
+    A rank forwards boxes that it received in an earlier round. `shard` and `output` are the rank's
+    tiles of the move's source and destination, None without one; `output` is overwritten.
     """
     shape = move.tensor.shape
     source_shard = _Tiled(shard, _find_tile(move.source, shape, rank))

@@ -120,7 +120,10 @@ class ReshardPlan:
         return max(map(self._compute_end_s, self.schedule.pieces), default=0.0)
 
     def lower(self) -> Lowered:
-        """Convert the plan to an algorithm that carries its proof."""
+        """Convert the plan to an algorithm that carries its proof, of streams if it has any.
+
+        Raises `InputError` for a layout of too many runs.
+        """
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
         if self.streams is not None:
             document = build_stream_document(self.moves, self.units, self.streams)

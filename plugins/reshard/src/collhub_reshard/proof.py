@@ -288,10 +288,12 @@ def report_valid_proof(
     binding: str,
     unproved: Mapping[str, str],
 ) -> CheckReport:
-    """Return the report on a valid proof.
+    """Return the report on a valid proof, which is ok and has the verdict.
 
-    `is_optimal`: proved by the bound, without a solver. `unproved`: claims that no check proves, as
-    text by the path of their field.
+    Makespan and bound are exact seconds, as fractions; the gap is makespan / bound - 1, 0 for a
+    bound of 0. `is_optimal`: proved by the bound, without a solver. `binding`: text that follows
+    the bound. `unproved`: claims that no check proves, as text by the path of their field; the
+    facts list the paths, sorted, the details the distinct texts.
     """
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,

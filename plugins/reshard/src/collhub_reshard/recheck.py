@@ -362,7 +362,11 @@ def _describe_verdict(
     makespan: Fraction,
     bound: Fraction,
 ) -> str:
-    """Describe how far the schedule is proved to be from the optimum."""
+    """Describe how far the schedule is proved to be from the optimum.
+
+    "no schedule is faster" if the bound is met; else the gap in percent (0 for a bound of 0), with
+    a remark if a solver's claim is not checked.
+    """
     if _is_met(claim, makespan, bound):
         return "holds: no schedule is faster"
     gap = float(makespan / bound - 1) if bound else 0.0

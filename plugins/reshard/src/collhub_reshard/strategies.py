@@ -63,7 +63,13 @@ def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = M
 
 
 def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_s: float) -> float:
-    """Return the seconds of a strategy without other traffic, by the table of section 3."""
+    """Return the seconds of a strategy without other traffic, by the table of section 3.
+
+    `t_s`: seconds of the box on a card. To the work of the card are added latencies: one for
+    send/recv, one per receiving host for a local all-gather, 2 hosts - 1 for scatter and
+    all-gather. A broadcast takes (chunks + hosts - 1) times a chunk and its latency, with the best
+    number of chunks.
+    """
     a = reach.hosts
     work = float(compute_card_work(strategy, reach)) * t_s
     if strategy is Strategy.SEND_RECV:
@@ -192,7 +198,12 @@ def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
 
 
 def _gather_locally(audience: Audience) -> list[Transfer]:
-    """Send a part to each device of a host; the devices of a host exchange their parts."""
+    """Send a part to each device of a host; the devices of a host exchange their parts.
+
+    Parts of a host are equal and in the order of its devices. The parent of an exchange is the
+    index of the transfer that brought the part to its sender; transfers of the sender have none
+    (-1).
+    """
     transfers: list[Transfer] = []
     for devices in audience.hosts.values():
         # A card carries the box once to each host, regardless of the number of its devices.

@@ -299,7 +299,8 @@ class AlgorithmUses:
 def _read_pairs(part: SourcePart) -> dict[str, str]:
     """Return the keys and values of a YAML map of scalars, as text.
 
-    Empty for invalid YAML, any other content and files above `LONGEST_TEXT` bytes.
+    Empty for invalid YAML, any other content (also nested values) and files above `LONGEST_TEXT`
+    bytes. Of repeated keys the last one counts.
     """
     # Imported here, because most folders have no such map.
     import yaml
@@ -384,9 +385,10 @@ def _note_uses(
 
 
 def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
-    """Yield the nodes of a trace, without its metadata.
+    """Yield the nodes of a trace, without its metadata, which is the first message.
 
-    Raises `InputError` with the position of the first invalid byte.
+    Yields nothing for an empty trace. Raises `InputError` with the position of the first invalid
+    byte, after the nodes before it.
     """
     # Imports protobuf, which a folder without a workload does not need.
     from hub_core.chakra import decoded_records

@@ -169,8 +169,9 @@ def _add_group_of_all(workload: Workload) -> Workload:
 def _add_last_computations(workload: Workload) -> Workload:
     """Append a computation of 1 ns to every rank with host, memory or marker nodes.
 
-    It depends on all nodes of the rank without successors and has the highest identity; without it
-    ASTRA-sim may abort at the end of the rank. Returns the same object if no rank has such nodes.
+    Only computations of the host count as host nodes. It depends on all nodes of the rank without
+    successors and has the highest identity of the job plus 1; without it ASTRA-sim may abort at the
+    end of the rank. Returns the same object if no rank has such nodes.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
@@ -221,8 +222,10 @@ class CustomSets:
 def collect_custom_sets(workload: Workload) -> CustomSets:
     """Return the algorithms that nodes name: one set of traces for each algorithm and size.
 
-    Nodes are renumbered if their numbers are ambiguous. Raises `InputError` for an algorithm with
-    another collective or number of ranks than its node.
+    Sets are named "kind-number" in the order of algorithm, then size. The size of an all-gather is
+    the entire output. Nodes are renumbered if their numbers are ambiguous. Without such nodes the
+    workload is returned unchanged. Raises `InputError` for an algorithm with another collective or
+    number of ranks than its node.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))

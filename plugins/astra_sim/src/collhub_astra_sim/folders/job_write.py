@@ -166,7 +166,8 @@ def _build_result(
 ) -> WriteResult:
     """Return the folder with its losses; adds the script to `texts`.
 
-    `exact_ns`: durations by node before rounding.
+    `exact_ns`: durations by node before rounding. The script expects the traces of as many ranks as
+    the largest algorithm has, 0 without algorithms.
     """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.

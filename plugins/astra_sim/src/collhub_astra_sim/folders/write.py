@@ -175,7 +175,8 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
     """Raise `InputError` for messages on which the simulator aborts.
 
-    These are messages of 0 bytes, messages to the own rank, and too many messages per pair.
+    These are, in order of checking, messages of 0 bytes, messages to the own rank, and more than
+    `_TAG_LIMIT` (500 million) messages per pair. The error locates the first step.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)

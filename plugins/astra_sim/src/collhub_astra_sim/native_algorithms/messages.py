@@ -108,7 +108,8 @@ def ring(task: NativeTask) -> NativePlan:
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
     """Build the ring all-to-all: data for distance d take d hops, nearest distance first.
 
-    The algorithm is not correct in place; SCRATCH has ranks squared units for data in transit.
+    Every message is sent after the one before has arrived and the endpoint's delay has passed. The
+    algorithm is not correct in place; SCRATCH has ranks squared units for data in transit.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -133,7 +134,8 @@ def direct(task: NativeTask) -> NativePlan:
     """Build the direct algorithm: every rank sends to all other ranks, beginning with the next one.
 
     At most `width` messages of a rank are in flight (0: one per peer). Sums are formed when all
-    parts have arrived.
+    parts have arrived, from the previous rank's backwards. An all-reduce is a reduce-scatter and an
+    all-gather. An all-to-all does not work in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

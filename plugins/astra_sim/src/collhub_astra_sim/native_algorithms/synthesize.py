@@ -73,7 +73,9 @@ def _synthesize(
     """Build the algorithm of a plan and simulate its time.
 
     `name`: the algorithm's name in the statistics. If the request has no simulator, the time is
-    that of ASTRA-sim's model. Raises `UsageError` for one rank and for less than one byte per unit.
+    that of ASTRA-sim's model. Reductions take no time unless the options state a memory bandwidth.
+    Other NPUs than the request's do not take part. Raises `UsageError` for one rank (`one-rank`)
+    and for less than one byte per unit (`size-too-small`).
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:

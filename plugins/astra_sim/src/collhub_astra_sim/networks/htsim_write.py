@@ -112,7 +112,8 @@ class _Levels:
     def _build_tier(self, number: int) -> Tier:
         """Return the numbers of a tier, from the cables below and above its switches.
 
-        Raises `_NoFatTreeError` if switches of the tier differ, or for bundles directly above NPUs.
+        The top tier has no ports above and is not oversubscribed. Raises `_NoFatTreeError` if
+        switches or cables of the tier differ, or for bundles directly above NPUs.
         """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}

@@ -139,7 +139,8 @@ def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 def _parse_yaml(name: str, content: bytes) -> MappingNode:
     """Return the mapping at the root of the document, as nodes with line numbers.
 
-    Raises `InputError` if the content is no YAML mapping.
+    Raises `InputError` if the content is no UTF-8, no YAML (with the line if it is known), or no
+    mapping, also for an empty document.
     """
     # Imported here, because most conversions read no YAML.
     import yaml
@@ -189,7 +190,10 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    """Raise `InputError` unless all lists have the same length."""
+    """Raise `InputError` unless all lists (of `_KEYS`) have the same length.
+
+    The message states every length.
+    """
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
     if len(set(lengths_by_key.values())) == 1:
         return

@@ -185,7 +185,10 @@ _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(Node
 def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
     """Simulate until the event queue is empty; results are in `world`.
 
-    Return whether the initial nodes schedule an event at time 0 ns, on which ASTRA-sim aborts.
+    Events are processed by time, those of equal time in order of creation. A node that ends may
+    start others at the same time, whose events are appended. Return whether the initial nodes
+    schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
+    nevertheless.
     """
     link_children(world, parents)
     for rank in range(len(world.rank) - 1):

@@ -132,7 +132,8 @@ def _expand_buckets(
 ) -> Integer:
     """Increase the bucket count to the next of `BUCKET_COUNTS` and reinsert all elements.
 
-    They are reinserted in list order. Returns the new count.
+    They are reinserted in list order, as a hash set of ASTRA-sim would, which determines the order
+    of iteration. Returns the new count (the old one if there is no greater).
     """
     for bucket in range(buckets):
         before[bucket] = -1

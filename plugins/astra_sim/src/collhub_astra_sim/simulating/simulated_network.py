@@ -122,9 +122,11 @@ def _add_times(
     sizes: Int64Array,
     occupancy: Occupancy,
 ) -> SimulatedNetwork:
-    """Build the network of routes over links with these bandwidths (bytes/s) and latencies.
+    """Build the network of routes over links with these bandwidths (bytes/s) and latencies (ns).
 
-    Raises `InputError` if the table of times would be too large.
+    Links with exactly equal bandwidth and latency form a class; times are tabulated per message
+    size and class, busy and until arrival. Links on no route have class 0. Raises `InputError`
+    (`too-large`) if the table would have more than `_LARGEST_TABLE` (2^27) entries.
     """
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.

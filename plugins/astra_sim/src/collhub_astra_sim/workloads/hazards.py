@@ -32,7 +32,8 @@ _LAST_GROUP = 499
 def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return one diagnostic per hazard: its first node, and the number of nodes.
 
-    ASTRA-sim aborts on those with codes in `ABORTS`.
+    Hazards are in the order of the checks; those without affected nodes are left out. ASTRA-sim
+    aborts on those with codes in `ABORTS`.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):
@@ -181,7 +182,8 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
     """Return the ranks with a message or custom algorithm that no other work follows: bool by rank.
 
-    Markers do not count as work, because they finish with their parents.
+    Collectives run a custom algorithm if their kind has one in the system, or their identity in the
+    job's folder. Markers do not count as work, because they finish with their parents.
     """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)

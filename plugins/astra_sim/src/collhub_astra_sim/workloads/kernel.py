@@ -174,7 +174,11 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _has_room(machine: Machine) -> bool:
-    """Return whether every pool has space for the objects that one event can create."""
+    """Return whether every pool has space for the objects that one event can create.
+
+    Events and buckets need twice the margin, other pools once; records that were returned do not
+    count.
+    """
     margin = machine.margin
     store = machine.store
     is_enough = store[0]["fresh"] + 2 * margin < len(machine.event)
@@ -398,7 +402,11 @@ def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a transfer of a shared memory, and start the next one in its queue."""
+    """Finish a transfer of a shared memory, and start the next one in its queue.
+
+    The queue is the memory's of the node's rank, first in, first out; it is idle if no transfer
+    waits. The next transfer ends after its work in ns; then the finished node is closed.
+    """
     queue = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
     following = queue["first"]
     queue["active"] = 0

@@ -193,7 +193,9 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound of the objects that one event creates (in one rank).
 
-        Objects: messages, delays or streams.
+        Objects: messages, delays or streams. It grows with the nodes and streams of the largest
+        rank, the nodes of a custom algorithm, and the number of active streams times the size of
+        the largest phase. Without slots all streams of a rank may be active at once.
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
@@ -233,7 +235,10 @@ class Layout:
 
 
 def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
-    """Create records with these values, 0 elsewhere."""
+    """Create `count` records with these values in every one, 0 elsewhere.
+
+    Raises `ValueError` for a name that is no field.
+    """
     records = np.zeros(count, dtype)
     for name, value in values.items():
         records[name] = value
@@ -288,7 +293,12 @@ def _find_owners(node: Records, has_slots: bool) -> Int64Array:
 
 
 def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
-    """Set and return the children of all nodes of `node`, by data and control dependencies."""
+    """Set and return the children of all nodes of `node`, by data and control dependencies.
+
+    Nodes are numbered by their position in `order`. Two dependencies between the same nodes count
+    once. Sets first child, number of children and number of unfinished parents; the children of a
+    node ascend.
+    """
     count = len(nodes)
     position = np.empty(count, np.int64)
     position[order] = np.arange(count)

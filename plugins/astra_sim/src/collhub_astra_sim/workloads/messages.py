@@ -140,8 +140,9 @@ def _post_receive(
 ) -> None:  # fmt: skip
     """Post a receive.
 
-    If its message has already arrived, the action is performed at the same time through the event
-    queue.
+    The oldest waiting message with the same ends, bytes and tag matches; without one, the receive
+    waits. If its message has already arrived, the action `receiver` is performed at the same time
+    through the event queue, otherwise on arrival.
     """
     index = _take_message(source, destination, size, tag, machine)
     machine.message[index]["receiver"] = receiver
@@ -263,7 +264,10 @@ def _start_transmission(
 
 @outlined
 def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
-    """Release a link and send the message that has waited longest for it, if any."""
+    """Release a link and send the message that has waited longest for it, if any.
+
+    It starts at `now` (ns); without a waiting message the link is free.
+    """
     link = machine.link[link_index]
     link["is_busy"] = False
     index = link["first"]

@@ -104,7 +104,7 @@ def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> 
 
 @compiled
 def _compute_log2(size: Integer) -> Integer:
-    """Return the binary logarithm, rounded down."""
+    """Return the binary logarithm, rounded down; 0 for a size of 1 or less."""
     result = 0
     while size > 1:
         size = size >> 1
@@ -205,7 +205,9 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Send the messages that may be sent now; return whether the phase has finished.
 
-    It has if no message remains to be sent and all packets are ready.
+    It has if no message remains to be sent and all packets are ready. A direct all-reduce begins
+    its second half only when the messages of all peers have arrived, with as many packets as may be
+    in flight; otherwise a ready packet sends one message. Trees have rules of their own.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -286,9 +286,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
-    """Yield the findings of a simulation, at most `MAX_FINDINGS`.
+    """Yield the findings of a simulation, at most `MAX_FINDINGS` (8).
 
-    Equal findings of several ranks are reported once.
+    Another one then states how many more there are. The job is simulated with default options.
+    Findings with equal messages are reported once, for the first of them, in the order of ranks. If
+    the simulation fails, the error's diagnostics are yielded instead.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

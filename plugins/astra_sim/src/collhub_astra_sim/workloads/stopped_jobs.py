@@ -152,7 +152,8 @@ class _StoppedJob:
         """Return why a collective does not finish.
 
         The first that applies: a group of one member, members that have not begun it, members that
-        number its messages differently, other orders or algorithms.
+        number its messages differently (only of all ranks with a native algorithm), other orders or
+        algorithms. Equal collectives have the same group, kind and bytes.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))

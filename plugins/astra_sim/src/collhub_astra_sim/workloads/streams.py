@@ -68,7 +68,9 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
     """Start a node of a custom algorithm: a delay, a message or a receive.
 
-    A node of any other type never finishes.
+    The peer is a position in the group and is translated to a rank; tags are taken modulo 500
+    million. Increases the number of running nodes of the collective. A node of any other type never
+    finishes.
     """
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]

@@ -208,7 +208,8 @@ class _Keys:
     def algorithms(self) -> dict[JobCollective, tuple[str, ...]]:
         """Return the names of native algorithms by collective, for the keys that exist.
 
-        Raises `InputError` for a name that ASTRA-sim does not have.
+        A key is the collective and "-implementation", its names one per dimension. Raises
+        `InputError` for a name that ASTRA-sim does not have.
         """
         names_by_collective = {}
         for collective in NATIVE_TYPES:

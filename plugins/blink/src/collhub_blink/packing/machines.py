@@ -284,7 +284,8 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
 def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
     """Label every node with the smallest node of its component by the chosen arcs.
 
-    Directions are ignored: int64[nodes].
+    `chosen`: bool per arc. Directions are ignored: int64[nodes]. A node without chosen arcs has its
+    own number.
     """
     label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]

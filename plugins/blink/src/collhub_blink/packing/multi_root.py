@@ -159,7 +159,8 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
     """Build all-reduce trees in which ranks forward for the removed switches.
 
-    `spread`: how traffic at switches is replaced by direct arcs.
+    `spread`: how traffic at switches is replaced by direct arcs. The seeds are those of flat trees;
+    the bound is that of the partition that limits the network's strength.
     """
     network = task.network
     optimal_packing = all_reduce_packing(

@@ -125,7 +125,11 @@ class RankNetwork:
         cut: tuple[int, ...],
         is_forward: bool,
     ) -> InputError:
-        """Build the error for a network in which no link joins the nodes of `cut` to the rest."""
+        """Build the error for a network in which no link joins the nodes of `cut` to the rest.
+
+        `is_forward`: `unreached` cannot be reached from `start`, otherwise it cannot reach it; the
+        message is worded accordingly. The error is returned, not raised; its code is `unreachable`.
+        """
         start_name, unreached_name = self._node_name(start), self._node_name(unreached)
         problem = f"NPU {unreached_name} cannot be reached from NPU {start_name}: no link leaves"
         if not is_forward:

@@ -84,7 +84,8 @@ class Budget:
 def generate_weight_vectors(total: int, count: int, maximum: int) -> Iterator[tuple[int, ...]]:
     """Yield the descending sequences of `count` positive integers up to `maximum` with sum `total`.
 
-    In lexicographically decreasing order.
+    In lexicographically decreasing order, equal integers included; nothing if there is none.
+    `count` is at least 1.
     """
     if count == 1:
         if 1 <= total <= maximum:

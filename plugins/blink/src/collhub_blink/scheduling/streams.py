@@ -47,7 +47,11 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
 def _prepare_without_size(
     packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
 ) -> Pipelining:
-    """Prepare the packing with size 0; the caller sets the size and the occupancy."""
+    """Prepare the packing with size 0; the caller sets the size and the occupancy.
+
+    Packings with targets become streams along paths, those with trees in both directions directed
+    streams, all others plain trees. `npus`: the ranks' NPUs.
+    """
     size, occupancy = 0, Occupancy.SERIALIZATION
     if packing.targets or packing.trees[0].up is not None:
         streams = _generate_directed_streams(packing)

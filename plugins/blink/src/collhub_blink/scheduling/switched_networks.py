@@ -144,7 +144,11 @@ def _is_slower_than_best(
 def _build_distinct_coarse_schedules(
     task: PackingTask, packings: Sequence[PlacedPacking]
 ) -> list[tuple[PlacedPacking, PackingSchedule]]:
-    """Build a coarse schedule of each packing, without duplicates, in order of planned time."""
+    """Build a coarse schedule of each packing, without duplicates, in order of planned time.
+
+    Schedules are duplicates if their times are equal; the first packing is kept. Packings without
+    schedule are omitted, and equal planned times keep the order of the packings.
+    """
     distinct: list[tuple[PlacedPacking, PackingSchedule]] = []
     for packing in packings:
         schedule = build_coarse_schedule(task, packing)

@@ -143,9 +143,12 @@ def anneal(
 ) -> None:
     """Make `moves` moves from `state`; keep the best state in `best` and its `best_outcome`.
 
-    The temperature, in ticks, decreases linearly to 0. `best` and `best_outcome` (lateness,
-    makespan) hold the best state before the call. Ends early if the makespan reaches the target
-    and no task is late. `cards` and `outcome` are working memory; `random` is the seed.
+    A move chooses another sender of a random task (30 %, if it has several), else moves a task
+    within the order or exchanges two. It is kept if the cost does not rise, or with the probability
+    of its heat; otherwise it is undone. The temperature, in ticks, decreases linearly to 0. `best`
+    and `best_outcome` (lateness, then makespan decide) hold the best state before the call. Ends
+    early if the makespan reaches the target and no task is late. `cards` and `outcome` are working
+    memory; `random` is the seed, which changes.
     """
     count = state.order.size
     cost = _evaluate(tasks, state, cards, target, outcome)

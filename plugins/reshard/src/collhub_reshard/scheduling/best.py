@@ -191,7 +191,9 @@ def _try_senders(search: _ScheduleSearch) -> None:
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
     """Try colours, priorities and the public orders, until one meets the bound.
 
-    Colours only for equal tasks with one receiver each. The results are added to `search`.
+    Colours only for equal tasks with one receiver each. With more than `_MAX_TASKS_OF_SEARCH`
+    (2000) tasks there are 2 rounds of priorities instead of 8, and no public orders. The results
+    are added to `search`. Does nothing without tasks.
     """
     tasks = search.tasks
     if not len(tasks):
@@ -328,7 +330,9 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
     """Build the model: starts, senders and intervals of tasks, cards, loads, and the objective.
 
-    `horizon`: upper limit of all times in ticks; lateness is minimized before the makespan.
+    `least`: lower limit of the makespan, `horizon`: upper limit of all times, both in ticks.
+    Lateness is minimized before the makespan. A host has at most as many intervals at a time as
+    cards, in each direction.
     """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))
@@ -349,7 +353,10 @@ def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _
 
 
 def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
-    """Add the lateness of the latest task to the model; 0 if no task has a due time."""
+    """Add the lateness of the latest task to the model; 0 if no task has a due time.
+
+    The variable is at least 0 and at most `horizon`, in ticks; being early does not count.
+    """
     dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
     if not dues:
         return 0
@@ -365,8 +372,9 @@ def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
     """Add a task to the model: its start, the choice of exactly one sender, its card intervals.
 
-    An interval is present if its sender is chosen; it occupies cards of the sender and all
-    receivers.
+    The start is an integer of ticks from the release to `horizon`. An interval is present if its
+    sender is chosen; it occupies cards of the sender and all receivers. The makespan is at least
+    its end.
     """
     model = built.model
     start = model.new_int_var(tasks.release[task], horizon, f"start{task}")

@@ -225,7 +225,11 @@ def _list_move_times(
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """Return the largest time of which all times are integral multiples; 1 without times."""
+    """Return the largest time of which all times are integral multiples; 1 without times.
+
+    Times are exact fractions and not negative; zeros are multiples of everything, and the result is
+    0 if all are zero.
+    """
     # A model has thousands of boxes with few distinct sizes.
     distinct = set(times)
     if not distinct:

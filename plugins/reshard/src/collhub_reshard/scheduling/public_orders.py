@@ -28,7 +28,10 @@ def order_naively(tasks: HostTasks) -> Order:
 
 
 def order_by_size(tasks: HostTasks) -> Order:
-    """Let the host with the fewest bytes so far send, in the same order (`loadbalance_size`)."""
+    """Let the host with the fewest bytes so far send, in the same order (`loadbalance_size`).
+
+    Return (task, sender) for every task, by number. Ties go to the first of the task's senders.
+    """
     load: dict[int, int] = {}
     order = []
     for task, senders in enumerate(tasks.senders):
@@ -207,7 +210,9 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
     """Assign messages to rounds; return (unit task, sender, receiver) of every round.
 
-    A message goes to the first round in which neither of its devices is busy.
+    Each receiver that lacks the box gets it from the unit task's sender with the fewest bytes so
+    far, the first among equals; empty boxes are left out. A message goes to the first round in
+    which neither of its devices is busy.
     """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}

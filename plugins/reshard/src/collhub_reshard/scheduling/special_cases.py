@@ -35,7 +35,11 @@ def is_colourable(tasks: HostTasks) -> bool:
 
 
 def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build the schedule with the fewest slots for the most even choice of senders."""
+    """Build the schedule with the fewest slots for the most even choice of senders.
+
+    A colour of the edge (sender, first receiver) is a slot; all tasks have the duration of the
+    first. Every task is one piece in its slot. Pieces are sorted by start (ticks), then by task.
+    """
     senders = _choose_even_senders(tasks)
     edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
     colours = colour_edges(edges)
@@ -146,7 +150,9 @@ def can_split(tasks: HostTasks) -> bool:
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
     """Build pieces whose makespan is the fluid bound.
 
-    Tasks that all hosts receive are first, then the matchings of the divided remaining tasks.
+    Tasks that all hosts receive come first, one after the other, then the matchings of the divided
+    remaining tasks, in which every card has at most one piece at a time. Tasks have one receiver or
+    are received by all. Pieces are sorted by start, task and first fraction.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
@@ -197,7 +203,9 @@ def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
     """Divide the tasks among their senders so that every sender gets its share of their group.
 
-    Returns the parts task by task; a task may have several.
+    Shares are in bytes, exact. Each task takes from its senders in order what is left of their
+    shares, so it may have several parts; a part begins at a fraction of the task. Returns the parts
+    task by task.
     """
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)

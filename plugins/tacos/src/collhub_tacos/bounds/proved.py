@@ -167,7 +167,10 @@ def _choose_later_cut(
 def _build_proof(
     setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
 ) -> dict[str, JsonValue]:
-    """Return the certificate of a cut under its key; empty without a cut or with one at time 0."""
+    """Return the certificate of a cut under its key, "bound_certificate".
+
+    Empty without a cut or with one at time 0.
+    """
     if cut is None or not cut.time_ps:
         return {}
     document = build_certificate(

@@ -140,7 +140,11 @@ class TimeCuts:
         return best
 
     def _find_latest(self, cut: TimeCut, node: int, max_ps: int) -> TimeCut:
-        """Return the valid cut with the node as late as possible, at most `max_ps`."""
+        """Return the valid cut with the node as late as possible, at most `max_ps`.
+
+        Found by bisection of the cut's time, which assumes that validity is monotone; `cut` itself,
+        which must be valid, if nothing later is.
+        """
         best, high = cut, max_ps
         while best.time_ps < high:
             middle = (best.time_ps + high + 1) // 2

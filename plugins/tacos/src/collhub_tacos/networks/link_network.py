@@ -87,7 +87,10 @@ class LinkNetwork:
 
     @classmethod
     def of(cls, topology: Topology) -> LinkNetwork:
-        """Group the links of a topology by destination, then by source."""
+        """Group the links of a topology by destination, then by source.
+
+        Of parallel links between two nodes only the first is kept.
+        """
         nodes = topology.num_nodes
         key = topology.destination * nodes + topology.source
         # The first row of every pair: other parallel links are dropped.
@@ -195,7 +198,8 @@ def contract_switches(topology: Topology) -> LinkNetwork:
     """Return the network of NPUs: a `PathNetwork` if there are switches, else the links unchanged.
 
     A pair of NPUs has an arc if its route passes no other NPU. Routes are shortest paths, so arcs
-    preserve reachability. Cost: routes of all pairs at switches.
+    preserve reachability. Arcs are sorted by destination, then by source; each has the links of its
+    route. Cost: routes of all pairs at switches.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:

@@ -329,7 +329,8 @@ def _find_longest(length: Int64Array) -> int:
 def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
     """Count the links on the shortest paths between all ordered pairs of members.
 
-    Pairs without a path count as 0.
+    Shortest is the number of links. Pairs without a path count as 0. If all nodes are members and a
+    translation maps each to each, only the first is computed.
     """
     ones = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)

@@ -173,7 +173,13 @@ class _Phases:
         return candidates
 
     def _list_window_rules(self) -> tuple[WindowRule, ...]:
-        """Return the window rules that differ on this network, the rule of the plan first."""
+        """Return the window rules that differ on this network, the rule of the plan first.
+
+        A window limits the messages under way on a link. Free plans with sums on reducing switches
+        also try sums in turn. Plans with slow start, other free plans, and those whose links are
+        not free before the arrival have only their own rule. Otherwise: uncapped, capped if the
+        widest window exceeds the cap, and finally free with switches, slow start without.
+        """
         has_sums = self.is_first_reversed and len(self.spreads) > 1
         if self.times.rule is FREE and has_sums and self.network.topology.reduction:
             return (FREE, SUMS_IN_TURN)

@@ -58,7 +58,11 @@ def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> In
 def _build_shortest_path_tree(
     network: LinkNetwork, weight: Int64Array, distance: Int64Array, root: int
 ) -> SpanningTree:
-    """Return the tree of shortest paths; of several last links to a node the first is used."""
+    """Return the tree of shortest paths; of several last links to a node the first is used.
+
+    `distance`: that of every node from `root` with these weights of links. The tree has weight 1;
+    parent and link of the root, and of unreached nodes, are -1.
+    """
     source, destination = network.source, network.destination
     # Links on a shortest path.
     is_tight = distance[source] + weight == distance[destination]
@@ -233,7 +237,8 @@ class _PackedSchedule:
     def _verify(self, setting: Setting) -> bool:
         """Return True if the core's verification accepts the entire schedule.
 
-        Raises `InputError` with its first diagnostic otherwise.
+        Raises `InputError` (`invalid-schedule`) with its first diagnostic otherwise. Never returns
+        False.
         """
         algorithm = algorithm_of(
             self.pipeline.collective,

@@ -177,8 +177,9 @@ class _StepWriter:
     def _write_sum(self, npu: int, number: int) -> None:
         """Write the steps of a sum and of its summands, unless they exist.
 
-        The summand that is available first is copied, or its buffer is used, and the other one is
-        added.
+        The summand that is available first (the left one among equals) is copied, or its buffer is
+        used, and the other one is added, piece by piece. The reducing steps are recorded as those
+        of the sum.
         """
         if self._exists(npu, number):
             return

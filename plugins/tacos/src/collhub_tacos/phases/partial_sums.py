@@ -150,7 +150,7 @@ def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
 def _find_contributors(trees: InTrees) -> Bits:
     """Return the NPUs below each NPU in the tree of each destination, itself included, as bits.
 
-    uint64[destinations, NPUs, words].
+    uint64[destinations, NPUs, words]: NPU n is bit n modulo 64 of word n // 64.
     """
     nodes = len(trees.arc)
     words = -(-nodes // 64)

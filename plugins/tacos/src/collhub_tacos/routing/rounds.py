@@ -150,7 +150,10 @@ class Router:
         )
 
     def plan(self) -> RoutePlan:
-        """Return the routes of the last round, chunk by chunk in the order of routing."""
+        """Return the routes of the last round, chunk by chunk in the order of routing.
+
+        Chunks without transfers are left out. Parents are rows of the plan, -1 at the origin.
+        """
         routes = self._routes
         order = np.argsort(routes.first, kind="stable")
         # Chunks without transfers share the first row of their successor.

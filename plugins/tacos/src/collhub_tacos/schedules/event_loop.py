@@ -246,7 +246,11 @@ def _forward(
 def _release(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Give a link that became free to the next queued message, or else to the sender."""
+    """Give a link that became free to the next queued message, or else to the sender.
+
+    Queued messages pass the switch, first come, first served; the sender's new messages only follow
+    if none is queued.
+    """
     queues.is_busy[link] = False
     transfer = queues.first[link]
     if transfer >= 0:
@@ -279,7 +283,12 @@ def _let_send(
 def _send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Start the next message of a link if the link is free and its window is open."""
+    """Start the next message of a link if the link is free and its window is open.
+
+    With `is_fixed` it is the next one in the link's order, and nothing is sent while that is not
+    ready; otherwise the one with the shortest expected delay. Its start is set to now, it is
+    appended to the messages that the link has sent, and the links of its path are reserved.
+    """
     if queues.is_busy[link] or not _is_open(link, queues):
         return
     now = events.counter[_NOW]

@@ -104,7 +104,12 @@ def replay_log(
 
 
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
-    """Replay the steps `first..end-1` and update `holdings`; raise `InputError` for an offence."""
+    """Replay the steps `first..end-1` and update `holdings`; raise `InputError` for an offence.
+
+    The error names the link, the step in which the chunk was sent, and the first offence: a chunk
+    that the log lacks, arrives twice, or is sent before it is present, or a bit after the last
+    link.
+    """
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 
     network = log.network

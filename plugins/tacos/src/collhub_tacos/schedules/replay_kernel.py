@@ -61,7 +61,10 @@ def _process_transfer(
 ) -> int:
     """Process the arrival or start of one transfer to a node; return its fault.
 
-    `counted`: number of earlier log entries, `arrived` or `sent`.
+    The fault is `_NONE` if the transfer is valid. `counted`: number of earlier log entries,
+    `arrived` or `sent`; the next entry of the node's log is the chunk. Faults: no such entry or
+    chunk, a chunk that arrives twice, and one that the source does not hold yet. Without a fault
+    the chunk is held (on arrival) and the count increases.
     """
     entry = counted[node]
     num_chunks = log.shape[1]

@@ -264,10 +264,11 @@ def evaluate_candidate(
 
 
 def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Return the maximum over links of the dropped fractions of nanoseconds of all messages.
+    """Return the maximum over links of the dropped fractions of nanoseconds of all messages, in ps.
 
-    If switches multicast (reduce), data that a rank sends (adds) from one place crosses a link
-    once.
+    A message's fraction is that of its busy time on the link, bytes / bandwidth; those of all
+    messages that cross a link are added. If switches multicast (reduce), data that a rank sends
+    (adds) from one place crosses a link once, and the lesser sum counts. 0 without messages.
     """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))

@@ -161,8 +161,10 @@ class _BestCandidate:
 def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     """Return the searches to run, one per form: the one that the method names, or all.
 
-    Forms on unsuitable networks are omitted from all; those with the highest bandwidth come first.
-    Raises `UsageError` for a method that belongs to another collective.
+    Collectives other than all-reduce have one search. Forms on unsuitable networks (without trees,
+    or for "fused" without promise) are omitted from all; those with the highest bandwidth come
+    first: fused, two-phase, latency, one-shot. Raises `UsageError` (`option-range`) for a method
+    that belongs to another collective.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)
@@ -263,9 +265,10 @@ def _search_chunk_counts(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates by increasing chunk count.
 
-    Candidates of large algorithms are tried until two chunk counts in a row bring no gain. The
-    search ends if the fastest candidate is so close to the bound that more messages cannot gain
-    enough.
+    Stops at the first count without candidates, if a compared candidate is within 0.1 % of the
+    bound, or if neither of the last two counts is faster than the best before; while counts are
+    compared, only if both are slower by the factor `_PRUNING_FACTOR` (1.1). Counts found redundant
+    are skipped.
     """
     kind = setting.collective.kind
     ladder = choose_ladder(setting)

@@ -100,7 +100,10 @@ def _match_in_links(
 ) -> int:
     """Assign to every in-link of a node, cyclically from `slot` on, the oldest chunk that it lacks.
 
-    `taken`: result per in-link, -1 for none. Returns the number of examined entries.
+    Oldest is the order of the source's log up to the entries that it had in step slot `old`;
+    entries before the link's cursor have been examined. Assigned chunks count as present at once.
+    Changes `have`, `cursor` and `taken` (result per in-link, -1 for none). Returns the number of
+    examined entries.
     """
     work = 0
     for _ in range(degree):

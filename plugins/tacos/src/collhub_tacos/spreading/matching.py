@@ -45,8 +45,10 @@ def build_initial_state(
 ) -> SpreadState:
     """Return the state in which chunk x is at `origin[x]` and all links are free.
 
-    `distance[x]`: distance of chunk x from every node. `needed`: bool per node that must receive
-    the chunks.
+    `distance[x]`: distance of chunk x from every node, which the search modifies. `needed`: bool
+    per node that must receive the chunks. Nothing is sent, the clock is 0, and the missing pairs
+    (chunk, node) are those of needed nodes other than the origin. `seed` is the state of the random
+    numbers.
     """
     from collhub_tacos.spreading.matching_kernel import SpreadState
 

@@ -160,7 +160,11 @@ def _process_event(
     is_waiting: BoolArray,
     deadline: Integer,
 ) -> None:
-    """Process the arrival of transfer `event // 2` or, if odd, the release of its link."""
+    """Process the arrival of transfer `event // 2` or, if odd, the release of its link.
+
+    After an arrival, the destination can send the chunk, and the destinations of its out-links wait
+    for a choice; after a release, the link is free and its destination waits.
+    """
     transfer = event // 2
     link = state.link[transfer]
     node = _destination(links.indptr, link)

@@ -155,8 +155,9 @@ class SpreadResult:
     def replay(self, progress: Progress) -> bool:
         """Verify the schedule on its arrays, without expanding a log.
 
-        Returns False if that is impossible: at switches and for routes. Raises `InputError` that
-        names the first offence.
+        Returns True after a replay, False if that is impossible: at switches and for routes, where
+        chunks have targets. Every chunk must reach every participating NPU. Raises `InputError`
+        that names the first offence.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.schedules.replay import replay, replay_log
@@ -238,8 +239,11 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Yield the suitable kernels in the order in which they are tried.
 
-    With switches: stages if possible, and trees for small or irregular networks. Otherwise steps on
-    equal links, the translated part of one node on symmetric networks, and events.
+    With switches: stages if there are no relays, and trees unless stages are possible on a regular
+    network of more than `_MAX_PAIRS_FOR_TREES` (20 000) pairs. Otherwise: steps for an all-gather
+    on equal links, and nothing else if these are exact; the translated part of one node on
+    symmetric networks of up to `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs; and events, after
+    steps only up to `_PAIRS_FOR_SEEDS` (400 000) pairs.
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.

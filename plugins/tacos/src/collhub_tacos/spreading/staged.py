@@ -127,7 +127,10 @@ class _Growth:
         )
 
     def remove_repeats(self, origin: Int64Array) -> _Growth:
-        """Remove transfers to the origin of their chunk; these have no children."""
+        """Remove transfers to the origin of their chunk; these have no children.
+
+        Returns a new growth in the same order, whose parents are renumbered; -1 remains -1.
+        """
         kept_rows = np.flatnonzero(self.target != origin[self.chunk])
         new_row = np.full(len(self.chunk) + 1, -1, np.int64)
         new_row[kept_rows] = np.arange(len(kept_rows))
@@ -170,7 +173,12 @@ def generate_staged_all_gathers(
 def build_all_gather_plans(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[RoutePlan]:
-    """Return plans in which every chunk reaches all NPUs and for which the network has all arcs."""
+    """Return plans in which every chunk reaches all NPUs and for which the network has all arcs.
+
+    In this order: sending directly and around all NPUs, then for every grid of groups the plans
+    outwards, around the groups, and inwards. Plans that need a missing arc are omitted; the list
+    may be empty.
+    """
     start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
     methods = [
         partial(method, start, all_npus, 0)

@@ -199,8 +199,9 @@ def retime_cells(
 ) -> Int64Array:
     """Return the earliest starts if every in-link keeps its order: int64[chunks].
 
-    `link` is -1 for initial chunks. One pass in the order of the given starts, causes before
-    effects.
+    `link` is the slot of the in-link, -1 for initial chunks, whose start is 0. `busy` and `arrival`
+    (ps) are by slot. `shift[s, c]`: the number at this node of chunk c of the source of in-link s.
+    One pass in the order of the given starts, then of chunks, causes before effects.
     """
     degree, num_chunks = shift.shape
     came_from = np.full(num_chunks, -1)
