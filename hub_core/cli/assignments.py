@@ -20,10 +20,11 @@ _TIME_LIMITS = ("timeout", "time_limit")
 def parse_pairs(
     context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
 ) -> Assignments:
-    """Parse the values of `-O`: the callback of the option.
+    """Parse the values of `-O`, the callback of the option; return the values by key.
 
-    The value is the text after the first `=`, and may be empty. Raises `click.BadParameter` for a
-    text without `=` or without a key, and for a repeated key.
+    The value is the text after the first `=`, and may be empty; the order of the command line is
+    kept. Keys are compared as written. Raises `click.BadParameter` for a text without `=` or
+    without a key, and for a repeated key.
     """
     parsed: dict[str, str] = {}
     for pair in pairs:
@@ -99,8 +100,10 @@ def _names(options: Sequence[Option]) -> list[str]:
 def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     """Return the remedy for an unknown option.
 
-    If a component declares the last part of the name: the full name with the component. For a time
-    limit: `--timeout`. Else the closest known name, or all known names.
+    If a component declares the last part of the name: the full name with the first such component.
+    Else, for a time limit (`timeout`, `time_limit`): `--timeout`. Else the closest known name or,
+    if none is close, all known names in alphabetical order. If no component declares an option, the
+    text says so.
     """
     for component, options in declared.items():
         if name in _names(options):

@@ -38,7 +38,8 @@ _AT_END = re.compile(r"(?<=: )(not correct as claimed|correct as claimed|verifie
 def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
     """Set the environment variables of colours as `--color` says: `always`, `never`, or `auto`.
 
-    `auto` changes nothing; the variable of the opposite policy is removed.
+    `never` sets NO_COLOR to 1, `always` sets FORCE_COLOR to 1; the variable of the opposite policy
+    is removed. `auto` changes nothing. `environment` is modified.
     """
     if policy == "auto":
         return

@@ -237,7 +237,9 @@ def _ensure_exit(code: int) -> None:
 def _exit_after_delay(code: int) -> None:
     """Wait for the end of the main thread; exit with `code` if other threads still run afterwards.
 
-    They get `_PATIENCE_WITH_THREADS_S` seconds; a note names non-daemon threads that remain.
+    They get `_PATIENCE_WITH_THREADS_S` (2 s). Only non-daemon threads count: without any, nothing
+    happens; otherwise a note names them, standard output is flushed, and the process ends without
+    exit handlers.
     """
     # The caller of the program in Python may continue for long.
     threading.main_thread().join()

@@ -112,7 +112,9 @@ def print_fields(fields: Mapping[str, str]) -> None:
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
     """Print names and values in two columns; None as `room`: without wrapping the values.
 
-    Values get at least `_NARROWEST_COLUMN` characters per line.
+    The column of names is as wide as the longest; values begin two characters after it and get the
+    rest of `room`, but at least `_NARROWEST_COLUMN` (12) characters per line. Prints nothing
+    without pairs.
     """
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:

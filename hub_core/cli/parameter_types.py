@@ -45,7 +45,8 @@ class _CollectiveName(_Choice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the model's spelling of a collective, given in any usual spelling.
 
-        Fails as click does, with the closest name, for an unknown one.
+        Fails as click does (`BadParameter`) for an unknown one, with the closest name or, if none
+        is close, with all names. A value that is no text is left to click.
         """
         kind = standard_kind(value) if isinstance(value, str) else None
         if kind is None and isinstance(value, str):
@@ -91,7 +92,12 @@ class OfferName(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete the last of the comma-separated names of offers of the plugins of this run."""
+        """Complete the last of the comma-separated names of offers of the plugins of this run.
+
+        Candidates are the names of all offers of the kinds of this parameter that begin with the
+        last part, in alphabetical order and without repetition; each has the text before that part
+        in front.
+        """
         from click.shell_completion import CompletionItem
 
         head, last = _split_last_item(incomplete, ",")
@@ -274,9 +280,10 @@ def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
 
 
 def _fits_files(offer: object, paths: list[str]) -> bool:
-    """Whether an offer has a suffix of one of the files on the command line.
+    """Return whether an offer has a suffix of one of the files on the command line.
 
-    True without files, and for an offer without suffixes.
+    The case of the files' names is ignored; one of several files is enough. True without files, and
+    for an offer without suffixes or without a format.
     """
     suffixes = getattr(getattr(offer, "format", None), "suffixes", ())
     if not paths or not suffixes:

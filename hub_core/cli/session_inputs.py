@@ -53,7 +53,9 @@ class SessionInputs(SessionState):
         """Open IN and find its reader; only the first bytes are read.
 
         `source_format`: name of the reader, None to choose it by suffix and content. `more`:
-        further files of one job; by default those of the command line after IN. Raises `HubError`.
+        further files of one job; by default those of the command line after IN, if this is that IN.
+        Findings are printed. As a side effect, the process keeps freed memory. Raises `HubError` if
+        the input cannot be opened or no single reader fits.
         """
         from hub_core.pipeline.inputs import open_algorithm
 
@@ -105,7 +107,11 @@ class SessionInputs(SessionState):
         return algorithm
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
-        """Read a workload and check it as `--verify` says. Raises `InputError` for an algorithm."""
+        """Read a workload and check it as `--verify` says. Raises `InputError` for an algorithm.
+
+        Under REFUSE, `InputError` is raised for errors that the checks find; under WARN all
+        findings are printed as warnings. Raises `HubError` if reading fails.
+        """
         workload = self.read_unverified_workload(opened, options)
         self.admit(workload, opened.name)
         return workload
@@ -129,7 +135,9 @@ class SessionInputs(SessionState):
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """Read the topology that a text such as `ring:8` or a file describes.
 
-        `source_format`: name of the reader of the file. Raises `HubError`.
+        `source_format`: name of the reader of the file, None to choose it. Progress is shown and
+        findings are printed. Raises `HubError` for an unknown builder, wrong arguments and an
+        unreadable file.
         """
         from hub_core.pipeline.inputs import read_topology
 
@@ -302,7 +310,10 @@ def _warn(findings: Iterable[Diagnostic], report: Report) -> None:
 
 
 def _create_note(name: str, diagnostics: tuple[Diagnostic, ...]) -> Diagnostic:
-    """Create the note on an input whose contents cannot be verified, with the reason if known."""
+    """Create the note (code `contents-not-judged`) on an input whose contents cannot be verified.
+
+    `name`: the input. The first note among `diagnostics`, if there is any, is the reason.
+    """
     notes = [finding.message for finding in diagnostics if finding.severity is Severity.NOTE]
     reason = f": {notes[0]}" if notes else ""
     message = f"nothing wrong found, contents not judged{reason}"

@@ -258,7 +258,8 @@ def _policy(is_strict: bool) -> LossPolicy:
 def _stem(opened: OpenedAlgorithm) -> str:
     """Return the name of the input without its last suffix; a prefix of rank files as it is.
 
-    `algorithm` for standard input and for inputs that are no files.
+    Only the last part of a path counts. `algorithm` for standard input, for pipes and other inputs
+    of unknown size, and for a path without a name.
     """
     from hub_core.pipeline.sources import STANDARD_STREAM
 
@@ -286,7 +287,10 @@ def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:
 
 
 def _is_same_file(name: str, file: Path) -> bool:
-    """Whether both paths are one existing file; False for an input such as standard input."""
+    """Return whether both paths are one existing file, also through links.
+
+    False if one does not exist, for example for an input such as standard input.
+    """
     with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(name, file)
     return False

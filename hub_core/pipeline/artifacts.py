@@ -57,10 +57,12 @@ class Destination:
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
         """Write all contents or none, and return the paths in order; empty for standard output.
 
-        Each content is written as soon as the iterator yields it. On errors and on Ctrl-C, no new
-        file remains and the previous files are restored; standard output and devices get all
-        contents in one write. For files, raises `UsageError` if the destination cannot be written,
-        or if the files would mix with an older set.
+        Each content is written as soon as the iterator yields it, to a hidden folder beside the
+        destination; all are moved at the end. On errors and on Ctrl-C, no new file and folder
+        remains and the previous files are restored; standard output and devices get all contents in
+        one write. A destination of one file returns that file. For files, raises `UsageError` if
+        the destination cannot be written, or if the files would mix with an older set and `force`
+        is not set; with it, the older ones are removed.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -83,7 +85,11 @@ class Destination:
         return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
-        """Whether the file is a pipe or a device such as /dev/null, which is not replaced."""
+        """Return whether the file is a pipe or a device such as /dev/null, which is not replaced.
+
+        False for standard output, for a file that does not exist, and for sets of files and
+        folders.
+        """
         if self.place is None or self.layout is not Layout.FILE or not self.place.exists():
             return False
         return not stat.S_ISREG(self.place.stat().st_mode)

@@ -19,9 +19,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def load_file(file: Path) -> bytes:
-    """Load a file of at most 4 GiB; a pipe or device is read like a stream.
+    """Load a file of at most 4 GiB; a pipe or device is read like a stream, up to 1 GiB.
 
-    Raises `InputError` that names the file if it cannot be read, is empty or is larger.
+    Raises `InputError` that names the file if it cannot be read, is larger, or is an empty regular
+    file; a pipe without content gives b"".
     """
     name = str(file)
     with open_file(file) as opened, convert_read_errors(name):

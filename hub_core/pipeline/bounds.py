@@ -62,11 +62,13 @@ def best_bounds(
 ) -> tuple[ProvenBound | None, ...]:
     """Compute the largest bound for every size; None for custom collectives and without a path.
 
-    The core's bound is computed first, with a few passes over the links. `best_times_ps`: times of
-    the fastest known algorithms by size, None if unknown. Offers of plugins, which may import
-    solvers, are called in the order of their loading work. Each gets the sizes whose best time is
-    unknown or more than 2 % above the bounds so far, and a work limit: `QUICK_WORK` or, if
-    `is_thorough`, `THOROUGH_WORK`, less its loading work. An offer that raises `InputError` has no
+    `sizes`: of the collective in bytes; `npus`: the NPU of each rank. The core's bound is computed
+    first, with a few passes over the links. `best_times_ps`: times of the fastest known algorithms
+    by size, None if unknown. Offers of plugins, which may import solvers, are called in the order
+    of their loading work, then of their names. Each gets the sizes whose best time is unknown or
+    more than 2 % above the bounds so far, and a work limit: `QUICK_WORK` (10^9) or, if
+    `is_thorough`, `THOROUGH_WORK` (2 * 10^10), less its loading work; the search ends when no size
+    or no work is left. Of equal bounds, the first counts. An offer that raises `InputError` has no
     bound and is skipped. Raises `HubError` for a broken plugin.
     """
     core_ps = lower_bounds_ps(collective, topology, sizes, npus)

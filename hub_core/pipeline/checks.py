@@ -98,7 +98,11 @@ def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
 
 
 def list_versions(check: Check) -> str:
-    """List all versions of a runtime in one clause, with those that use such files."""
+    """List all versions of a runtime in one clause, with those that use such files.
+
+    The rows of the table are in their order, separated by commas, each with `use such files` or `do
+    not use such files`. Empty without a table.
+    """
     rows = [
         f"{format_span(check, row)} {'use' if row.uses_files else 'do not use'} such files"
         for row in check.versions
@@ -132,7 +136,11 @@ def _parse_span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: str) -> Diagnostic:
-    """Create the error for a file that these versions do not use."""
+    """Create the error for a file that these versions do not use.
+
+    It states the reason, its source and its date from the table of versions, is located at the file
+    as a whole, and has the newest versions that use such files, or another runtime, as remedy.
+    """
     lead = f"{check.name} of {format_span(check, versions)} does not use such files"
     message = f"{lead}: {versions.reason} ({versions.source}, {versions.date})"
     return Diagnostic(code, message, location=Location(file), cure=_suggest_use(check))

@@ -209,9 +209,10 @@ def _is_named_program(opened: Input, format: Format) -> bool:
 
 
 def _claims(provided: Provided[R], opened: Input) -> bool:
-    """Whether a reader of workloads recognises the content as a workload, by its function `claims`.
+    """Return whether a reader of workloads recognises the content as a workload.
 
-    False without such a function, and for compressed content that the format does not accept.
+    Its function `claims` decides, which gets the source. False without such a function, and for
+    compressed content that the format does not accept. Raises `PluginError` if the function fails.
     """
     claims = getattr(provided.offer, "claims", "")
     if not claims or (opened.is_gzip and not provided.offer.format.accepts_gzip):

@@ -201,8 +201,11 @@ def read_topology(
 ) -> Topology:
     """Build the topology that a text such as `torus:4x4` or a file describes.
 
-    The name of a builder takes precedence over a file. Options of the reader may follow the name of
-    a file, as in `machine.xml?profile=h100&nodes=2`; `npus=0-3` selects NPUs. Raises `HubError`.
+    `format`: name of the reader; then the text is always a file. Without it, the name of a builder
+    takes precedence over a file, and a text that is neither a file nor could be the name of one is
+    parsed as a topology, for its error. Options of the reader may follow the name of a file, as in
+    `machine.xml?profile=h100&nodes=2`; `options` take precedence over them, and `npus=0-3` selects
+    NPUs. A topology with such options has the text as name. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()
@@ -258,7 +261,8 @@ class _Builders:
     def __call__(self, name: str) -> TopologyFunction:
         """Return the builder of a name; plugins are loaded only for names unknown to the core.
 
-        Raises `HubError` if no plugin, or more than one, offers the name.
+        They are loaded once, and kept in `registry`; if that is given from the start, it alone is
+        used. Raises `HubError` if no plugin, or more than one, offers the name.
         """
         if self.registry is None:
             core = load_core_only()

@@ -82,7 +82,8 @@ def detect_measurements(content: bytes, registry: Registry) -> list[Provided[Mea
 def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
     """Read a file or standard input completely; return it as a source that reports to `skipped`.
 
-    Raises `InputError` if it cannot be read or is too large.
+    The source has one part, under the name of the input. Raises `InputError` if it cannot be read,
+    is compressed, or is larger than 256 MiB.
     """
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)

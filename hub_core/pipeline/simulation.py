@@ -203,7 +203,11 @@ class TimingSource:
 
     @property
     def note(self) -> str:
-        """The line by which reports name the source of their times: nominal links or a machine."""
+        """The line by which reports name the source of their times: nominal links or a machine.
+
+        That of a machine has its name, its library, and the held-out error of its model in percent,
+        `not measured` if that is unknown.
+        """
         machine = self.machine
         if machine is None:
             return NOMINAL

@@ -252,7 +252,11 @@ def _open_single(path: Path, report: Report) -> Input:
 
 
 def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
-    """Create the input of a source; `head`: its first bytes as stored."""
+    """Create the input of a source; `head`: its first bytes as stored.
+
+    If these are those of a gzip archive, the input is marked as compressed, and its head is the
+    decompressed one, which may be empty.
+    """
     if is_gzip(head):
         return Input(source, decompress_head(head), layout, is_gzip=True)
     return Input(source, head, layout)
@@ -261,8 +265,10 @@ def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
 def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
     """Return the first 4096 bytes of the file in a folder that identifies its folder format.
 
-    Files with a suffix of such a format are examined by name, at most `MAX_MARKERS`; the first with
-    its signature is returned. None if there is none, or if the folder cannot be read.
+    Only formats that are folders and have a signature count. Files directly in the folder with a
+    suffix of such a format are examined by name, the first `MAX_MARKERS` (64); the first that has
+    the signature of any of these formats is returned. None if there is none, or if a file or the
+    folder cannot be read.
     """
     markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
     suffixes = tuple({suffix for format in markers for suffix in format.suffixes})

@@ -115,8 +115,8 @@ def optional(
 def declared_options(record: type) -> tuple[Option, ...]:
     """Return the options that a record class declares, in the order of its fields.
 
-    Raises `TypeError` if it is not a dataclass, and for a field that was not declared with
-    `option`.
+    They have the names of the fields; those of base classes come first. Raises `TypeError` if it is
+    not a dataclass, and for the first field that was not declared with `option`.
     """
     if not dataclasses.is_dataclass(record):
         raise TypeError(f"{record!r:.60} is not a dataclass of options")

@@ -141,8 +141,10 @@ class SearchBudget:
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
         """Check the limits, count a simulation of `steps` steps, run it and return its result.
 
-        A simulation that passes through the budgets of several nested searches is counted once, by
-        the innermost one.
+        The count is `steps` plus 500. A simulation that runs inside another one of the same
+        outermost search, as when it passes through the budgets of nested searches, is neither
+        checked nor counted again. `is_checked` False counts it without a check. Raises
+        `BudgetReached` before the simulation if a limit is reached.
         """
         outermost = self._get_outermost()
         if outermost._is_simulating:
@@ -163,7 +165,8 @@ class SearchBudget:
     def checked(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function with a check of the limits before each call.
 
-        The new function raises `BudgetReached` instead of the call if a limit is reached.
+        The new function takes the same arguments. It raises `BudgetReached` instead of the first
+        call after a limit is reached; later calls pass, as `check` raises only once.
         """
 
         def checking(*arguments: P.args, **named: P.kwargs) -> T:

@@ -80,7 +80,8 @@ def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
 def _check_range(value: float, low: float | None, high: float | None) -> None:
     """Raise `ValueError` for a number below `low` or above `high`; None is no limit.
 
-    Limits are printed in the units of the record.
+    Both limits belong to the range. Limits are printed in the units of the record. A number that is
+    not comparable (NaN) is refused if there is a limit.
     """
     if (low is None or value >= low) and (high is None or value <= high):
         return

@@ -75,7 +75,9 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 def reason_of(error: BaseException) -> str:
     """Describe an error in one line: its type, its message, and the file and line that raised it.
 
-    A `HubError` is described by its first message only. Messages are truncated to 300 characters.
+    A `HubError` is described by its first message only, `SystemExit` as an attempt to end the
+    program with its status. White space in messages is reduced to single spaces, and they are
+    truncated to 300 characters; an empty one is omitted.
     """
     origin = _format_origin(error)
     if isinstance(error, SystemExit):

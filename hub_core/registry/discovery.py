@@ -202,7 +202,10 @@ def _find_candidates() -> Iterator[_Candidate]:
 
 
 def _read_entry_points(distribution: Distribution) -> str:
-    """Return the text of the file of entry points; empty if it cannot be read."""
+    """Return the text of a distribution's file of entry points; empty if it cannot be read.
+
+    `OSError` and `ValueError`, as for a text that is not UTF-8, count as unreadable.
+    """
     # Without `attempt`, which would double the time for a hundred distributions.
     try:
         return distribution.entry_point_text()
@@ -253,8 +256,10 @@ def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidat
 def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
     """Import a plugin whose requirement on the core is met and which is admitted.
 
-    Returns the plugin with its status: INCOMPATIBLE, BROKEN with the reason, or LOADED with its
-    offers. Lack of memory makes it BROKEN. Raises `KeyboardInterrupt` that names the plugin.
+    Returns the plugin with its status: unchanged if it has no entry point (it is broken already),
+    INCOMPATIBLE if its requirement is not met, BROKEN with the reason of `admission` or of the
+    import, or LOADED with its offers. Lack of memory makes it BROKEN. Raises `KeyboardInterrupt`
+    that names the plugin.
     """
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:

@@ -115,7 +115,11 @@ class Registry:
         return self.rebuild, (self.settings,)
 
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
-        """Return all offers of a kind, ordered by name, including several offers of one name."""
+        """Return all offers of a kind, ordered by name, including several offers of one name.
+
+        Offers of subclasses of the kind are included. Equal names are in the order of the plugins,
+        the core first. Plugins that are not loaded have no offers.
+        """
         provided_offers: list[Provided[T]] = []
         for plugin in self.plugins:
             offers = [offer for offer in plugin.offers if isinstance(offer, kind)]
@@ -123,10 +127,11 @@ class Registry:
         return tuple(sorted(provided_offers, key=lambda provided: provided.name))
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
-        """Return the only offer of this kind and name.
+        """Return the only offer of this kind and name; names are compared exactly.
 
-        Raises `PluginError` if two plugins use the name, or if a plugin that is not loaded may
-        provide it; otherwise `UsageError` with the closest match.
+        Raises `PluginError` if several plugins use the name, with those to disable as remedy, or if
+        a plugin that is not loaded may provide it; otherwise `UsageError` with the closest name,
+        else all names.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
         if len(matches) == 1:

@@ -270,7 +270,10 @@ class _Exchange:
         return self._process.returncode is not None
 
     def close(self) -> None:
-        """Close the selector and both pipes; errors of a broken pipe are ignored."""
+        """Close the selector and both pipes of the process.
+
+        Errors, as of a pipe that the process has closed, are ignored. The process is not stopped.
+        """
         self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -333,7 +336,11 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parse_report(output: bytes) -> Report | None:
-    """Parse the report, a JSON object; None for any other output and for one that is too long."""
+    """Parse the report of a process, a JSON object.
+
+    None for any other output, for output before the object, and for more than `MAX_REPORT_BYTES`
+    (256 MiB).
+    """
     if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None
     try:

@@ -190,9 +190,11 @@ class _Run:
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
         """Run the program with captured output and return its report.
 
-        The report has an error, or the answer of a program that printed text and exited without a
-        result (as for `--help`), or the results of the programs that `chosen` selects. `printed`:
-        first line that it printed.
+        `chosen`: number or name of the program in the file, None for all. The report has an error,
+        or the answer of a program that printed text and exited with status 0 without a result (as
+        for `--help`), or the results of the programs that `chosen` selects. `printed`: first line
+        that it printed on standard output, with the line of the program; missing if it printed
+        nothing, and in an answer.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (
@@ -322,7 +324,10 @@ def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
 
 
 def _find_line(error: BaseException, name: str) -> int:
-    """Return the innermost line of the program in the traceback of an exception, or -1."""
+    """Return the innermost line of the program in the traceback of an exception, or -1.
+
+    `name`: the file of the program. -1 if no frame is in that file, or its line is unknown.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == name]
     return (lines[-1] or -1) if lines else -1

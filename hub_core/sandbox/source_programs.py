@@ -84,9 +84,10 @@ def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
 
 
 def shell_words(text: str | None) -> list[str]:
-    """Split command line arguments like a shell; [] for None.
+    """Split command line arguments like a shell; [] for None and for an empty text.
 
-    Raises `UsageError` for unbalanced quotes.
+    Quotes and backslashes have their meaning, but nothing is expanded. Raises `UsageError` for
+    unbalanced quotes.
     """
     if text is None:
         return []

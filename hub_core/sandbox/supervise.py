@@ -82,7 +82,10 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
 
 
 def close_streams() -> None:
-    """Redirect the standard streams of this process to the null device."""
+    """Redirect the standard streams (0, 1 and 2) of this process to the null device.
+
+    What they were is closed in this process; copies of the descriptors remain usable.
+    """
     null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null_device, stream)

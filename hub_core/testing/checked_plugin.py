@@ -171,7 +171,9 @@ def title(offer: Offer) -> str:
 def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Rendering:
     """Write a model with a writer's default options and return its artifacts in memory.
 
-    Raises `AssertionError` if the writer returns no `WriteResult`; the writer's exceptions pass.
+    The result has the contents by name of the artifact, each loaded before the next is requested
+    (of equal names, the last counts), the losses and the restated parts. Raises `AssertionError` if
+    the writer returns no `WriteResult`; the writer's exceptions pass.
     """
     result = call(writer, model)
     message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
@@ -270,10 +272,11 @@ def _to_part(name: str, content: bytes) -> SourcePart:
 
 
 def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bool:
-    """Whether a feature names parts of a model, none of which differs.
+    """Return whether a feature names parts of a model, none of which differs.
 
-    False for a feature that names no part (such as a run-time property of the target), because
-    reading back cannot contradict it.
+    A feature names a part if a synonym of the part occurs in it, spelling aside. `differences`:
+    names of the parts that differ. False for a feature that names no part (such as a run-time
+    property of the target), because reading back cannot contradict it.
     """
     text = _normalize(feature)
     parts = [

@@ -247,7 +247,10 @@ def _describe_first_difference(
 ) -> str:
     """Describe the first difference of written artifacts: names, a line, or the length.
 
-    Each artifact is compared line by line, in the order of `expected`; at least one must differ.
+    Other names of artifacts are described first. Then each artifact is compared line by line, in
+    the order of `expected`; at least one must differ. The first different line is named with both
+    texts, up to 80 characters each; the length, if one text begins with the other or they differ
+    only in line ends.
     """
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"

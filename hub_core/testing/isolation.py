@@ -117,7 +117,11 @@ def _install_watch() -> _Watch:
 
 
 def _iterate_calling_modules() -> Iterator[str]:
-    """Yield the module names of all frames on the stack, innermost first."""
+    """Yield the module names of all frames on the stack, innermost first.
+
+    The first one is that of the caller of this generator, or of this module. A frame without a
+    module name gives "".
+    """
     frame = sys._getframe(1)
     while frame is not None:
         yield str(frame.f_globals.get("__name__", ""))

@@ -155,7 +155,10 @@ class SampleDraft:
 
 
 def _list_units(rank: int, location: BufferPlace | None, count: int) -> list[_Unit]:
-    """Return `count` consecutive units from a location on; [] without a location."""
+    """Return `count` consecutive units from a location on, as (rank, buffer, unit).
+
+    `location`: buffer and first unit; [] for None.
+    """
     if location is None:
         return []
     buffer, first = location
@@ -169,8 +172,9 @@ Contents = Mapping[tuple[int, Buffer, int], Counter[tuple[int, int]]]
 def promise_of(contents: Contents, num_ranks: int, unit_count: int) -> Collective:
     """Build a custom collective whose postcondition is that OUTPUT has these contents.
 
-    INPUT and OUTPUT have `unit_count` units per rank, and all of INPUT is defined. Contents of
-    other buffers are ignored.
+    `contents`: by (rank, buffer, unit), the contributions and how often each is contained. INPUT
+    and OUTPUT have `unit_count` units per rank, and all of INPUT is defined. Contents of other
+    buffers are ignored; OUTPUT units without contents have no condition.
     """
     rows = [
         (rank, unit, *contribution)

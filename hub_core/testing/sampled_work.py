@@ -98,8 +98,8 @@ def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
 def build_inputs(algorithm: Algorithm) -> tuple[npt.NDArray[np.generic], ...]:
     """Build the inputs of all ranks: one read-only float32 array per rank, equal in every call.
 
-    The values are integers from 0 to 99, whose sums are exact. A unit has `ELEMENTS_PER_UNIT`
-    elements.
+    The values are integers from 0 to 99, whose sums are exact. A unit of a rank's input has
+    `ELEMENTS_PER_UNIT` (3) elements.
     """
     generator = np.random.default_rng(_SEED)
     sizes = algorithm.collective.input_units() * ELEMENTS_PER_UNIT

@@ -95,7 +95,8 @@ def _build_ring_edges(
 def ring_all_gather(num_ranks: int) -> Algorithm:
     """Build a ring all-gather for both modes, one unit per rank.
 
-    Each rank copies its unit to OUTPUT, then forwards the unit that it received last.
+    Each rank copies its unit to OUTPUT, then sends it to the next rank (mod n) and, in n - 2
+    further rounds, forwards the unit that it received last.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
@@ -110,7 +111,9 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 def ring_reduce_scatter(num_ranks: int) -> Algorithm:
     """Build a ring reduce-scatter for both modes, one unit per rank.
 
-    Unit u starts at rank u + 1 and gathers one contribution per hop, in SCRATCH.
+    Unit u starts at rank u + 1 and gathers one contribution per hop, until it is complete at rank u
+    after n - 1 hops (mod n). Partial sums are in SCRATCH, with one unit for each hop but the last
+    (n - 2 units).
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for hop in range(n - 1):
@@ -219,8 +222,8 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree broadcast of two units for both modes.
 
-    In every round, each rank that has the data sends it to one more rank, at doubling distances
-    from the root.
+    In every round, each rank that has the data sends both units in one message to one more rank, at
+    doubling distances from the root: 1, 2, 4 and so on (mod n). The root copies its INPUT first.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
@@ -289,7 +292,8 @@ def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
 def weighted_broadcast(num_ranks: int) -> Algorithm:
     """Build a broadcast from rank 0 along the ring in both directions, for both modes.
 
-    Three of the four units are sent in one direction, one in the other.
+    Three of the four units are sent upwards, on channel 0, and one downwards, on channel 1, each in
+    one message per hop to all other ranks.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)
@@ -305,7 +309,8 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 def shift_to_next(num_ranks: int) -> Algorithm:
     """Build a custom collective, out of place, with two units per rank.
 
-    Every rank except the last sends its INPUT to the next rank.
+    Every rank except the last sends its INPUT in one message to the OUTPUT of the next rank. OUTPUT
+    of rank 0 has no condition.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):

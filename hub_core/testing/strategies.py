@@ -97,7 +97,11 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
 
 @st.composite
 def _contributions(draw: st.DrawFn, num_ranks: int) -> Contributions:
-    """Draw up to six rows: rank, output unit, source rank or `ALL_RANKS`, input unit."""
+    """Draw up to six rows: rank, output unit, source rank or `ALL_RANKS`, input unit.
+
+    Units are 0 to 5, whether the buffers are so large or not. Rows may be repeated, and there may
+    be none.
+    """
     ranks = _below(num_ranks)
     units = _below(_MAX_UNITS)
     rows = draw(st.lists(st.tuples(ranks, units, ranks | st.just(ALL_RANKS), units), max_size=6))
@@ -120,7 +124,9 @@ def _one_per_rank(values: st.SearchStrategy[T], num_ranks: int) -> st.SearchStra
 def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int = 12) -> StepTable:
     """Draw step tables of at most `max_steps` steps of every kind, with values in every column.
 
-    Sends and receives need not match; dependencies refer to earlier steps of the same rank.
+    Sends and receives need not match, and regions may exceed the buffers. A step has up to four
+    data and up to four control dependencies, on different earlier steps of the same rank. A table
+    may be empty.
     """
     builder = StepTableBuilder(num_ranks)
     earlier: dict[int, list[int]] = {}

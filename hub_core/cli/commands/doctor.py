@@ -64,7 +64,8 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
 def _run_trials(session: Session) -> dict[str, Trial]:
     """Import each enabled plugin in a separate process; return the outcomes by name.
 
-    One at a time, so that imports do not slow each other down.
+    One at a time, so that imports do not slow each other down. Plugins that this run would not
+    import, such as disabled ones, have no outcome. Progress is shown.
     """
     # Imported here: the command's help does not need it.
     from hub_core.testing.probe import trial

@@ -44,7 +44,8 @@ class PassStep:
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
         """Return the options after this pass that the pass itself declares, with keys as given.
 
-        A key may be preceded by the name of the pass and a point; `-` stands for `_`.
+        A key may be preceded by the name of the pass (`side`) and a point; `-` stands for `_`. Keys
+        with the name of another component, and undeclared ones, are omitted.
         """
         names = {option.name for option in declared}
         options = {}
@@ -59,7 +60,11 @@ class PassCommand(click.Command):
     """A command that records in `context.meta` which `-O` options follow which `--pass`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Extract the `-O` options after each `--pass`, and parse the other arguments as usual."""
+        """Extract the `-O` options after each `--pass`, and parse the other arguments as usual.
+
+        The passes with their options are stored in `ctx.meta`, for the command. Returns what click
+        returns.
+        """
         rest, steps = _separate_pass_options(args)
         ctx.meta[_STEPS] = steps
         return super().parse_args(ctx, rest)
@@ -74,11 +79,11 @@ def pass_steps(context: click.Context) -> list[PassStep]:
 def shared_pairs(
     options: Assignments, steps: Sequence[PassStep], options_by_pass: Sequence[Assignments]
 ) -> Assignments:
-    """Return the options that do not belong to a single pass.
+    """Return the options that do not belong to a single pass, by key as given.
 
-    These are the options before the first pass, and options after a pass that it does not declare.
-    `options_by_pass`: the options of each pass of its own. Raises `click.UsageError` for an option
-    that is given twice.
+    These are the options before the first pass, and options after a pass that it does not declare:
+    they are for readers, writers and other passes. `options_by_pass`: the options of each pass of
+    its own, parallel to `steps`. Raises `click.UsageError` for an option that is twice among them.
     """
     shared = dict(options)
     # Options after a pass that does not declare them are for readers, writers and other passes.

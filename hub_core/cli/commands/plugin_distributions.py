@@ -235,9 +235,10 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
 
 
 def _read_report(report: Path) -> set[str]:
-    """Return the names of the distributions in pip's installation report.
+    """Return the canonical names of the distributions in pip's installation report.
 
-    Empty if the report cannot be read. Source: pip's documentation, "Installation Report".
+    Empty if the report does not exist, as when the user gives `--report`, or cannot be read.
+    Source: pip's documentation, "Installation Report".
     """
     # If the user gives --report, our report is not written.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -261,8 +262,9 @@ def _get_named_distribution(target: str) -> set[str]:
 def _list_plugins() -> Sequence[PluginItem]:
     """Return the plugins as `collhub plugins list --json` lists them in a new process.
 
-    Only a new process sees new packages. It is started twice if a plugin ends or blocks it, because
-    the second start skips that plugin. Raises `PluginError` if both fail.
+    Only a new process sees new packages. It is started twice if a plugin ends it or blocks it for
+    60 s, because the second start skips that plugin. Raises `PluginError` if both end so, or if the
+    listing has an exit code other than 0.
     """
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
     # If a plugin ends or blocks the first process, the second one skips the plugin.

@@ -247,9 +247,9 @@ def _refuse_files(paths: Mapping[str, str | None]) -> None:
 
 
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
-    """Read the network of IN and report its use, since the user did not name it.
+    """Read the network of IN and report its use in a note, since the user did not name it.
 
-    Raises `UsageError` if IN contains no network.
+    Raises `UsageError` if IN contains no network, and `HubError` if it cannot be read.
     """
     topology = _find_network_of_input(session, opened)
     if topology is None:

@@ -193,8 +193,9 @@ def synthesize(
 def _run_for_groups(session: Session) -> int:
     """Run the command for several groups with the options of the current command line.
 
-    Options that both commands have are passed on. Raises `UsageError` for options that have no
-    meaning for groups, and if no plugin provides the command.
+    Options that both commands have are passed on. Returns DONE. Raises `UsageError` for `--root`,
+    `--ranks`, `--relays` and `--write-ranks`, which have no meaning for groups, and `HubError` if
+    no plugin provides the command `groups`, or as that command fails.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):
@@ -238,7 +239,9 @@ def _add_ranks(
 ) -> Assignments:
     """Add the ranks to the options of the writer if only some ranks are synthesized.
 
-    Raises `UsageError` if the format cannot hold only some ranks.
+    `ranks`: those that are synthesized, None for all: then the options are returned unchanged. They
+    become the option `ranks`, as text, in place of one that was given. Raises `UsageError` if the
+    format has no such option, so cannot hold only some ranks.
     """
     if ranks is None:
         return options

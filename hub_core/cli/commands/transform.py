@@ -254,9 +254,11 @@ def _find_search(
 def _choose_target(
     session: Session, opened: OpenedAlgorithm, out: str | None, output: OutputRequest
 ) -> ChosenOutput | None:
-    """Choose path and writer of the result; None without an output.
+    """Choose path and writer of the result; None without an output (`out` is None).
 
-    Raises `UsageError` if no single writer fits, and if the path is unusable.
+    The writer is that of `--to`, else that of the suffix. Raises `UsageError` if no single writer
+    fits, and if the path is unusable, for example because it is the input and `--force` is not
+    given. Nothing is written.
     """
     if out is None:
         return None

@@ -65,8 +65,10 @@ class JobReport:
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
     """Compute where the time of a run goes: computation, communication by kind and group, and path.
 
-    `start`, `end`: int64 by row of the nodes in ns, -1 for never. A receive counts from the start
-    of its send on. Communication is exposed while its rank does not compute.
+    `start`, `end`: int64 by row of the nodes in ns, -1 for never. Nodes that never end do not
+    count. A receive counts from the start of its send on (its waiting before is stated separately),
+    and all other communication from its own start; a collective waits until its last member begins.
+    Communication is exposed while its rank does not compute.
     """
     covered = _ComputeTime(workload, start, end)
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
@@ -219,7 +221,10 @@ class _Table:
 
 
 def _get_kind_name(number: int) -> str:
-    """Return the name of a collective by its number, or of a message: `send` or `recv`."""
+    """Return the name of a collective by its number, or of a message: `send` or `recv`.
+
+    Numbers above the largest collective are those of kinds of nodes, shifted by `_FIRST_MESSAGE`.
+    """
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()
     return collective_name(number)
@@ -251,7 +256,10 @@ def node_sort(workload: Workload, row: int) -> str:
 
 
 def node_name(workload: Workload, row: int) -> str:
-    """Return the name of a node in the job; `node ID` if it has none."""
+    """Return the name of the node in this row of the job; `node ID` if it has none.
+
+    ID is the identity that the source gives the node, not its row.
+    """
     nodes = workload.nodes
     name = int(nodes.name[row])
     return workload.names[name] if name >= 0 else f"node {nodes.identity[row]}"

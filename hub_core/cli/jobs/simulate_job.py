@@ -142,7 +142,10 @@ def _simulate(
 
 
 def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
-    """Compute where the time of a job goes; None if the simulator reports no times of nodes."""
+    """Compute where the time of a job goes; None if the simulator reports no times of nodes.
+
+    Both the starts and the ends of nodes are needed.
+    """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.jobs.job_report import job_report
 
