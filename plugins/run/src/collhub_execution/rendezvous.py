@@ -137,7 +137,11 @@ class _SimulatedRanks:
         self.order: list[int] = []
 
     def advance(self, rank: int) -> Iterator[int]:
-        """Run a rank while it has no open message; yield the ranks that may be unblocked."""
+        """Run a rank while it has no open message; yield the ranks that may be unblocked.
+
+        Local records are appended to `order`; messages of a level are posted together. The rank
+        stops at its end or when it has to wait.
+        """
         while not self._open[rank] and self._next[rank] < self._end[rank]:
             record = self._next[rank]
             if self._is_local(record):
@@ -152,8 +156,11 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a rank's next level; yield the ranks whose last open message this
-        completes.
+        """Post all messages of a rank's next level; yield ranks that have no open message left.
+
+        The messages are those records from the rank's next one on that are not local and in
+        `level`; its next record is then the first other one. Yielded are the peers whose last open
+        message this completes.
         """
         record = self._next[rank]
         while (
@@ -169,8 +176,10 @@ class _SimulatedRanks:
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
         """Post one end of a message; if the other end is posted, complete the message.
 
-        Then the RECV is appended to `order`, and the peer is yielded if it has no open message
-        left. Raises `InputError` if the two ends have different sizes.
+        Ends of one sender and receiver match in the order in which they are posted. A complete
+        message is removed from the open ones of both ranks, its RECV is appended to `order`, and
+        the peer is yielded if it has no open message left. Raises `InputError` if the two ends have
+        different sizes.
         """
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
@@ -253,8 +262,11 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:
-    """Describe the event for which a record waits: the peer's receive or send, or the rank's own
-    work.
+    """Describe the event for which a record waits, as text.
+
+    A SEND waits for the peer to receive the message (with the region that is sent), a RECV for the
+    peer to send it (with its destination), any other record for the rank's own work on its
+    destination.
     """
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])

@@ -188,8 +188,10 @@ def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array])
 
 
 def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """Yield the outputs of all ranks in order at rank 0; any other rank sends its output, yields
-    none.
+    """Yield the outputs of all ranks in order at rank 0; any other rank sends its own.
+
+    Other ranks yield nothing, but must exhaust the iterator, which sends. `output`: that of this
+    rank. At rank 0 each output is received when it is requested, into new memory.
     """
     if channel.rank:
         channel.send(_as_bytes(output), 0)

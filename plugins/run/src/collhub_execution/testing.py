@@ -40,7 +40,10 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 
 def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
-    """Return a copy of the program with only the records for which the mask `is_kept` is True."""
+    """Return a copy of the program with only the records for which the mask `is_kept` is True.
+
+    They keep their order; the rows of each rank are recomputed. The memory layout is unchanged.
+    """
     # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
     # unchanged.
     columns: dict[str, Any] = {}
@@ -216,7 +219,11 @@ class LaunchedExecutor:
         *,
         native_runs: int,
     ) -> None:
-        """Check that two repeats are correct and timed, with `native_runs` library collectives."""
+        """Run an algorithm twice and check that the result is correct and timed.
+
+        Blocks have 500 elements of `dtype_name`. `native_runs`: how many times of the library's own
+        collective are expected, 0 if it has none. Raises `AssertionError` otherwise.
+        """
         dtype = element_type(dtype_name)
         request = request_for(algorithm, dtype, op, elements=500, repeats=2)
         result = self.execute(request)

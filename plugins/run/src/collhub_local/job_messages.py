@@ -81,8 +81,10 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 
 def _check(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for a job with a collective, which has no steps to run, or without any
-    send.
+    """Raise `UsageError` for a job that has no messages of its own to run.
+
+    That is a job with a collective, which has no steps (the message names the first one), or
+    without any SEND.
     """
     calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     if len(calls):

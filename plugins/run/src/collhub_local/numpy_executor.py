@@ -164,7 +164,9 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
     """Expand every batch of records to (written rows, read rows, whether it reduces).
 
-    `moves`: in blocks; all records of a batch are of one kind.
+    `moves`: in blocks; rows are block numbers in the memory of all ranks, in the order of the
+    records. All records of a batch are of one kind, so the first one decides. Batches keep their
+    order.
     """
     # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
@@ -195,7 +197,9 @@ def _run_timed(
 ) -> tuple[Int64Array, Int64Array]:
     """Run the program once more, timed move by move; return (start, end) of every step in ns.
 
-    Both ends of a message get the times of its copy. The memory is initialized before.
+    The moves have the order of `records`, and each begins when the previous one ends. Both ends of
+    a message get the times of its copy. The memory is initialized before, and contains the results
+    of this run afterwards.
     """
     _init_memory(memory, request, _list_full_use(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]

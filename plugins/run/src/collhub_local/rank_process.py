@@ -73,9 +73,10 @@ class SharedBoard:
 
 
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
-    """Run the task of a rank; main function of its process.
+    """Run the task of a rank on its range of the shared memory; main function of its process.
 
-    An exception is reported to `failures` and by the exit status.
+    Ctrl-C is ignored, since the process that started the ranks ends them. Any exception is put as
+    text into `board.failures`, and the process exits at once with the status `FAILED`.
     """
     # Ctrl-C reaches all processes of a terminal: the starter ends the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -218,7 +219,11 @@ class _Departure:
 
 
 def _wait_for(semaphore: Semaphore, starter: int) -> None:
-    """Acquire a semaphore; exit if the starter has exited."""
+    """Acquire a semaphore, without a time limit.
+
+    Every second without success it looks for the process `starter`; if that is no longer the
+    parent, this process exits with the status `FAILED`.
+    """
     # A killed starter cannot end its ranks: they detect that their parent has changed.
     while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):
         if os.getppid() != starter:

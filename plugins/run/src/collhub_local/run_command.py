@@ -87,10 +87,12 @@ class LocalRun:
         ]
 
     def _collect_remarks(self) -> list[Diagnostic]:
-        """Return notes and warnings about the run.
+        """Return notes and warnings about the run, in this order; none if nothing is remarkable.
 
-        The mode is not claimed, the outputs were not compared, or the order of reduction differs
-        from the schedule.
+        A warning if the algorithm does not claim to work in the mode that was run (in or out of
+        place), a note if a custom collective defines no result, so that the outputs were not
+        compared, and a warning if the bits differ from those of the schedule's order of reduction
+        (not if that was not tested).
         """
         remarks = []
         if not self.setup.claims_mode:
@@ -356,7 +358,12 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Say whether the result is right and how large the error is, or that it was not compared."""
+    """Say whether the result is right and how large the error is, or that it was not compared.
+
+    The error is the largest absolute one, with 3 digits, or said to contain NaN or infinity. It is
+    omitted for a right result that was compared bitwise; a comparison within bounds also states the
+    largest bound.
+    """
     if judgement.comparison == "none":
         return "not compared"
     # None means NaN or infinity.

@@ -83,9 +83,11 @@ class ForkedRanks:
             go.release()
 
     def _check(self) -> None:
-        """Raise `InputError` if a rank has exited or the time limit has passed.
+        """Raise `InputError` if a rank has failed or the time limit has passed.
 
-        A wait for the report of a rank that has exited would never end.
+        A rank has failed if its process has exited with a signal or a status other than 0; the
+        first such rank is described, with the first exception that was reported, if any. A wait for
+        its report would never end. Failures take precedence over the limit.
         """
         dead = []
         for rank, process in enumerate(self._processes):
@@ -105,7 +107,11 @@ class ForkedRanks:
         self._check_time()
 
     def _check_time(self) -> None:
-        """Raise `InputError` after the time limit; as a deadlock if no rank makes progress."""
+        """Raise `InputError` after the time limit: as a deadlock if no rank makes progress.
+
+        The code is `deadlock` if no position of a rank changes while it waits a moment, else
+        `timeout`. Before the limit nothing happens.
+        """
         if time.monotonic() > self._deadline:
             message = f"the ranks have not ended after {self._request.timeout_s:g} s"
             before = self._board.at.copy()
@@ -125,7 +131,10 @@ class ForkedRanks:
         return InputError([Diagnostic(code, message), *waiting])
 
     def end(self) -> None:
-        """Kill all processes and wait until they have exited; may be called in any state."""
+        """Kill all processes, then wait until they have exited; may be called in any state.
+
+        The list of processes is empty afterwards, so that a second call does nothing.
+        """
         # All are killed before the first join, so that none continues.
         for process in self._processes:
             process.kill()
@@ -247,7 +256,10 @@ def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard
 
 
 def _create_shared(elements: int, dtype: npt.DTypeLike) -> Array:
-    """Return an array of zeros in memory that forked processes share."""
+    """Return an array of zeros with `elements` elements in memory that forked processes share.
+
+    It has no name, and is freed when the last process exits. There may be no elements.
+    """
     # Anonymous and shared: it needs no name, and is freed when the last process exits.
     kind: np.dtype[Any] = np.dtype(dtype)
     # The system refuses an empty mapping.

@@ -105,7 +105,11 @@ def _find_segments(start: float) -> dict[str, float]:
 
 
 def _find_mapped(process: str) -> set[str]:
-    """Return the paths of the segments that a process has mapped; empty if it is not accessible."""
+    """Return the paths of the shared-memory segments of MPI that a process has mapped.
+
+    These are files in /dev/shm whose names begin as those of MPICH, UCX or Open MPI; deleted ones
+    are left out. `process`: its ID, as text. Empty if the process is not accessible.
+    """
     try:
         lines = Path(f"/proc/{process}/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -172,9 +176,10 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 def find_launcher() -> Sequence[str]:
     """Return the command that starts ranks, with options to allow more ranks than cores.
 
-    An mpiexec in the folder of this Python takes precedence: mpi4py then loads the same MPI. Of
-    MPICH the launcher that only forks is preferred. Raises `PluginError` if there is none that
-    runs.
+    An mpiexec in the folder of this Python takes precedence over the path: mpi4py then loads the
+    same MPI. Of MPICH the launcher `mpiexec.gforker`, which only forks, is preferred if it exists.
+    Open MPI gets the options to oversubscribe, and to run as the super-user if this is one. Raises
+    `PluginError` if there is no mpiexec, or `mpiexec --version` does not run within 20 s.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")

@@ -102,10 +102,11 @@ class MpiTransport:
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """Return MPI's collective on the task's input and a new target; None if MPI lacks it or the
-    type.
+    """Return MPI's collective on the task's input and a new target.
 
-    `fill` restores the target of a broadcast, which the call overwrites.
+    None if MPI lacks the collective or the element type. `fill` restores the target of a broadcast,
+    which the call overwrites; for other collectives it does nothing, since each run overwrites the
+    target.
     """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype
@@ -230,9 +231,10 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeArrays], None]] = {
 
 
 def _run_rank(part: RankPart, world: MPI.Intracomm) -> Array:
-    """Run the task and return OUTPUT.
+    """Run the task with warm-ups and repeats, fill in the log, and return OUTPUT.
 
-    Raises `PluginError` if the launcher belongs to another MPI, so that each rank is alone.
+    Raises `PluginError` if MPI sees another number of ranks than the task has: the launcher belongs
+    to another MPI, so that each rank is alone.
     """
     task = part.task
     if world.size != task.plan.num_ranks:

@@ -43,7 +43,11 @@ def require_torch() -> None:
 
 
 def run_in_processes(request: LevelledRequest, options: TorchOptions) -> ExecutionResult:
-    """Run a levelled request in a program that imports torch once and forks all ranks."""
+    """Run a levelled request in a program that imports torch once and forks all ranks.
+
+    The options device and batch are passed on. Raises `InputError` if a rank fails or the time
+    limit passes, and `PluginError` if software is missing.
+    """
 
     def command(folder: Path) -> list[str]:
         """Return the command of one program for all ranks: torch is imported once, and forked."""

@@ -223,7 +223,11 @@ class NativeLibrary:
         return bytes(unique_id)
 
     def join(self, unique_id: bytes, num_ranks: int, rank: int) -> int:
-        """Join a communicator on the current device and return it; waits for all ranks."""
+        """Join an NCCL communicator on the current device and return its handle.
+
+        Waits for all ranks. `unique_id`: 128 bytes, the same for all ranks. Raises `PluginError` if
+        NCCL reports an error.
+        """
         communicator = ctypes.c_void_p()
         nccl_id = _UniqueId.from_buffer_copy(unique_id)
         status = self._functions.ncclCommInitRank(
@@ -261,7 +265,11 @@ class NativeLibrary:
             raise PluginError(reason, code="nccl", cure="the communicator cannot be used further")
 
     def _check(self, status: int, call: str) -> None:
-        """Raise `PluginError` unless the status is success."""
+        """Raise `PluginError` unless the status is success.
+
+        The message has `call`, the name of the function, and NCCL's text for the status and its
+        last error.
+        """
         if status != _SUCCESS:
             reason = self._functions.ncclGetErrorString(status).decode(errors="replace")
             detail = self._functions.ncclGetLastError(None).decode(errors="replace")

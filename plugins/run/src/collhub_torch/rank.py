@@ -75,7 +75,9 @@ def main(folder: Path, device: str, batch: bool) -> None:
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
     """Fork one process per rank and wait for all.
 
-    Return 0, or `FAILED` as soon as a rank fails; the reason is stored in the folder.
+    Return 0 if all end with status 0, or `FAILED` as soon as a rank ends otherwise, without waiting
+    for the others; the signal or status is stored in the folder unless a rank has stored its
+    reason. Limits torch to one thread in this process and the forked ones.
     """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)

@@ -28,9 +28,10 @@ class Session:
         return int(self._group.size())
 
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
-        """Enqueue a call on the current stream of the tensors' device.
+        """Enqueue a call on the current stream of the device of `source`, without waiting for it.
 
-        The first call joins the communicator, which waits for all ranks.
+        `count`: elements, as the library defines them; `op`: name of an operator of `OPS`. The
+        first call joins the communicator, which waits for all ranks and is kept for later calls.
         """
         if self._communicator is None:
             self._communicator = self._join(source.device)
@@ -51,9 +52,10 @@ class Session:
             self._library.leave(communicator)
 
     def _join(self, device: torch.device) -> int:
-        """Join a communicator of the group's ranks and return its handle; waits for all ranks.
+        """Join a communicator of the group's ranks on `device` and return its handle.
 
-        Rank 0 creates the communicator's ID and broadcasts it through the group.
+        Rank 0 creates the communicator's ID and broadcasts it through the group; all ranks must
+        call this, since it waits for them. Raises `PluginError` if NCCL reports an error.
         """
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)

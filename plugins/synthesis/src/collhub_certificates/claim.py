@@ -163,8 +163,10 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
     """Return the network with its links, after a check of the topology and the digest.
 
-    The certificate's description of its network must agree with the topology and with the digest,
-    except for the name, which is not covered by the digest.
+    With a topology, its digest must be the declared one, and all declared facts except the name
+    must be those of the topology; its own description is returned. Without, the certificate must
+    state the links and its digest must fit. The name is not covered by the digest. Raises
+    `FlawError` otherwise.
     """
     if topology is not None:
         actual = cast(CertifiedNetwork, network_object(topology))

@@ -39,7 +39,10 @@ class DirectedTree:
     npus: int
 
     def hops(self) -> Iterator[NodePair]:
-        """Yield the messages between NPUs, without the switches between."""
+        """Yield the messages between NPUs as (sender, receiver), without the switches between.
+
+        An NPU on the route from a parent to a child receives and sends on.
+        """
         for stops in self._stops():
             # Switches have higher numbers than NPUs.
             npus = [node for node in stops if node < self.npus]
@@ -51,7 +54,11 @@ class DirectedTree:
             yield from pairwise(stops)
 
     def _stops(self) -> Iterator[list[int]]:
-        """Yield the nodes from every parent to its child, and in reverse."""
+        """Yield the nodes from every parent to its child, and from child to parent, as lists.
+
+        The first are yielded if data flow down, the second if data flow up, so both for a tree of
+        both directions. A list has both ends and the nodes of the route between them.
+        """
         for node, parent in self.parents.items():
             between = self.routes.get(node, ())
             stops = [parent, *between, node]
@@ -62,10 +69,11 @@ class DirectedTree:
 
 
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
-    """Return one directed tree, or two if an all-reduce collects by another tree.
+    """Return one directed tree, or two if an all-reduce collects by another tree (`up`).
 
-    Raises `FlawError` unless the root is a rank (for a rooted collective its root) and every
-    target, by default all ranks, is connected to it.
+    The tree of an all-reduce without `up` is used in both directions. Raises `FlawError` unless the
+    root is a rank (for a rooted collective its root) and every target is connected to it. Targets
+    are all ranks, or for a path of a scatter or gather its only target.
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
@@ -136,7 +144,10 @@ def _build_directed_tree(
 
 
 def _check_path(node: int, root: int, parents: Mapping[int, int]) -> None:
-    """Raise `FlawError` unless the parents of a node lead to the root without a cycle."""
+    """Raise `FlawError` unless the parents of a node lead to the root without a cycle.
+
+    The root itself is always valid. `parents`: parent by node, without the root.
+    """
     start, steps = node, 0
     while node != root:
         steps += 1

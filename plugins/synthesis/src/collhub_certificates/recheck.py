@@ -216,7 +216,9 @@ def compute_allowed_rate(claim: Claim) -> Fraction:
 def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
     """Return the claims that no check proves: a description of the value by the field's path.
 
-    `rate`: the recomputed rate, None if the certificate has no trees.
+    `rate`: the recomputed rate, None if the certificate has no trees; then rate, optimality, number
+    of trees and the shares of planes are not proved either. Always listed are the network's name,
+    and lower limit, reason and status of the number of trees.
     """
     count = document["tree_count"]
     unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
@@ -237,8 +239,10 @@ def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[s
 
 
 def _format_verdict(report: CertificateReport) -> str:
-    """Return the verdict: wrong, optimal, valid as far as it was checked, or the possible
-    improvement.
+    """Return the verdict as text; the first that applies counts.
+
+    Wrong (not ok), optimal, valid as far as it was checked (rate or bound is unknown), or the
+    factor from rate to bound, by which the rate may still be improved.
     """
     if not report.ok:
         return "wrong"
@@ -263,11 +267,13 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute the bytes of the collective per second that a bound allows on links of these
-    capacities.
+    """Compute the bytes of the collective per second that a bound allows on these links.
 
-    A partition is possible for an all-reduce only, otherwise it must be a cut that separates ranks.
-    Raises `FlawError` for any other bound or invalid nodes.
+    A partition is possible for an all-reduce only, otherwise it must be a cut of the kind for the
+    collective (`ingress-cut` if all ranks have parts, else `cut`) with ranks on both sides, and
+    with the root inside. The result is the capacity of the links across the cut (into it for
+    collected data, else out of it) times the bytes of the collective per byte that must cross.
+    Raises `FlawError` for any other bound, repeated or invalid nodes.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if declared["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:

@@ -128,7 +128,9 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
     """Return (NPU that sends, its receivers) of a scatter, gather or all-to-all.
 
-    Raises `ValueError` for other kinds, repeated ranks, or another number of parts than ranks.
+    Senders are in the order of the ranks (only the root for a scatter), receivers too, without the
+    sender itself. Raises `ValueError` for other kinds, repeated ranks, or another number of parts
+    than ranks.
     """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
@@ -215,10 +217,12 @@ class _TimeCut:
         return max(0, math.ceil(window / self.busy[link]))
 
     def count_required(self) -> int:
-        """Count the messages that must cross: from ranks before the cut to ranks that are at its
-        end.
+        """Count the messages of one unit that must cross the cut in time.
 
-        0 if there are no ranks on one of the sides.
+        They go from ranks that are before the cut at time 0 to ranks that are behind it at the end;
+        for a rooted collective only the root counts as sender or receiver. Gathers need a share per
+        giver, scatters per taker, an all-to-all per pair, all others one share. 0 if there are no
+        ranks on one of the sides.
         """
         givers = [npu for npu in self.ranks if self.since[npu] <= 0]
         takers = [npu for npu in self.ranks if self.since[npu] >= self.end]
@@ -242,8 +246,10 @@ class _TimeCut:
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
     """Parse the document of a cut, with the links' times in picoseconds for a message of one unit.
 
-    Without a topology the links are those of the document. Raises `FlawError` for an invalid form,
-    for another network than `topology`, and for ranks that are not different NPUs.
+    A link is occupied until arrival with the occupancy ALPHA_BETA, else for the sending time only.
+    The size of a unit is rounded down, to at least 1 byte. Without a topology the links are those
+    of the document. Raises `FlawError` for an invalid form, another network than `topology`, a
+    missing time of a node, and ranks that are not different nodes.
     """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)
@@ -274,10 +280,11 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 
 
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
-    """Return the latency of every link in seconds; the first of parallel links counts.
+    """Return the latency of every link in seconds, as exact fractions by (source, destination).
 
-    They are those of the topology if it is given, else those of the document. Raises `FlawError` if
-    both are given and differ.
+    They are those of the topology if it is given, else those of the document; the first of parallel
+    links counts. Raises `FlawError` if both are given and differ, `ValueError` without a topology
+    if the numbers of links and latencies differ.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:

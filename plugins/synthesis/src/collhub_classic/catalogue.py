@@ -118,8 +118,10 @@ def _build_rooted_planners(
 def _build_scatter_planners(
     plan_of: PlanOf, cost_of: CostOf, gather_cost_of: CostOf
 ) -> dict[CollectiveKind, Planner]:
-    """Build the planners of scatter and of gather, its reverse, from the plan and costs of a
-    scatter.
+    """Build the planners of scatter and of gather by kind, from the plan and costs of a scatter.
+
+    The gather is the reverse of the scatter, with its own cost `gather_cost_of`. All three
+    functions take the number of ranks.
     """
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
@@ -227,7 +229,10 @@ def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_neighbour_exchange(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-gather by neighbour exchange. Raises `UsageError` for an odd number of ranks."""
+    """Plan an all-gather by neighbour exchange, with its cost.
+
+    Raises `UsageError` for an odd number of ranks, since neighbours exchange in pairs.
+    """
     if task.num_ranks % 2:
         raise UsageError(
             f"neighbours exchange in pairs, but there are {task.num_ranks} ranks",

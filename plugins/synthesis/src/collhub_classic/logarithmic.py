@@ -274,9 +274,11 @@ def _list_distances(num_ranks: int) -> list[int]:
 
 
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
-    """Plan PAT's all-gather for any number of ranks.
+    """Plan PAT's all-gather (parallel aggregated trees) for any number of ranks.
 
-    `aggregation`: maximum number of blocks that are sent at once, a power of two.
+    `aggregation`: maximum number of blocks that are sent at once, a power of two. Distances halve
+    from the largest power of two below the number of ranks; at small distances, blocks beyond the
+    aggregation are sent in separate rounds, in depth-first order.
     """
     power = 1 << (num_ranks - 1).bit_length()
     depth = power // aggregation

@@ -60,10 +60,10 @@ class MessagePlan(ColumnTable):
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """Reverse the direction of all messages, last round first: data that was spread is
-        collected.
+        """Reverse all messages, last round first, so that data that was spread is collected.
 
-        `reduces`: whether receivers add the blocks.
+        Within a round messages keep their order, and channels and blocks remain. `reduces`: whether
+        receivers add the blocks, in all messages.
         """
         order = np.argsort(-self.round, kind="stable")
         reversed_plan = self._select_rows(order)

@@ -54,7 +54,11 @@ class BlockPlaces:
         return piece if traits.split_by_target else block
 
     def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
-        """Whether a rank requires the block in its OUTPUT at the end: bool per entry."""
+        """Return whether a rank requires the block in its OUTPUT at the end: bool per entry.
+
+        To a root only the root does (rank 0 if none is stated), of a split result only the rank of
+        the share, of an all-to-all its destination; else every rank.
+        """
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:
             return np.equal(rank, self.collective.root or 0)
@@ -178,7 +182,9 @@ class MessagePieces:
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
         """Divide messages into pieces of consecutive entries that are adjacent in all their places.
 
-        A piece has one source, target, operand and staging region.
+        A piece has one source, target, operand and staging region: within it all offsets increase
+        by one per entry, and buffers, staging and copies are the same. Pieces are in the order of
+        the entries; a piece never extends over two messages.
         """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)

@@ -101,7 +101,10 @@ class _Copies:
     ) -> _Copies:
         """Find the blocks to copy from INPUT to OUTPUT, and join adjacent ones to steps.
 
-        Copies that a message reads, or to which it adds, are early; all others may be last.
+        These are the blocks that a rank is given and requires, and those to which a message adds in
+        OUTPUT. Copies that a message reads, or to which it adds, are early; all others may be last.
+        A step has blocks of one rank that are adjacent in both buffers and all early or all late;
+        steps are sorted by rank and block.
         """
         blocks = plan.num_blocks
         copied_rank, copied_block = places.find_retained_blocks()
@@ -342,7 +345,10 @@ def _build_receives(
 
 
 def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Return the columns of the copy steps, from INPUT to OUTPUT, one per copy."""
+    """Return the columns of the copy steps, from INPUT to OUTPUT, one per copy.
+
+    Each copies `count` adjacent units, from the place of its first block, on its own rank.
+    """
     number = len(copies.rank)
     return _build_columns(
         copies.rank,

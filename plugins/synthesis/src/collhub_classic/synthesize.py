@@ -278,7 +278,8 @@ def _build_algorithm(
     """Build the algorithm of a plan whose positions are ranks; rank r runs on `request.npus[r]`.
 
     Units are the plan's blocks; for an all-to-all, the blocks of one rank's buffer. An all-to-all
-    is out of place only, all others also in place.
+    is out of place only, all others also in place. The algorithm has one rank per NPU of the
+    topology; NPUs without a rank have no steps and no scratch memory.
     """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL

@@ -60,7 +60,9 @@ def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgo
 def plan_several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan k rings without a common link: (n - 1) (alpha + m beta / k n).
 
-    `UsageError` if there are fewer rings than the option `rings` requests.
+    k is the number of rings that are found, up to the option `rings`, or up to 16 without it; each
+    carries 1/k of the data. `direction`: 1 or -1, along or against the rings. The number of rings
+    is a detail of the plan. Raises `UsageError` if fewer rings are found than the option requests.
     """
     ranks = task.num_ranks
     requested = cast("RingsOptions", task.options).rings

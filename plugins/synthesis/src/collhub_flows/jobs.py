@@ -158,7 +158,9 @@ class FlowJobs:
     ) -> FlowJobs:
         """Create one job per link of every piece; each path has at most `max_pieces` pieces.
 
-        `unit_bytes`: bytes of a unit. Times are in picoseconds, by the occupancy model.
+        `unit_bytes`: bytes of a unit. Times are in picoseconds, by the occupancy model. Jobs are
+        sorted by piece, then along the path; pieces of a path are adjacent and numbered from 0. A
+        job whose link starts at a switch is marked as forwarded.
         """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)

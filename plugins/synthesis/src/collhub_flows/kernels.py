@@ -24,10 +24,12 @@ def _search_shortest(
     entering: Int64Array,
     order: Int64Array,
 ) -> int:
-    """Search shortest paths from `start` (Dijkstra).
+    """Search shortest paths from `start` (Dijkstra); lengths must not be negative.
 
-    Fills `distance` (infinite if unreachable) and `entering`, the last arc of the path to each node
-    (-1: none). Returns the number of reached nodes; `order` has them by ascending distance.
+    `arcs[indptr[n]:indptr[n + 1]]` are the arcs that leave node n. Fills `distance` (infinite if
+    unreachable) and `entering`, the last arc of the path to each node (-1: none); of equally long
+    paths the first one found stays. Returns the number of reached nodes, with `start`; `order` has
+    them by ascending distance.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -188,7 +190,10 @@ def _remove_path(
     amounts: Float64Array,
     path: list[int],
 ) -> None:
-    """Subtract the flow of a path from `amounts`, and append its arcs to `path`."""
+    """Subtract a flow of `width` on a path from `amounts`, and append its arcs to `path`.
+
+    The path follows `leaving`, the next arc by node, from `start` to `target`. Both are modified.
+    """
     node = start
     while node != target:
         arc = leaving[node]

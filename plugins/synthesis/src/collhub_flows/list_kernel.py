@@ -124,10 +124,12 @@ def list_starts(
     is_forwarded: BoolArray,
     num_links: int,
 ) -> Int64Array:
-    """Compute the start of every job in the unit of `busy` and `arrival`, int64.
+    """Compute the start of every job, int64 in the unit of `busy`, by list scheduling.
 
-    `following[indptr[j]:indptr[j + 1]]`: jobs that wait for job j; without cycles. `rank`: jobs
-    with smaller ranks start first, except jobs that are `is_forwarded` by a switch.
+    `link`: of each job; a link runs one job at a time, for its `busy` time. `following[indptr[j]:
+    indptr[j + 1]]`: jobs that wait for the arrival of job j; without cycles. `rank`: a permutation;
+    of the jobs that wait for a link the smallest rank starts first, except that jobs forwarded by a
+    switch (`is_forwarded`) start in the order in which they got ready.
     """
     count = len(link)
     by_rank = np.empty(count, np.int64)

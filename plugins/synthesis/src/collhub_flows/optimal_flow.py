@@ -149,7 +149,8 @@ class FlowNetwork:
     def _remove_indirect(self) -> FlowNetwork:
         """Return the network without arcs whose route passes through an NPU.
 
-        Such arcs are combinations of the remaining ones.
+        Kept are arcs whose route enters exactly one NPU, its end, in their order. The removed ones
+        are combinations of these.
         """
         heads = self.topology.destination[self.routes.links]
         at_npu = heads < self.topology.num_npus

@@ -72,8 +72,9 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
 def _check_size(request: SynthesisRequest) -> None:
     """Raise `InputError` for networks whose flow would take hours or all memory.
 
-    That is more than `_MAX_VARIABLES` products of sources and arcs, or more than `_MAX_SHARES`
-    pairs of ranks; with switches there may be an arc between any two NPUs.
+    That is more than 4 million products of sources and arcs, or more than 300000 pairs of ranks.
+    With switches there may be an arc between any two NPUs, and that many count. A scatter has one
+    source, all others one per rank; an all-to-all has ranks squared pairs, all others one per rank.
     """
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)

@@ -139,10 +139,11 @@ def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
 
 
 def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:
-    """Convert bandwidths to the smallest integers in their proportion.
+    """Convert bandwidths to the smallest integers in their proportion, in the same order.
 
-    Also return the unit in bytes/s. `InputError` if an integer would exceed 2^40; `name` is the
-    topology's.
+    Also return the unit in bytes/s, by which the integers must be multiplied. A bandwidth counts as
+    its shortest decimal text. An empty array gives unit 1. Raises `InputError` if an integer would
+    exceed 2^40; `name` is the topology's.
     """
     if not len(bandwidth_bytes_per_s):
         return np.zeros(0, np.int64), Fraction(1)
@@ -160,9 +161,9 @@ def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64A
 
 
 def _to_smallest_integers(values: list[Fraction]) -> tuple[list[int], Fraction]:
-    """Scale positive fractions to the smallest integers in their proportion.
+    """Scale positive fractions to the smallest integers in their proportion, in the same order.
 
-    Also return the unit.
+    Also return the unit, the greatest common divisor of all values: value = integer * unit.
     """
     denominator = math.lcm(*(value.denominator for value in values))
     integers = [int(value * denominator) for value in values]
@@ -259,7 +260,9 @@ class LeastSets:
     ) -> tuple[int, BoolArray]:
         """Find the smallest set of minimum value with all `members` and only nodes of `allowed`.
 
-        Returns the value, and bool[nodes] of the set. `weights`: int64[nodes].
+        The value of a set is the scaled capacity of the links that leave it plus the `weights`
+        (int64[nodes], may be negative) of its nodes. Returns the value, and bool[nodes] of the set;
+        of several sets of minimum value the one contained in all others.
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

@@ -397,8 +397,11 @@ def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
 def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int:
     """Add every node that the tree can reach at this width, level by level.
 
-    Returns the greatest smaller width at which more arcs can be taken. Every level is processed
-    once: an arc that cannot be taken now cannot be taken later, since capacities only decrease.
+    Arcs out of a level are tried in the order of `growth.rank`; an arc to a new node is taken if
+    its capacity and the flows of later trees allow the width, which changes capacities of `field`.
+    Every level is processed once: an arc that cannot be taken now cannot be taken later, since
+    capacities only decrease. Returns the greatest smaller width at which more arcs can be taken, 0
+    if none.
     """
     unsent_weight = int(field.unsent.sum())
     pending_ranks = np.empty(len(field.source), np.int64)
@@ -428,9 +431,10 @@ def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int
 def _list_arcs_out_of_level(
     field: GrowthField, growth: _Growth, level: int, pending_ranks: Int64Array
 ) -> int:
-    """Write the ranks of the arcs out of a level's nodes to `pending_ranks`.
+    """Write the ranks of the arcs out of a level's nodes to `pending_ranks`; return their number.
 
-    Return their number.
+    A level is a depth in the tree. The ranks (positions in the order in which arcs are tried) are
+    not sorted, and arcs to nodes of the tree are included.
     """
     count = 0
     for node in range(len(growth.depth)):
@@ -591,9 +595,10 @@ def _move_to_new_link(
 
 @part
 def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, interrupted: int) -> int:
-    """Send interrupted flow from the start of a link to its end by other routes.
+    """Send interrupted flow k from the start of a link to its end by other routes.
 
-    Return the lost flow.
+    What finds no route is taken back at the source and at the sink, and as much as possible is sent
+    from the source again. Changes `junction.flows[k]`. Return the lost flow, 0 if all is repaired.
     """
     wires, residual = junction.wires, junction.flows[k]
     start, end = wires.head[wires.mate[cut_link]], wires.head[cut_link]

@@ -263,8 +263,9 @@ def _check_size(graph: CapacityGraph) -> None:
 
 
 def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
-    """Build the error for node `unreached`, to which no link leads from the compute nodes of
-    `side`.
+    """Build the error for node `unreached`, to which no link leads from the nodes of `side`.
+
+    The message names at most 8 computing nodes of `side`, then `...`; switches are left out.
     """
     nodes = [node for node in side if node < graph.num_compute]
     named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))

@@ -95,9 +95,10 @@ def without_switches(
 ) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from all compute nodes v still reaches all others.
 
-    Exact: flows to all compute nodes are maintained and repaired. Without spreading, every pair of
-    neighbours takes as much as possible. Raises `InputError` if the demand does not fit, and for
-    some switches whose links differ by direction.
+    Exact: flows to all compute nodes are maintained and repaired. Switches near compute nodes are
+    removed first. `spread`: at which switches (none by default) the capacity is distributed evenly
+    among pairs of neighbours; at others every pair takes as much as possible. Raises `InputError`
+    if the demand does not fit, and for some switches whose links differ by direction.
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -126,10 +127,10 @@ def without_switches(
 
 
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
-    """Build a network from links between compute nodes: one arc per route, sorted by ends and
-    route.
+    """Build a network from links between compute nodes: one arc per route.
 
-    The row of an arc is that of the first link of its route.
+    Arcs are sorted by source, destination and route, so parallel arcs remain if routes differ. The
+    row of an arc is that of the first link of its route.
     """
     arcs = []
     for (source, destination), routed in links.items():
@@ -152,7 +153,8 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
 def _sort_switches(graph: CapacityGraph) -> list[int]:
     """Sort the switches by their number of hops from a compute node, nearest first, then by number.
 
-    Unreachable ones are last.
+    Hops are the fewest arcs from any compute node, whatever their capacity. Unreachable ones are
+    last.
     """
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
     # final.
@@ -346,9 +348,10 @@ def _order_neighbours(
 ) -> Int64Array:
     """Order the receivers of a switch for each of its senders, as indices of `receivers`.
 
-    Neighbours in other components of the network without the switch come first, of these the one
-    with the same rank in its component, so that each has its own partners; the remaining ones
-    follow cyclically.
+    int64[senders, receivers]. Neighbours in other components of the network without the switch come
+    first, of these the one with the same rank in its component, so that each has its own partners;
+    the remaining ones follow cyclically. Ties go to the component that follows next, then to the
+    order of `receivers`.
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
     # Count, for every neighbour, the previous neighbours in its component.
@@ -379,7 +382,8 @@ def _find_components(
 ) -> dict[int, int]:
     """Return the component of each neighbour in the network without the switch, numbered from 0.
 
-    Links count in both directions; components are in the order of their first neighbour.
+    Links count in both directions, also those over other nodes; components are in the order of
+    their first neighbour. The result has the order of `neighbours`.
     """
     # List the neighbours of every node in either direction, without links of the switch.
     linked: dict[int, list[int]] = defaultdict(list)

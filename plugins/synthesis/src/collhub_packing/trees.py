@@ -161,10 +161,11 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
-    """Pack trees in one random order: repeatedly the widest tree of the root with most left to
-    send.
+    """Pack trees in one random order, until all is sent; the input is not changed.
 
-    `sent`: weight of trees per root; `seed` determines the order of ties.
+    The next tree is always the widest of the root with most left to send (the lowest number of
+    equal ones). `sent`: weight of trees per root; `seed` determines the order in which arcs of
+    equal capacity are tried. Returns the trees in the order in which they were packed.
     """
     from collhub_packing import kernels
 

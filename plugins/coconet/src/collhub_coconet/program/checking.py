@@ -47,10 +47,10 @@ def type_scalar_reduction(operands: Operands) -> TensorType:
 
 
 def type_transpose(operands: Operands) -> TensorType:
-    """Type a Transpose: swap the last two dimensions; a slice along one becomes one along the
-    other.
+    """Type a Transpose: swap the last two dimensions.
 
-    Raises `TypingMistakeError` for fewer than two dimensions.
+    A slice along one of them becomes one along the other; all other layouts, leading dimensions,
+    element type and group remain. Raises `TypingMistakeError` for fewer than two dimensions.
     """
     operand = operands.tensor(0)
     rank = len(operand.shape)

@@ -301,7 +301,9 @@ def _read_windows(
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
     """Yield (first, last, subtree) of the size tests in order; `last` is None for all larger sizes.
 
-    Raises `InputError` unless sizes ascend and `TEST=any` is the last test.
+    `test`: name of the test. The first window begins at 0, each further one behind the previous
+    one; both ends are inclusive. Raises `InputError` unless all tests are `TEST<=size` with sizes
+    that ascend, and the last one is `TEST=any`; windows before the mistake are yielded.
     """
     first = 0
     for key, leaf in tree.items():

@@ -191,7 +191,8 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 def _format_classic(rules: _Rules, selection: Selection) -> str:
     """Format the rules in the classic text format, which all versions read; lines end in comments.
 
-    The rules apply to communicators of every size.
+    Collectives have the order of `rules`, each with one set for communicators of every size. A rule
+    states its first number of bytes, the number of the algorithm, fan 0 and the bytes of a segment.
     """
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
@@ -255,7 +256,10 @@ class _Numbers:
             self._place = 1
 
     def next(self, expected: str) -> int:
-        """Return the next number. Raises `InputError`, which names `expected`, if there is none."""
+        """Return the next number, a decimal integer without sign, and move on.
+
+        Raises `InputError` if there is none or another word; the message names it and `expected`.
+        """
         word = self._words[self._place] if self._place < len(self._words) else "the end"
         if not word.isdecimal():
             message = f"{word!r:.40} where {expected} is expected"
@@ -293,7 +297,9 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
     """Yield the calls of one collective, one per rule; each rule ends where the next one begins.
 
-    Raises `InputError` if sizes do not ascend from 0.
+    Reads the number of rules and then all of them from `numbers`. The size of a rule is its first
+    number of bytes; the last rule has no upper limit. Fan and number of requests are ignored.
+    Raises `InputError` for missing numbers, no rules, and sizes that do not ascend strictly from 0.
     """
     rules = []
     for _ in range(numbers.next("the number of rules")):

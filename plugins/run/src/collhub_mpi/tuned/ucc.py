@@ -59,7 +59,9 @@ _TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
 def write(selection: Selection, options: NoOptions) -> WriteResult:
     """Write one configuration file with the tune string; without windows it has only a comment.
 
-    An algorithm that UCC lacks is replaced by the best available one, which is a loss.
+    Of several selections of one kind only the first is written, the others are losses. An algorithm
+    that UCC lacks is replaced by the best available one, which is a loss. Characters that are not
+    ASCII become `?`.
     """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)

@@ -216,10 +216,10 @@ class PlanReport:
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
-    """Return the contents of `groups.json`: the plan, and the files of the groups and of the joint
-    one.
+    """Return the contents of `groups.json`: the plan, and the files of its algorithms.
 
-    `files`: by group; `joint`: None if there is no joint algorithm.
+    `files`: by group; `joint`: file of the joint algorithm, None if there is none. Times are in ns.
+    The groups are in their order, each with its file.
     """
     from hub_core.reports import to_json
 

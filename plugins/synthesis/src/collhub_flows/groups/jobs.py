@@ -55,7 +55,8 @@ class TreeJobs:
     ) -> TreeJobs:
         """Create the jobs of all trees, one per link of the route of every arc.
 
-        `share_bytes`: size of every share; times are in picoseconds.
+        `share_bytes`: size of every share; a piece has its part of that. Times are in picoseconds,
+        by the occupancy model. Jobs are sorted by entry of the trees, then along the route.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
@@ -141,8 +142,10 @@ class TreeJobs:
 def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
     """List (before, after) jobs: along every arc, between arcs of a tree, and between trees.
 
-    In inward trees a node waits for its children; in outward trees children wait for their parent.
-    The sum of a piece must be complete at the root before it is distributed.
+    `first`: first job of every entry, and their number at the end. In inward trees a node waits for
+    its children; in outward trees children wait for their parent. The sum of a piece must be
+    complete at the root before it is distributed: every outward arc at the root waits for every
+    inward one.
     """
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
@@ -216,10 +219,10 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm, and which message follows which on
-        a link.
+        """Return the order of all steps of the joint algorithm, and successive messages per link.
 
-        `algorithms`: those of this schedule, by group. Copies come after the messages.
+        `algorithms`: those of this schedule, by group, whose steps are numbered one algorithm after
+        the other. Messages are in the order of the schedule; all copies come after them.
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share

@@ -220,7 +220,9 @@ def _expand_contributions(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return rank, offset, source rank and source unit of all contributions, in common units.
 
-    `factor`: common units per unit; `base`: first unit of the algorithm's part by rank and buffer.
+    A contribution of all ranks becomes one of each, and a unit becomes `factor` consecutive common
+    units. `base`: first unit of the algorithm's part by rank and buffer, which is added: of OUTPUT
+    to offsets, of INPUT to source units. The collective must define its result.
     """
     result = collective.postcondition()
     assert result is not None

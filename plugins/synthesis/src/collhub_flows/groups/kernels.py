@@ -145,7 +145,11 @@ def _measure_arcs(
     price: Float64Array,
     length: Float64Array,
 ) -> None:
-    """Compute the lengths of arcs: sums of the prices of their links, which grow with the load."""
+    """Compute the lengths of arcs: sums of the prices of their links, which grow with the load.
+
+    The price is cost * exp(steep * (load / maximum load - 1)). `path_links[path_indptr[a]:
+    path_indptr[a + 1]]` are the links of arc a. Fills `price` by link and `length` by arc.
+    """
     fullest = max(load.max(), 1e-300)
     for link in range(len(cost)):
         filled = load[link] / fullest

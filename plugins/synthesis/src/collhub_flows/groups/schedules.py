@@ -97,9 +97,12 @@ def find_fastest_schedule(
 ) -> GroupSchedule:
     """Return the joint schedule of all groups with the minimum planned time.
 
-    `effort`: fraction of the usual number of searches. `budget`: at a limit, the best schedule so
-    far is returned, and its `is_reached` is set. Raises `InputError` for too many shares, and for
-    members that cannot be reached.
+    Of equal times the first schedule counts. Packings with more and more trees per share are tried,
+    each in pieces of more and more parts, until pieces are smaller than a byte, there are too many
+    jobs, or the time is within 1 % of its bound. `effort`: fraction of the usual number of
+    searches. `budget`: at a limit, the best schedule so far (at least the first) is returned, and
+    its `is_reached` is set. Raises `InputError` for too many shares, and for members that cannot be
+    reached.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
@@ -285,7 +288,9 @@ def _generate_packings(
 ) -> Iterator[Trees]:
     """Yield trees of all shares: one tree per share, then more trees per share within the effort.
 
-    Stops when pieces would be below one byte. Raises `InputError` for too many shares and NPUs.
+    Stops when pieces would be below one byte, or the search for the trees would take too long. With
+    little effort the largest number of trees is left out. Raises `InputError` for more than 60
+    million entries (2 x shares x NPUs).
     """
     npus = network.flows.topology.num_npus
     if 2 * len(shares) * npus > _MAX_ENTRIES:

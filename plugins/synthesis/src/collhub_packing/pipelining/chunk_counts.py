@@ -40,7 +40,12 @@ def best_chunks(time: TimeOfCount, maximum: int) -> int:
 
 
 def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, maximum: int) -> None:
-    """Evaluate further counts from the best one in one direction while they improve, in place."""
+    """Evaluate further counts from the best one in one direction while they improve.
+
+    The next count is the best one times `ratio`, rounded and limited to 1..`maximum`. Stops at a
+    count that was tried already or does not shorten the time. Results are added to `times`, the
+    time by count, which must not be empty.
+    """
     while True:
         best = _find_best(times)
         # Rounding may give a count that was tried already.

@@ -133,7 +133,11 @@ def _create_unset_times(num_messages: int) -> Int64Array:
 
 @lean_kernel
 def start_messages(plan: PipelinePlan, state: PipelineState) -> None:
-    """Enqueue the messages without needs, and start the first message on every link."""
+    """Enqueue the messages without needs, and start the first message on every link, at time 0.
+
+    Also stores for every message on how many others it waits (`unmet`). Call it once, on a new
+    state.
+    """
     touched = 0
     for message in range(len(state.stream)):
         operation = _find_operation(message, state.stream[message], plan)
@@ -298,7 +302,10 @@ def _is_before(key: int, item: int, other_key: int, other_item: int) -> bool:
 
 @lean_part
 def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
-    """Add an entry to a heap of `size` entries: parents move down until one precedes the entry."""
+    """Add an entry to a heap of `size` entries that starts at `first`; the caller increases `size`.
+
+    The lowest key comes first, ties by item: parents move down until one precedes the entry.
+    """
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1

@@ -43,7 +43,10 @@ class Operations(ColumnTable):
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
-        """Concatenate the operations of several parts, in order; dependencies are renumbered."""
+        """Concatenate the operations of several parts, in order; dependencies are renumbered.
+
+        There are no dependencies between parts. At least one part is needed.
+        """
         firsts = first_positions([len(part) for part in parts]).tolist()
         shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
         columns = {}
@@ -56,8 +59,10 @@ class Operations(ColumnTable):
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
-        """Return the operations with additional dependencies: every one of `after` on every one of
-        `before`.
+        """Return the operations with additional dependencies, after the present ones.
+
+        Every operation of `after` waits for every one of `before`; both are row numbers, and may be
+        empty.
         """
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
@@ -237,8 +242,9 @@ def apply_tree_paths(
 ) -> Routes:
     """Replace the routes of operations for which `tree_paths` has a path; return all routes.
 
-    `routes`: routes of all operations of all streams. A message from a child to its parent takes
-    the reverse links of the path.
+    `tree_paths`: by tree, the links to a node from its parent. `routes`: routes of all operations
+    of all streams, in this order; operations without a path keep theirs. A message from a child to
+    its parent takes the reverse links of the path.
     """
     bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
     rows = [routes.links[first:last] for first, last in bounds]
@@ -378,7 +384,9 @@ def _check_roots(
 ) -> None:
     """Raise `InputError` if a share has no tree, or a tree a wrong root.
 
-    A root must be a member, and for rooted collectives the collective's root.
+    `shares`: share of each tree, -1 if its root is no member. Collectives with a share per rank
+    need a tree for every one, all others for share 0. For rooted collectives every root must be the
+    collective's, an NPU of `members`.
     """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)

@@ -225,8 +225,9 @@ class Pipelining:
 
         `counts`: chunks per stream; `sizes`: bytes of a chunk per stream, of which equal ones share
         a size class; times are in ps. The round of a chunk is the rank of the fraction of its
-        stream that precedes it: chunk 1 of 2 and chunk 2 of 4 have the same one. Earlier rounds
-        come first, then higher urgency; with `reduces_first` all reductions precede all broadcasts.
+        stream that precedes it: chunk 1 of 2 and chunk 2 of 4, both from 0, have the same one.
+        Earlier rounds come first, then higher urgency; with `reduces_first` all reductions precede
+        all broadcasts.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
