@@ -186,7 +186,8 @@ def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
 def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
     """Decode any GlobalMetadata record by protobuf: (version, attributes).
 
-    Raises `WireError` if the body is no such record.
+    An attribute is (name, kind, value), in the order of the record. The version is empty if it is
+    missing. Raises `WireError` (code `malformed-metadata`) if the body is no such record.
     """
     from google.protobuf.message import DecodeError
 

@@ -262,7 +262,8 @@ def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
 def _parse_objects(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (position in characters, object) of each of the consecutive JSON objects of a text.
 
-    Raises `TraceError` with the byte for invalid JSON and for other values.
+    Blanks between objects are skipped; nothing for an empty text. Raises `TraceError` with the byte
+    for incomplete or invalid JSON, and for other values than objects.
     """
     decode = json.JSONDecoder().raw_decode
     at = _skip_space(text, 0)

@@ -141,8 +141,10 @@ class ShapeBook:
     ) -> None:
         """Decode the records `rows`, which all have this length, into `columns`.
 
-        Known shapes are tried first. Each remaining record is parsed for a new shape, which then
-        decodes all equal ones; beyond `_MAX_SHAPES` shapes, only that record.
+        Known shapes are tried first, in the order in which they were found. Each remaining record
+        is parsed for a new shape, which then decodes all equal ones, and is remembered; beyond
+        `_MAX_SHAPES` shapes of a length, it is not remembered and decodes only that record. Raises
+        `WireError` for a malformed record.
         """
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
@@ -363,7 +365,8 @@ def _decode_matching(
     """Decode those of the `left` records that have this shape; return the other ones.
 
     `left`: indices into `rows` and `window`. A record has the shape if all its fixed bits are equal
-    to those of the template.
+    to those of the template. Values and kinds are written to `columns` at the rows of the records,
+    and the group (shape, rows) is appended.
     """
     chosen = window if len(left) == len(window) else window[left]
     # Bits that the shape fixes: tags, names, lengths, continuation bits.
@@ -385,7 +388,9 @@ def _decode_matching(
 def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
     """Return the numbers of one slot, int64, converted as protobuf converts this kind.
 
-    Varints are assembled from 7 bits per byte; narrow kinds are truncated, signed ones are decoded.
+    Varints are assembled from 7 bits per byte, fixed numbers from 8, the lowest first. Kinds of 32
+    bits are truncated, booleans are 0 or 1, zigzag kinds are decoded; uint64 above 2^63 - 1 becomes
+    negative.
     """
     bits, digit = (8, 255) if slot.kind in _WIRE_OF_FIXED else (7, 127)
     value = np.zeros(len(records), np.uint64)

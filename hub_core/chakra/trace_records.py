@@ -54,9 +54,10 @@ def encoded_record(message: str, **fields: object) -> bytes:
 
 
 def decoded_records(content: bytes, file: str) -> Iterator[Message]:
-    """Yield the messages of a trace file: one `GlobalMetadata`, then each `Node`.
+    """Yield the protobuf messages of a trace file: one `GlobalMetadata`, then each `Node`.
 
-    Raises `TraceError` with `file` for invalid records.
+    Nothing for an empty file. Raises `TraceError` with `file` and the byte for a file that ends
+    inside a record (before the first message), and for a record that is no message of the schema.
     """
     try:
         starts, stops = record_bounds(content)

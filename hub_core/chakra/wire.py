@@ -72,11 +72,11 @@ def varint(value: int) -> bytes:
 
 
 def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
-    """Find the records of a file: int64 arrays of the starts and ends of their bodies.
+    """Return the starts and ends of the bodies of all records of a file, int64.
 
     Each body follows its length, a varint. Empty arrays for an empty file. Raises `WireError` for a
-    file that ends inside a record, a length of more than 5 bytes, and an empty record other than
-    the first one.
+    file that ends inside a record (code `truncated`), a length of more than 5 bytes, and an empty
+    record other than the first one (code `empty-record`).
     """
     starts: list[int] = []
     ends: list[int] = []

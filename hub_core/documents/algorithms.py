@@ -171,10 +171,11 @@ class _Document:
             )
 
     def algorithm(self) -> Algorithm:
-        """Build the algorithm of the document.
+        """Build the algorithm of the document, whose members the schema has checked before.
 
-        Raises `InputError` with all recorded defects of arrays, or with the first defect that the
-        model finds; both name the file.
+        Arrays are checked first: all their defects are raised in one `InputError`. Otherwise the
+        first defect that the model finds is raised, such as cyclic dependencies. Both name the
+        file.
         """
         root = self._root
         collective = root["collective"]
@@ -263,10 +264,11 @@ class _Document:
     def _build_step_arrays(
         self, document: JsonObject, num_ranks: int
     ) -> tuple[dict[str, npt.ArrayLike], _Edges, _Edges]:
-        """Build (columns by name, data dependencies, control dependencies) of the step table.
+        """Return (columns by name, data dependencies, control dependencies) of the step table.
 
         Names of kinds and buffers become codes; columns that the document omits are missing in the
-        result. Defects are recorded, not raised.
+        result. Numbers must be in the range of the column, ranks below `num_ranks`, and each column
+        as long as `rank`. Defects are recorded, not raised.
         """
         rows = len(document["rank"])
         columns: dict[str, npt.ArrayLike] = {}

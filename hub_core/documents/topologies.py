@@ -67,11 +67,11 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """Format the canonical document of a topology: ASCII, byte-stable.
+    """Return the canonical document of a topology: ASCII, equal bytes for equal topologies.
 
-    Members are sorted, with one line per link; the unit is bytes/s and s. Members without content
-    (switches, dimensions, groups, multicast, reduce, measured_switches) are omitted; nodes without
-    names are counts.
+    Members are sorted, with one line per link; the units are bytes/s and s. Members without content
+    (switches, dimensions, groups, multicast, reduce, measured_switches) are omitted. `npus` and
+    `switches` are lists of names, or counts for nodes without names.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}
@@ -304,8 +304,9 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
     """Return the rows of an entry of the list of links: one, or both directions if it is duplex.
 
-    Raises `InputError` for an entry that is no object, unknown or missing keys, unknown nodes, a
-    link from a node to itself, and invalid constants or planes.
+    A row is (source, destination, constants, plane); the plane is 0 by default, and the backward
+    direction is second. Raises `InputError` without a path for an entry that is no object, unknown
+    or missing keys, unknown nodes, a link from a node to itself, and invalid constants or planes.
     """
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")

@@ -196,7 +196,11 @@ class Collective:
         return np.full(self.num_ranks, units, np.int64)
 
     def defined_inputs(self) -> BoolArray:
-        """Return bool[num_ranks]: INPUT of the rank contains data before the collective."""
+        """Return which ranks have data in INPUT before the collective: bool[num_ranks].
+
+        The contract states it for custom collectives; it is only the root if data come only from
+        the root, else every rank.
+        """
         if self.contract is not None:
             return self.contract.defined
         if self.kind.traits.from_root:

@@ -289,9 +289,10 @@ def ordered_rows(
 ) -> Int64Array:
     """Return an order of the rows, int64[rows], in which every parent precedes its child.
 
-    Rows must be grouped by rank, and edges must stay within a rank. Only ranks with an edge to an
-    earlier row are reordered; among ready rows the first one is taken. Raises `InputError` for a
-    cycle, with its first row.
+    Entry i is the row at place i. Rows must be grouped by rank, and edges must stay within a rank.
+    Only ranks with an edge to the same or an earlier row are reordered; among ready rows the lowest
+    one is taken. Raises `InputError` (code `cyclic-dependencies`) for a cycle, with the lowest row
+    that can never run.
     """
     parents = np.concatenate([parents for parents, _ in edges])
     children = np.concatenate([children for _, children in edges])

@@ -239,7 +239,10 @@ class _Links:
     ) -> list[int]:
         """Return the blocks with the longest times without latencies, and those with long delays.
 
-        Of blocks with equal times and delays only one is returned.
+        At most `_EXAMINED_SETS` of each, the longest first; a block that is in both is returned
+        once. The time is needs / rates, the delay the sum of delays of crossing links nearest to
+        the block. Of blocks with equal rounded times and delays only the first is returned; blocks
+        without needs are left out.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(needs > 0, needs / rates, 0.0)

@@ -281,7 +281,8 @@ def _first_switches(topology: Topology) -> Int64Array:
 def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind]]:
     """Yield (coordinate of every NPU, `NO_BLOCK` for switches; kind) of each dimension.
 
-    None is yielded for a single dimension that is neither a line nor a ring.
+    The first dimension varies fastest. Nothing is yielded for an irregular network, and for a
+    single dimension that is neither a line nor a ring.
     """
     if len(topology.dimensions) == 1 and topology.dimensions[0].kind not in (
         DimensionKind.LINE,

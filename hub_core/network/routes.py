@@ -113,11 +113,12 @@ class _RouteSearch:
         self._links = self._backwards.entering
 
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
-        """Find the path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
+        """Return the path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
 
-        Among the links that bring the path nearer to its goal, an NPU takes the first; a switch
-        takes the one that the next digit of the destination's number selects. Raises `InputError`
-        with the first pair that has no path.
+        Paths are shortest in the number of links. Among the links that bring the path nearer to its
+        goal, an NPU takes the first. A switch with n such links takes the one with the number d mod
+        n, and d becomes d // n; d is the number of the goal at first. The route of equal ends is
+        empty. Raises `InputError` (code `disconnected`) with the first pair that has no path.
         """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)

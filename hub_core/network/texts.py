@@ -246,10 +246,12 @@ def regular(text: TopologyText) -> Topology:
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """Build a topology with one plane and all its NPUs.
+    """Build a topology with one plane and all its NPUs, without the declarations of switches.
 
-    A text with `network=` is built from its machines and that network; names joined by `*` or `-`
-    give a product of dimensions; other names are built by the builder from `find_builder`.
+    A text with `network=` is built from its machines and that network (`below_network`). Otherwise
+    a name with `*` gives a product of dimensions with a size each, a name with `-` of dimensions
+    with sizes joined by `x`; any other name is built by the builder from `find_builder`. Raises
+    `UsageError` for invalid texts.
     """
     if text.network:
         inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
@@ -277,8 +279,9 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
     """Build a grid from `factors`: (name, size) of each dimension, or (name,) without a size.
 
-    Raises `UsageError` for more than `MAX_DIMENSIONS`, an unknown name, and a factor without or
-    with several sizes.
+    The first factor is the dimension in which neighbouring numbers are adjacent. Raises
+    `UsageError` for more than `MAX_DIMENSIONS`, an unknown name, and a factor without or with
+    several sizes.
     """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")

@@ -242,9 +242,10 @@ class Topology:
     def subset(self, npus: Sequence[int]) -> Topology:
         """Return the network restricted to these NPUs; NPU `npus[i]` gets number i.
 
-        All switches are kept, and the links between kept nodes; groups with removed NPUs are
-        dropped. Planes without links are removed, and the others renumbered. Raises `UsageError`
-        for an NPU that is listed twice or does not exist.
+        All switches are kept, and the links between kept nodes in their order; groups with removed
+        NPUs are dropped, and so are dimensions. Planes without links are removed, and the others
+        renumbered. The name states the NPUs. Raises `UsageError` for no NPUs, and for an NPU that
+        is listed twice or does not exist.
         """
         self._check_subset(npus)
         nodes = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])

@@ -173,10 +173,11 @@ def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: Ch
 
 
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
-    """Build control edges between rows of `message_ends` that keep the order on every link.
+    """Return control edges (parents, children) between ends that keep the order on every link.
 
-    Returns int64 arrays (parents, children). Only sends are children; messages with a window of 0
-    are not ordered.
+    int64 rows of `message_ends`. A send depends on the one `window` positions before it on its
+    link, and, if the window is more than 1, on the arrivals that earlier sends wait for, unless
+    this is implied. Only sends are children; messages with a window of 0 are not ordered.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
@@ -210,7 +211,8 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
 def _find_last_arrivals(key: Int64Array, is_send: BoolArray) -> Int64Array:
     """Return, per end, the row of the last arrival with the same key before it, or -1: int64.
 
-    `key`: int64, unique for every (rank, chunk).
+    `key`: int64, unique for every (rank, chunk); the rows of a key are in chronological order.
+    `is_send`: ends that are no arrivals.
     """
     # A stable sort preserves the chronological order of the rows of a key.
     rows = len(key)

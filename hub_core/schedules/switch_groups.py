@@ -148,7 +148,8 @@ def _find_chain_heads(steps: StepTable) -> Int64Array:
 def _is_continued(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
     """Return, per dependency, whether parent and child add received messages to the same units.
 
-    False if a buffer is unknown.
+    Both must be RECV_REDUCE steps of equal count, and the child's operand and result must be
+    exactly where the parent's result is. False if a buffer is unknown.
     """
     adds: BoolArray = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
     is_continued: BoolArray = adds[parents] & adds[children]

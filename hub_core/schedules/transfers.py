@@ -167,8 +167,10 @@ class _RankBlocks:
         """Build the blocks of a standard collective, in the order of chunk ids.
 
         A block is the part of the data of one rank, in an all-to-all that of one pair of ranks,
-        numbered `source * num_ranks + destination`; a buffer that is not split is one block. Origin
-        and target are `ALL_RANKS` unless the kind has one.
+        numbered `source * num_ranks + destination`; a buffer that is not split is one block. The
+        origin is `ALL_RANKS` for a reduction, else the root or the rank of the part; the target is
+        the root, the rank of the part if data are split by target, else `ALL_RANKS`. Indices are
+        the block's place in INPUT and OUTPUT, in parts.
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

@@ -153,9 +153,10 @@ class _ProfileNodes:
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self) -> list[Piece]:
-        """Return the attributes of messages that every reader needs: size, ends and tag.
+        """Return the attributes that every reader of messages needs: size, both ends and tag.
 
-        `is_cpu_op` is written for all nodes; sizes in bytes are omitted in the symbolic dialect.
+        Only messages have them; the size in bytes is omitted in the symbolic dialect. `is_cpu_op`,
+        which is False, comes first and is written for all nodes.
         """
         nodes, is_message = self._nodes, self._is_message
         peer = nodes.peer[self._rows]
@@ -263,7 +264,11 @@ class _ProfileNodes:
         return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
-        """Return exact durations and lines of the source, if they are known."""
+        """Return the attributes `duration_ns` (INT64) and `source_line` (INT32), if they are known.
+
+        A node has a duration if it is at least 0, and a line if its step has one (not -1) and the
+        node is the first one of its step.
+        """
         duration = self._nodes.duration_ns[self._rows]
         line = self._get_column("source_line", -1)
         has_line = self._is_first & (line != -1)

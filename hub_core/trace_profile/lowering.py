@@ -64,13 +64,11 @@ def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 
 
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
-    """Compute one tag per message:
+    """Return one tag per message, int32 per row, -1 for local steps; equal for a SEND and its RECV.
 
-    int32 per row, -1 for local steps; equal for a SEND and its RECV.
-
-    The k-th message of (source, destination, channel) gets tag base + k; the channels of one
-    (source, destination) have consecutive ranges in ascending order. Cost: one sort of the message
-    rows.
+    The k-th message of (source, destination, channel) in program order gets the tag base + k; the
+    channels of one (source, destination) have consecutive ranges in ascending order, from 0. So a
+    tag is unique only within a pair of ranks. Cost: one sort of the message rows.
     """
     tags = np.full(len(steps), -1, np.int32)
     rows = np.flatnonzero(steps.sends | steps.receives)
@@ -204,7 +202,8 @@ def _create_misfit(reason: str) -> InputError:
 def _reorder(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
     """Return the nodes in another order, with their dependencies renumbered.
 
-    `order`: plain position of every node of the result; `ids`: their ids.
+    `order`: plain position of every node of the result; `ids`: ids of the nodes of the result. Each
+    list of dependencies keeps its order. The given table is not modified.
     """
     position = inverse(order)
     columns: dict[str, Any] = {"node_id": ids}
@@ -260,10 +259,11 @@ class _RankEntry:
         return ids
 
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
-        """Put the parents of nodes with a recorded list into its order; changes `indices`.
+        """Put the parents of nodes with a recorded list into its order; changes `indices` in place.
 
-        `name`: kind of dependencies. Raises `InputError` if a list does not have the same parents
-        as the node.
+        `name`: kind of dependencies, "data" or "control"; without recorded lists nothing happens.
+        Nodes are counted within the rank. Raises `InputError` for a list of a wrong form, or that
+        does not have the same parents as the node.
         """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)

@@ -342,10 +342,10 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
 
 
 def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
-    """Read the table of a contract.
+    """Return the table of a contract from the metadata attributes `expected_*` of rank 0.
 
-    Raises `InputError` for columns of different lengths and for ranks that do not exist; the model
-    checks the offsets.
+    A source rank of -1 stands for all ranks. Raises `InputError` for columns of different lengths,
+    for ranks that do not exist, and for negative or too large units; the model checks the offsets.
     """
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:

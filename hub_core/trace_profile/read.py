@@ -82,7 +82,8 @@ def rank_parts(source: Source) -> list[SourcePart]:
     """Return the parts of ranks 0..n-1 in order.
 
     The rank is that of the part, else that in its file name; a single file without one is rank 0.
-    Raises `InputError` for no files, repeated and missing ranks.
+    Raises `InputError` for no files, for a file without a rank among several, and for repeated and
+    missing ranks.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
@@ -184,8 +185,10 @@ class _Reader:
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
         """Raise `InputError` for a file of another origin than that of rank 0.
 
-        Either all files have a profile or none; foreign files must have equal `collective`,
-        `schema` and `input_file`.
+        Either all files have a profile or none: a profile after a foreign file of rank 0 is
+        refused. Foreign files must have equal `collective`, `schema` and `input_file` in the
+        metadata, or lack them. It is called after the file's metadata and profile have been
+        appended.
         """
         if len(self._profiles) == len(self._metadata):
             return
@@ -202,11 +205,11 @@ class _Reader:
                 raise InputError(message, location=location, code="rank-files", cure=SAME_SET)
 
     def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
-        """Decode the steps of some files of consecutive ranks.
+        """Return the steps of some files of consecutive ranks, all with or all without a profile.
 
-        Also counts dropped dependencies, and attributes that the model does not represent. Raises
-        `TraceError` for invalid nodes and nodes that are no steps, `InputError` for metadata
-        without the numbers of steps or units.
+        Also adds up dropped dependencies, and by name the nodes with attributes that the model does
+        not represent. Raises `TraceError` for invalid nodes and nodes that are no steps,
+        `InputError` for metadata without the numbers of steps or units.
         """
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)

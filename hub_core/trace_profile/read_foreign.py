@@ -86,10 +86,11 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Raise `TraceError` for a trace that is no algorithm.
+    """Raise `TraceError` for a trace that is no algorithm; nothing happens for others.
 
-    Such a trace has collective, memory or metadata nodes (then it is called a workload), nodes of
-    an unknown type, or messages without peer or tag.
+    Refused, in this order: the first node that is neither message nor COMP (as a workload if it is
+    a collective, memory or metadata node, else as unknown); sends without `comm_dst`, receives
+    without `comm_src`, messages without `comm_tag`, as a workload.
     """
     is_other = ~(fields.is_message | fields.is_comp)
     if is_other.any():

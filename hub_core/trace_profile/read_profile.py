@@ -36,8 +36,10 @@ def profile_chunk(
 ) -> Chunk:
     """Convert a batch of nodes to steps and their dependencies.
 
-    `step_counts`: per file, from its metadata. The placeholder of a rank without steps is no step.
-    Raises `TraceError` for nodes, sizes and numbers of steps that contradict the profile.
+    Each node is a step, except the second half of a receive-reduce, which is part of the first, and
+    the only COMP node of a file that states 0 steps, which is a placeholder. `step_counts`: per
+    file, from its metadata. Raises `TraceError` for nodes that are neither message nor COMP, and
+    for sizes and numbers of steps that contradict the profile.
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")
@@ -65,10 +67,12 @@ def profile_chunk(
 def _build_columns(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray, num_ranks: int
 ) -> dict[str, Column]:
-    """Build the columns of `StepTable` and `tag`, one entry per node, with checked ranges.
+    """Return the columns of `StepTable` and `tag`, one entry per node, with checked ranges.
 
-    The receiving half of a receive-reduce becomes the step, and takes the duration of the second
-    half.
+    The receiving half of a receive-reduce (`is_half`) becomes the step of kind RECV_REDUCE, and
+    takes the duration of the second half (`is_combine`). Missing values: channel 0, lane and source
+    line -1, tag -1 for other nodes than messages. Raises `TraceError` for values out of range and
+    missing attributes of messages.
     """
     columns: dict[str, Column] = {"rank": fields.rank, **_read_regions(fields, is_half, is_combine)}
     duration = _read_durations(fields)

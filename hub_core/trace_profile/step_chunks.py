@@ -67,8 +67,9 @@ class Joined:
     def numbering(self, file: str) -> dict[str, JsonValue]:
         """Return the data by which `chakra_nodes` restores the nodes of this trace.
 
-        The content of `Algorithm.extensions["chakra"]`, {} for the plain form. Raises `InputError`
-        for tags that match other messages than the channels.
+        That is the content of `Algorithm.extensions["chakra"]`: `tags` if they are not those of the
+        plain form, and `ranks` with an entry per irregular rank; {} for the plain form. Raises
+        `InputError` for tags that match other messages than the channels.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}
@@ -145,7 +146,9 @@ def irregular_ranks(
 ) -> dict[int, RankNodes]:
     """Return, by rank, the nodes of files with irregular ids, order or lists of dependencies.
 
-    `row_of_node`: step of every node. Only such ranks need an entry in the extension.
+    Only such ranks need an entry in the extension. `links.irregular` says which files these are.
+    `row_of_node`: step of every node of the batch, -1 for a placeholder; rows in the result count
+    from the first one of the file.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():

@@ -151,9 +151,11 @@ class _Files:
         self._records: list[bytes] = []
 
     def content(self, rank: int) -> bytes:
-        """Encode the file of one rank.
+        """Return the content of the file of one rank: metadata, then its nodes.
 
-        Neighbouring ranks are encoded together and cached, so that consecutive calls should ascend.
+        Neighbouring ranks are encoded together, and the last such group is cached, so that
+        consecutive calls should ascend. In the symbolic dialect, the size in bytes is written only
+        if it is stated.
         """
         if rank not in self._ranks:
             group = int(self._group_of_rank[rank])

@@ -95,8 +95,9 @@ def _find_output_cells(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the addresses of the output units in `expected`, and the unit of each of its rows.
 
-    The second array has indices into the first one, -1 for rows outside the buffer, which are added
-    to `findings`.
+    Addresses are distinct and ascending; several rows may belong to one unit. The second array has
+    indices into the first one, -1 for rows with a rank that does not exist or an offset outside
+    OUTPUT. The first 8 of these rows are added to `findings` (code `output-too-small`).
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1
@@ -229,7 +230,10 @@ class _Explanation:
         return " and ".join(parts)
 
     def _list_names(self, contributions: Int64Array) -> str:
-        """Return the names of the first `_NAMED` contributions, and how many remain."""
+        """Return the names of the first `_NAMED` contributions, and how many remain.
+
+        A name is a block of INPUT and its rank. `contributions`: numbers of the index.
+        """
         unit = self.stage.unit
         names = []
         for number in contributions[:_NAMED].tolist():

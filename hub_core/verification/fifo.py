@@ -32,7 +32,10 @@ class FifoBuffers:
     def __init__(self, steps: StepTable, messages: Messages) -> None:
         """Sort the messages by connection and FIFO order, and separate fused instructions.
 
-        The dependency inside a fused instruction is replaced by edges between its transfers later.
+        A connection is a pair of ranks with a channel; its messages are in the order of their
+        SENDs. A fused instruction is a receive and the send that follows it as one instruction of
+        the source (`fused_pairs`): the dependency between both is left out here, and replaced by
+        edges between single transfers in `cycle`.
         """
         send, receive = messages.send, messages.receive
         # Messages ascend in their send row, which is FIFO order within a connection.

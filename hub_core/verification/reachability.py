@@ -113,7 +113,8 @@ def _contract(
 ) -> tuple[Int64Array, Int64Array]:
     """Move `earlier` to its single successor and `later` to its single predecessor, repeatedly.
 
-    Returns the new pairs; whether there is a path does not change.
+    At most `_CONTRACTIONS` times, and only pairs that are not yet decided by a chain. Whether there
+    is a path does not change. Returns the new pairs; the arguments are not modified.
     """
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):
@@ -163,10 +164,13 @@ class _Marks:
 def _reach(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array, part: Int64Array
 ) -> BoolArray:
-    """Whether a path exists within one part of the graph: bool[pairs].
+    """Return whether a path from `earlier[i]` to `later[i]` exists within one part: bool[pairs].
 
-    `part`: int64[nodes], the part of every node. Columns are processed in blocks that fit into
-    memory, each over the levels between its starts and their ends. Parts share columns.
+    `part`: int64[nodes], the part of every node; a path may not leave it. False for nodes of
+    different parts, and unless `earlier` is the lower number, because all edges lead to higher
+    ones. Marks are clocks of chains or bits of starts, whichever need less memory; their columns
+    are processed in blocks that fit into 256 MiB, each over the levels between its starts and their
+    ends.
     """
     reached = np.zeros(len(earlier), np.bool_)
     # All edges lead to later nodes.

@@ -135,7 +135,10 @@ def _find_outside(
 ) -> BoolArray:
     """Return which steps read ("src") or write ("dst") outside a buffer: bool[rows].
 
-    Each such step is added to `findings`; rows in `is_empty` and UNKNOWN buffers are skipped.
+    Such a step has a negative offset, or offset + count above the size of the buffer. Rows in
+    `is_empty`, UNKNOWN buffers, and kinds of steps without this side are never outside. The first 8
+    are added to `findings` (code `out-of-bounds`), the rest is counted. `sizes`: units by rank and
+    buffer.
     """
     kinds, verb = _SIDES[side]
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")

@@ -192,8 +192,10 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Add findings on races and contents in one mode; return the comparison of contents.
 
-    Contents are compared in one sequential run, in which races are ordered, so that a race is not
-    also a wrong result. Raises `InputError` if memory or work exceed the limits.
+    Races are searched unless the task is known to be free of them. Contents are compared in one
+    sequential run, in which races are ordered, so that a race is not also a wrong result. Raises
+    `InputError` (code `too-large`) if memory or work exceed the limits, which are lower for
+    contents than for races.
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm

@@ -237,7 +237,10 @@ class _ScheduleColumns:
         return labels
 
     def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
-        """Raise `InputError` at the line of the second occurrence of the first repeated label."""
+        """Raise `InputError` at the line of the first label that has occurred before in the rank.
+
+        Empty names are no labels. Nothing happens without a repeated one.
+        """
         seen: set[bytes] = set()
         for row, name in enumerate(names):
             if name and name in seen:

@@ -219,11 +219,13 @@ class _StepReader:
         )
 
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
-        """Find the collective whose chunks are those of the document.
+        """Find the collective whose chunks are those of the document: (kind, root, parts).
 
-        Returns its kind, the root (None without one), and the number of parts of every address: 1,
-        or the declared divisions if chunks or sends are divided. All kinds but custom are compared,
-        the first that fits is taken. Raises `InputError` if none fits.
+        The root is None without one. Parts are the chunks that every address is divided into: 1, or
+        the declared divisions if chunks, or else the addresses of sends, are divided. All kinds but
+        custom are compared in the order of `CollectiveKind`, undivided before divided; the first
+        that fits is taken. The order of chunks in the file does not matter. Raises `InputError` if
+        none fits.
         """
         document = self._document
         for kind in CollectiveKind if document.chunks else ():
@@ -334,7 +336,10 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
     """Build the JSON object of the file, with members in the order of msccl-tools.
 
     A reducing collective is written in TACCL's dialect with divided chunks, any other in that of
-    msccl-tools with undivided chunks. Steps without sends are kept as empty steps.
+    msccl-tools with undivided chunks. A send is [address, source, destination], in TACCL's dialect
+    followed by its step as time, the link 1 and whether it reduces. Sends of a step keep the order
+    of `sends`; steps without sends are kept as empty steps. The topology is empty, with the name
+    `any`.
     """
     ranks, kind = collective.num_ranks, collective.kind
     divisions = collective.units_per_rank

@@ -256,10 +256,11 @@ def find_sends(algorithm: Algorithm) -> list[StepSend]:
 def iterate_chunks(
     kind: CollectiveKind, ranks: int, root: int | None, parts: int
 ) -> Iterator[ScclChunk]:
-    """Yield all chunks of a collective, each address divided into `parts`.
+    """Yield all chunks of a collective by ascending address, each address divided into `parts`.
 
-    Part i of address a has the address a * parts + i. A reducing collective has one chunk per
-    contributing rank.
+    Part i of address a has the address a * parts + i. A chunk is before at its owner: the source of
+    the address, or the root; a reducing collective has one chunk per contributing rank instead. It
+    is after at all ranks, only the root, or only the target, as the kind says; a missing root is 0.
     """
     # Compared as sets: files list ranks in any order.
     all_ranks = frozenset(range(ranks))

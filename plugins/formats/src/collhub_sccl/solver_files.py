@@ -57,12 +57,13 @@ _MIN_UNITS = 100
 
 
 def read(source: Source, options: TacclReadOptions) -> Topology:
-    """Read a profile as a network of `options.nodes` equal nodes; GPUs become NPUs in order of
-    nodes.
+    """Read a profile as a network of `options.nodes` equal nodes, whose GPUs become NPUs.
 
-    The units of times are from the file if it declares them, else from the options. Every
-    connection between nodes joins GPUs with equal numbers. Raises `InputError` with file and path
-    of the first defect, also for several GPUs without any link.
+    NPUs are numbered node by node. The units of times are from the file (`chunk_bytes`,
+    `units_per_second`) if it declares them, else from the options. All links within nodes have the
+    latency `alpha`. With several nodes, GPUs of equal number in all nodes are joined, at the
+    latency `remote_alpha`. Raises `InputError` with file and path of the first defect, also for
+    several GPUs without any link.
     """
     root = document_of(source, CODE)
     chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
@@ -340,7 +341,10 @@ def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[s
 
 
 def _format_document(content: dict[str, JsonValue]) -> bytes:
-    """Format a JSON object with one line per key and, for a matrix, one line per row."""
+    """Return a JSON object as UTF-8 with one line per key and, for a matrix, one line per row.
+
+    The order of keys is kept. A matrix is a list with a list in it.
+    """
     rows = []
     for key, value in content.items():
         text = json.dumps(value)

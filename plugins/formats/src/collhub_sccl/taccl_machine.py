@@ -159,7 +159,8 @@ class _Pairs:
 def _count_parallel_links(topology: Topology) -> Int64Array:
     """Count the direct links between NPUs: int64[NPUs, NPUs], from source to destination.
 
-    Raises `UsageError` if parallel links have different bandwidths.
+    Links to and from switches do not count. Raises `UsageError` for the first pair whose parallel
+    links have different bandwidths; latencies are not compared.
     """
     npus = topology.num_npus
     is_direct = (topology.source < npus) & (topology.destination < npus)

@@ -155,8 +155,8 @@ class _Parser:
     def _decode_object(self, content: bytes) -> dict[str, object]:
         """Decode the content to a JSON object.
 
-        Raises `InputError` for any other content, and for an input of the solver, which has similar
-        names.
+        Raises `InputError` at `$` for any other content, and for an object with a key of
+        `_INPUT_KEYS`: that is an input of the solver, which has similar names.
         """
         try:
             members = json.loads(content)
@@ -171,10 +171,11 @@ class _Parser:
         return members
 
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
-        """Add a demand and its paths; returns True if the paths have volumes.
+        """Append a demand and its paths; return True if the paths have volumes.
 
-        A list of texts is a single path without volumes; a list of lists has one path per element.
-        Raises `InputError` for a malformed key, an empty list, or an invalid path.
+        A list whose first element is a text is a single path without volumes (each hop has volume
+        1); any other list has one path per element. Raises `InputError` for a key that does not
+        name destination, chunk and source as the solver does, an empty list, or an invalid path.
         """
         match = _DEMAND.fullmatch(key)
         if match is None:
@@ -210,11 +211,12 @@ class _Parser:
             yield hop[1], f"{json_path}[{number}][1]"
 
     def _add_path(self, demand: int, at: int, origin: int, hops: list[tuple[object, str]]) -> None:
-        """Add a path of a demand with number `demand`; `hops`: text and JSON path of each, at least
-        one.
+        """Append a path of the demand with number `demand`, and its hops.
 
-        Raises `InputError` unless the path leads from `origin` to `at` in ascending epochs and all
-        hops have the same volume.
+        `hops`: text and JSON path of each, at least one. The path gets the volume of the first hop.
+        Raises `InputError` unless each hop begins where the one before ends, the first one at
+        `origin`, the last one ends at `at`, epochs ascend, and the volumes of all hops agree within
+        `TOLERANCE`.
         """
         node, last_epoch, volumes = origin, -1, []
         json_path = hops[-1][1]

@@ -76,12 +76,13 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Compare epochs; a schedule that needs more than claimed causes a warning.
+    """Compare the epochs that the solver claims with those that the schedule needs in a simulation.
 
     A schedule does not contain its network: it is simulated on the links that it uses, each of
     which takes one epoch per chunk. It needs less than claimed if real links are slower or have
-    latencies, and more if fast links carry several chunks in an epoch of the slowest one. Raises
-    `HubError` if no simulator is installed.
+    latencies, and more if fast links carry several chunks in an epoch of the slowest one; then
+    there is a warning, but the check passes. It fails only if the simulation never finishes, and is
+    not applicable without claims. Raises `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm
@@ -256,8 +257,10 @@ class _ScheduleConversion:
         return self._build_all_to_all() if self._paths.has_volumes else self._build_all_gather()
 
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
-        """Build the transfers: every distinct hop of a chunk once, in the order of epochs.
+        """Return the transfers: every distinct hop of a chunk once, in the order of epochs.
 
+        Within an epoch, they are ordered by chunk, source and destination. The start is the epoch,
+        the finish the next one; there is one link per ordered pair of ranks, and no window.
         `chunk_of_path`: from `build_chunks`; paths with -1 are left out. Raises `InputError` if a
         chunk arrives at a GPU over two hops.
         """

@@ -23,9 +23,10 @@ _CORE_SWITCH = "core"
 
 
 def read(source: Source, options: TreeOptions) -> Topology:
-    """Read the network of a topology.conf. Raises `InputError` with file and line.
+    """Read the network of a topology.conf, of which either switches or blocks are described.
 
-    Notes that a host with several GPUs has a single cable if no NICs are given.
+    Reports the note `one-cable` if a host has several GPUs and no NICs are given, so that it has a
+    single cable at each of its switches. Raises `InputError` with file and line.
     """
     topology = _TopologyFile(source).topology(options)
     if options.gpus_per_node > 1 and options.nics is None:

@@ -54,7 +54,9 @@ def topology_of(
 def cables_of(topology: Topology) -> list[Cable]:
     """Convert the links of a topology to cables, in the order of the first link of each cable.
 
-    Raises `UsageError` for several planes, and for a link without an equal reverse link.
+    A cable has the direction of its first link. Raises `UsageError` (code `inexpressible-topology`)
+    for several planes, and for the first link without a reverse link of equal bandwidth and
+    latency, also if the numbers of such parallel links differ by direction.
     """
     if topology.num_planes > 1:
         message = f"topology {topology.name} has {topology.num_planes} planes, a cable network one"
@@ -82,10 +84,10 @@ def cables_of(topology: Topology) -> list[Cable]:
 
 
 def find_reverse_links(topology: Topology) -> Int64Array:
-    """Find the reverse link of every link, int64[links], -1 if there is none.
+    """Return the reverse link of every link, int64[links], -1 if there is none.
 
     Both links have equal plane, bandwidth and latency. Of equal parallel links, the i-th ones of
-    both directions are paired; if their numbers differ, none of them is.
+    both directions are paired; if their numbers differ, none of them is. The relation is mutual.
     """
     source, destination = topology.source, topology.destination
     values = (topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)

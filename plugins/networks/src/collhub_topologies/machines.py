@@ -116,8 +116,10 @@ def build_dgx1_pcie(text: TopologyText) -> Topology:
 def build_dgx2(text: TopologyText) -> Topology:
     """Build `dgx2`: sixteen V100 on NVSwitches; `dgx2:2` connects two machines.
 
-    Two GPUs share a NIC to the network. Switch ids: NVSwitches, NICs, network. Classes of links:
-    NVSwitch; GPU to NIC to network.
+    All NVSwitches of a machine are one switch; default 150 GB/s per GPU. With several machines, two
+    GPUs share a NIC, a switch whose links to GPUs and network all have the bandwidth `_EDR_NIC` by
+    default. A single machine has no NICs. Switch ids: NVSwitches, NICs, network. Classes of links,
+    for values in the text: NVSwitch; GPU to NIC to network.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX2)
     if machines == 1:

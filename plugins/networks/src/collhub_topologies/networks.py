@@ -67,7 +67,11 @@ _MAX_ORDER = 19
 
 
 def build_hypercube(text: TopologyText) -> Topology:
-    """Build `hypercube:3`: 2^3 NPUs with links between those whose numbers differ in one bit."""
+    """Build `hypercube:3`: 2^3 NPUs with links between those whose numbers differ in one bit.
+
+    Each of the dimensions may have its own bandwidth and latency. Raises `UsageError` unless
+    exactly one order is given, at most `_MAX_ORDER`.
+    """
     (order,) = text.parameters(1, "x", "hypercube:3 for 8 NPUs")
     if order > _MAX_ORDER:
         raise text.error(f"the order is not in 1..{_MAX_ORDER}", "hypercube:3 has 8 NPUs")
@@ -111,7 +115,13 @@ def build_fat_tree(text: TopologyText) -> Topology:
 
 
 def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
-    """List the lower and upper endpoints of all pairs of links per level: hosts, pods, cores."""
+    """Return the lower and upper ends of all pairs of links of a fat tree, level by level.
+
+    The levels: hosts to edge switches, edge to aggregation switches (all pairs within a pod),
+    aggregation to core switches. With k `ports` per switch there are k pods of k/2 edge and k/2
+    aggregation switches, k^3/4 hosts and k^2/4 cores. Nodes are numbered hosts, edge, aggregation,
+    core. Aggregation switch a of every pod is linked to the cores a * k/2 to (a + 1) * k/2 - 1.
+    """
     half = ports // 2
     hosts, switches_per_level = half * half * ports, half * ports
     edge = hosts
@@ -195,7 +205,13 @@ def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
 
 
 def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
-    """List both endpoints of every pair of links between groups of a dragonfly."""
+    """Return both ends of every pair of links between groups of a dragonfly, each pair once.
+
+    There are a * h + 1 groups of a `routers` with h `global_links` each, so that one link joins
+    every two groups. Port j of a group leads to the group that is j + 1 places further (modulo the
+    groups), and belongs to router j // h. Routers are numbered after the `npus`, group by group.
+    The first end is in the lower group.
+    """
     groups = routers * global_links + 1
     group, port = _list_coordinates(groups, groups - 1)
     peer_group = (group + port + 1) % groups

@@ -29,10 +29,11 @@ class Step:
         count: int,
         endpoint: Value,
     ) -> range:
-        """Find the indices below `count` that the brackets select; all without brackets.
+        """Return the indices below `count` that the brackets select; all for missing or empty ones.
 
-        Slices are Python's. Raises `InputError` at `endpoint` for an index that does not exist, and
-        for an invalid or empty slice.
+        Slices are Python's, such as `0:2`, `::2` or `::-1`; a single index may be negative. Raises
+        `InputError` at `endpoint` for an index that does not exist, for text that is no slice, a
+        step of 0, and a slice that selects nothing.
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]
@@ -166,10 +167,11 @@ class Device:
         steps: Sequence[Step],
         endpoint: Value,
     ) -> Int64Array:
-        """Find the vertices that the steps of an endpoint name, the leftmost index slowest.
+        """Return the vertices that the steps of an endpoint name, the leftmost index slowest.
 
-        Raises `InputError` for a component that does not exist, and for a device in place of its
-        vertices. Errors are reported at `endpoint`.
+        Each step selects parts of a component; all but the last must be devices, in which the next
+        step is searched. Raises `InputError` at `endpoint` for a component or index that does not
+        exist, for a device in place of its vertices, and for further steps after a vertex.
         """
         step = steps[0]
         component = self.components.get(step.name)

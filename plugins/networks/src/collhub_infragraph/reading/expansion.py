@@ -31,11 +31,12 @@ def join_endpoints(
     second_ends: Int64Array,
     findings: NetworkFindings,
 ) -> tuple[Int64Array, Int64Array]:
-    """Build the endpoints of all edges that a scheme makes of two lists of vertices.
+    """Return the ends of all edges that a scheme makes of two lists of vertices.
 
     `one2one` joins them in pairs, and ignores the surplus of the longer list, as InfraGraph does:
-    that is reported. `many2many` joins all pairs. A vertex is not joined to itself. Raises
-    `InputError` for any other scheme: `ring` is not defined.
+    that is the warning `cut-edges`. `many2many` joins all pairs, the second end fastest. A vertex
+    is not joined to itself: such edges are dropped. Raises `InputError` for a missing or other
+    scheme (`ring` is not defined), and for more than `MAX_LINKS` edges of `many2many`.
     """
     scheme = edge.text_of("scheme", "")
     if scheme == "one2one":

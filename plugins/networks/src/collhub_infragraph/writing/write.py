@@ -115,7 +115,10 @@ def _format_lines(
 
 
 def _has_object_lists(value: object) -> bool:
-    """Whether a value contains lists of objects."""
+    """Whether a value is a list with an object, or an object that has such a list at any depth.
+
+    Lists within lists are not searched.
+    """
     if isinstance(value, dict):
         return any(_has_object_lists(part) for part in value.values())
     return isinstance(value, list) and any(isinstance(part, dict) for part in value)

@@ -51,9 +51,9 @@ def read_loads(path: str) -> SimulatedLoads:
 
 
 def _read_report(path: str) -> dict[str, Any]:
-    """Read the JSON object of a file of at most 256 MiB.
+    """Return the JSON object in a file of at most 256 MiB; {} for any other JSON value.
 
-    An empty object for other JSON values; `InputError` if it is no JSON.
+    Raises `InputError` for a file that cannot be read, is larger, or is no JSON.
     """
     try:
         with Path(path).open("rb") as file:
@@ -70,7 +70,11 @@ def _read_report(path: str) -> dict[str, Any]:
 
 
 def _parse_load(path: str, number: int, row: object) -> LinkLoad:
-    """Parse one row. `InputError` if a number is missing."""
+    """Return the load of row `number`: source, destination, bytes and busy ns.
+
+    Raises `InputError` unless the row is an object in which these are integers from 0 to below
+    2^62.
+    """
     values = [row.get(name) for name in _COLUMNS] if isinstance(row, dict) else [None]
     if not all(_is_count(value) for value in values):
         raise _build_error(path, f"link_loads[{number}] lacks a number: {', '.join(_COLUMNS)}")
