@@ -188,8 +188,9 @@ StepPairs = tuple[Int64Array, Int64Array]
 def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
     """Divide rows that `moves` would tear, and the other ends of their messages, into equal pieces.
 
-    The pieces of a step run one after another; steps that waited for it wait for the last piece.
-    Raises `InputError` for more than 2^28 steps.
+    All pieces have one size, the largest that no block border crosses. The pieces of a step run one
+    after another; steps that waited for it wait for the last piece. Returns the same table if
+    nothing is torn. Raises `InputError` for more than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)
     torn[messages.receive] |= torn[messages.send]
@@ -288,10 +289,10 @@ class BufferUsage:
 
 
 def build_contract(collective: Collective) -> CustomContract:
-    """Build the contract of a collective as a table.
+    """Build the contract of a collective as a table; a custom collective has its own.
 
-    `expected` is None only for a custom collective without expected results. Raises `InputError` if
-    the table would be too large.
+    `expected` is None only for a custom collective without expected results. Raises `InputError`
+    (code `too-large`) if ranks times units exceed `MAX_UNITS_IN_TABLE`.
     """
     if collective.contract is not None:
         return collective.contract
@@ -334,7 +335,10 @@ def count_required_units(contract: CustomContract) -> Int64Array:
 
 
 def _find_touched_ends(steps: StepTable, buffer: Buffer) -> Int64Array:
-    """Find the end of the last unit of a buffer that steps touch: int64[num_ranks]."""
+    """Find the end of the last unit of a buffer that steps touch: int64[num_ranks].
+
+    It is the number of that unit plus 1, and 0 on ranks that touch none.
+    """
     touched_ends = np.zeros(steps.num_ranks, np.int64)
     for side in SIDES:
         rows, buffers, offset = side.regions(steps)

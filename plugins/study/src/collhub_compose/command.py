@@ -144,9 +144,10 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts with the options that their readers declare.
+    """Read all parts with the options that their readers declare; return them and writer options.
 
-    Also return the writer's options.
+    An option that several readers declare is one option and given to all of them. The order is that
+    of `opened`. Raises the errors of readers, and `UsageError` for an option that none declares.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.

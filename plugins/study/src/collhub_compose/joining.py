@@ -31,8 +31,9 @@ def join_in_sequence(
 ) -> StepTable:
     """Concatenate the steps of `parts`, whose regions are in the buffers of `collective`.
 
-    Each part runs as if the previous ones had finished. Different parts use different channels and
-    lanes. `scratch_units`: int64[num_ranks].
+    Each part runs as if the previous ones had finished: data dependencies are added from steps of
+    earlier parts to those that touch the same units, one of the two writing. Different parts use
+    different channels and lanes. `scratch_units`: int64[num_ranks].
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
@@ -152,7 +153,9 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
 def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:
     """Find rows (earlier, later) of different parts whose order matters in a claimed mode.
 
-    `position`, `part_of`: int64 per row.
+    `position`, `part_of`: int64 per row, the place in a linear order and the part. Each claimed
+    mode, in place first, contributes its pairs, so that a pair may be repeated. Raises `InputError`
+    if addresses are too large.
     """
     collective = algorithm.collective
     _check_memory(algorithm)

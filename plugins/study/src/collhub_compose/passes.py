@@ -46,9 +46,10 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
 
 
 def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
-    """Embed the algorithm, by default on the first ranks.
+    """Embed the algorithm in `num_ranks` ranks, by default on the first ones, and report changes.
 
-    Unchanged without the option `num_ranks`.
+    Unchanged, with a report that says so, without the option `num_ranks`. Raises `UsageError` for
+    ranks that do not fit.
     """
     if options.num_ranks is None:
         return algorithm, PassReport(

@@ -91,7 +91,11 @@ class ClusterExecutor(Executor):
             return self._run_once(task)
 
     def _run_once(self, task: Callable[[], T]) -> T:
-        """Run the task once on a free worker; raises the errors of `take` and `_get_result`."""
+        """Run the task once on a free worker, which is given back in any case; return its result.
+
+        Waits for a free worker. Raises the errors of `take` and `_get_result`, which include those
+        of the task.
+        """
         address = self._workers.take()
         # A worker may still be stopping because a previous task used too much memory.
         was_full = self._has_run_out_of_memory(address)
@@ -138,7 +142,11 @@ class ClusterExecutor(Executor):
                 raise TimeoutError
 
     def _fetch(self, future: DaskFuture[Any], address: str) -> Any:
-        """Return the result of a finished task, or raise its exception."""
+        """Return the result of a finished task, or raise its exception.
+
+        A result that does not arrive within `_TRANSFER_S` seconds means that its worker died with
+        it (`_WorkerDiedError`).
+        """
         if future.status != "finished":
             return future.result()
         try:

@@ -96,9 +96,11 @@ class ClusterWorkers:
                 raise misfit
 
     def take(self) -> str:
-        """Wait for a free worker and reserve it.
+        """Wait for a free worker and reserve it; return its address.
 
-        Raises `BrokenExecutor` if no worker was present for 60 s, or after `end`.
+        The first free one in the order of the workers is taken. While all are busy, it waits
+        without limit. Raises `BrokenExecutor` if no worker was present for `_MAX_WAIT_S` (60 s), or
+        after `end`.
         """
         until = time.monotonic() + _MAX_WAIT_S
         with self._changed:

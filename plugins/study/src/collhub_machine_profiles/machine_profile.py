@@ -236,7 +236,11 @@ def profile_bytes(profile: MachineProfile) -> bytes:
 
 
 def read_profile(file: str) -> MachineProfile:
-    """Read a profile. Raises `InputError` with the path of each defect."""
+    """Read the profile in a file.
+
+    Raises `InputError` with the path of each defect, and with the reason if the file cannot be
+    read.
+    """
     try:
         content = Path(file).read_bytes()
     except (OSError, ValueError) as error:

@@ -175,7 +175,10 @@ def has_model(profile: MachineProfile) -> bool:
 
 
 def check_model(profile: MachineProfile) -> None:
-    """Raise `UsageError` for a profile whose constants do not describe thread blocks."""
+    """Raise `UsageError` (code `no-model`) for a profile whose constants describe no thread blocks.
+
+    Such a profile has measured tables alone.
+    """
     if has_model(profile):
         return
     raise UsageError(

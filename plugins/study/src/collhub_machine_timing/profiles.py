@@ -210,7 +210,11 @@ def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -
 
 
 def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
-    """State which measured sizes or nodes the call exceeds."""
+    """State which measured sizes the call exceeds, as a text.
+
+    Without a table for the configuration of the call, the text is that of
+    `_explain_missing_configuration`.
+    """
     table = profile.table_for(call)
     if table is None:
         return _explain_missing_configuration(profile, call)

@@ -131,8 +131,10 @@ def build_cases(
     """Build a case for the given kernel; None: for each one that suits the algorithm.
 
     These are `exchange` for messages that do not wait for one another, else `fifo`, and `nvls` if
-    switches add up or copy messages. The last cases are kept, because an algorithm is usually
-    simulated repeatedly. Raises `HubError` for an unknown or unsuitable profile or kernel.
+    switches add up or copy messages. The last four results are kept, because an algorithm is
+    usually simulated repeatedly. `npus` are those of the ranks, by default 0, 1, 2 and so on.
+    Raises `HubError` for an unknown or unsuitable profile or kernel, `UsageError` (code
+    `no-switch`) for nvls without messages of switches.
     """
     profile = select_profile(machine, topology)
     topology = topology.with_measured_switches()
@@ -323,8 +325,10 @@ def _run_rounds(
 ) -> CaseRun:
     """Simulate the first rounds, and extend the time of the last one to all rounds.
 
-    A further round takes at least the time of its bytes on the busiest link, which the first rounds
-    may not reach, because links are idle until the first messages arrive.
+    `simulated` rounds of `rounds` are simulated, with `row_bytes` per step and round. A further
+    round takes at least the time of its bytes on the busiest link, which the first rounds may not
+    reach, because links are idle until the first messages arrive. Times are in picoseconds; ranks
+    and instructions that never finish have -1.
     """
     instances = variant.instances
     world = build_world(
@@ -504,9 +508,11 @@ def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
 ) -> list[Variant]:
-    """Return each protocol with the instances of its lowest estimate.
+    """Return each protocol with the instances of its lowest estimate, in order of the protocols.
 
-    Protocols whose estimate is more than 1.5 times the lowest one are left out.
+    Of equal estimates, the fewest instances win. Protocols whose estimate is more than 1.5 times
+    the lowest one are left out. An exchange has NCCL's own number of channels of each peer, without
+    an estimate; nvls has the first protocol and the last possible number of instances.
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.

@@ -337,7 +337,9 @@ def read_points(
 ) -> MeasurementSet:
     """Read files as `read_measurements` does, and combine the records of the ranks of a call.
 
-    Files of predicted times and of tuner rules are refused with the reason.
+    `collective`, `ranks`, `nodes`, `format` and `options` complete what the files do not state.
+    Files of predicted times and of tuner rules raise `InputError` with the reason; other errors of
+    reading are raised unchanged.
     """
     try:
         read = read_measurements(

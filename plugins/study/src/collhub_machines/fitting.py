@@ -346,7 +346,11 @@ def fit_network(
 def network_deviations(
     points: Sequence[Measurement], held_out: Sequence[bool]
 ) -> list[tuple[Measurement, float]]:
-    """Fit without the points of `held_out`; return those with predicted / measured - 1."""
+    """Fit without the points of `held_out`; return those with predicted / measured - 1.
+
+    `held_out` is parallel to `points`. A held-out point without a model that applies to it is left
+    out.
+    """
     pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])
     deviations = []

@@ -55,7 +55,10 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
 
 def text_of(source: Source) -> str:
-    """Return the text of a source. Raises `InputError` with the line of a byte not in UTF-8."""
+    """Return the text of a source, without a byte order mark.
+
+    Raises `InputError` with the line of a byte not in UTF-8, and for a file with blanks only.
+    """
     content = source.content()
     try:
         text = content.decode("utf-8-sig")

@@ -85,7 +85,10 @@ class _Collector:
         self.skipped: list[Diagnostic] = []
 
     def add(self, point: Measurement, where: str, line: int | None = None) -> None:
-        """Keep a point, or report its defect at `where`."""
+        """Keep a point, or report its defect, if it has one, as a skipped result at `where`.
+
+        `line` is that of the report, None if it has none.
+        """
         reason = point.defect()
         if reason is None:
             self.points.append(point)

@@ -286,7 +286,11 @@ def _create_measuring(
 
 
 def _create_scheduler_error(context: CommandContext, engine: str) -> UsageError:
-    """Return the error for an engine without a cluster; its cure names engines with one."""
+    """Return the error for an engine without a cluster; its cure names engines with one.
+
+    These are the installed engines with the option `_SCHEDULER`; the cure says so if there are
+    none.
+    """
     engines = [
         provided.name
         for provided in context.registry().all(Engine)

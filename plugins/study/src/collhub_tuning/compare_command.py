@@ -148,7 +148,10 @@ def compare(
 
 
 def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
-    """Print what NCCL does today at each size, on a machine that is known."""
+    """Print what NCCL does today at each size, on a machine that is known; nothing without rows.
+
+    A note explains why there are no gains if the timing does not model machines.
+    """
     from collhub_tuning import baseline
 
     rows = baseline.baseline_rows(outcome)
@@ -161,7 +164,11 @@ def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None
 
 
 def _require_collective(arguments: dict[str, Any]) -> None:
-    """Raise `UsageError` if a required option is missing, or one is given that only jobs have."""
+    """Raise `UsageError` if a required option is missing, or one is given that only jobs have.
+
+    Required are collective, one topology and size; several networks and --baseline are for jobs.
+    Sets `arguments["topology_text"]` to the one topology.
+    """
     needed = {"--collective": "kind", "--topology": "topology_texts", "--size": "sizes_text"}
     for option, name in needed.items():
         if arguments[name] in (None, ()):

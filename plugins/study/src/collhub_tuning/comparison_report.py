@@ -291,7 +291,8 @@ def measurement_fields(
 def check_picture(out: str, registry: Registry) -> None:
     """Refuse a picture file without a writer before the comparison, which may take hours.
 
-    Raises `PluginError` if no plugin draws comparisons, `UsageError` for an unknown suffix.
+    Raises `PluginError` (code `not-available`) if no plugin draws comparisons, `UsageError` (code
+    `picture-format`) if the name ends with none of their suffixes; upper case counts as different.
     """
     offers = [provided.offer for provided in registry.all(ReportWriter)]
     suffixes = [

@@ -91,7 +91,11 @@ def plan_measurements(
 
 
 def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
-    """Return the sizes to measure: of `DEFAULT` first, then by algorithm; {} if all are decided."""
+    """Return the sizes to measure: of `DEFAULT` first, then by algorithm; {} if all are decided.
+
+    Sizes with a winner are decided. The default is to be measured where it is not yet, and so is
+    each possible winner of an undecided size. Sizes have the order of the decisions.
+    """
     missing: dict[str, list[int]] = {DEFAULT: []}
     for decision in tuned.decisions.values():
         if decision.winner is not None:

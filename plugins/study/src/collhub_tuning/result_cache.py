@@ -97,9 +97,10 @@ class ResultCache:
         question: ComparisonQuestion,
         measurements: Sequence[Measurement],
     ) -> None:
-        """Store measurements if the folder is writable.
+        """Store measurements on disk if the folder is writable; errors are kept in `defect`.
 
-        Results of a search that a limit has cut are not stored.
+        Only the first error is kept, and after one nothing more is stored. Results of a search that
+        a limit has cut are not stored.
         """
         if self._folder is None or any(measured.cuts for measured in measurements):
             return

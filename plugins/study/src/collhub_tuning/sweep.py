@@ -131,7 +131,11 @@ class Measuring:
         return None if left_s is None else left_s + _GRACE_S
 
     def _get_outcome(self, task: Future[list[Measurement]]) -> list[Measurement] | str:
-        """Return the result of a task, or the reason why it has none."""
+        """Return the result of a task, or the reason why it has none, as a text.
+
+        The reasons are a process that died, the timeout (the reason of the budget) and a lack of
+        memory; other errors are raised.
+        """
         try:
             return task.result()
         except BrokenExecutor as error:
@@ -266,7 +270,10 @@ class _TaskProcess:
         return result
 
     def kill(self) -> None:
-        """Kill the process, if one is running."""
+        """Kill the process, if one is running, and wait for its end; it may be repeated.
+
+        The next task starts another process.
+        """
         # Another thread may be in `run`, where its connection then raises EOFError.
         process, self._process, self._connection = self._process, None, None
         if process is not None:

@@ -176,7 +176,10 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
-    """Print what NCCL does today in each window, on a machine that is known."""
+    """Print what NCCL does today in each window, on a machine that is known; nothing without rows.
+
+    A note explains why there are no gains if the timing does not model machines.
+    """
     from collhub_tuning import baseline
 
     rows = baseline.tuned_baseline_rows(outcome.tuned)

@@ -81,7 +81,10 @@ class MeasuredTimes:
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
         """Yield algorithm (None: the runtime's default), bounds and measured sizes of all windows.
 
-        The first window begins at 0 bytes, the last one is open, and there are no gaps.
+        Only the algorithms in `names` take part (None: all). Within the tolerance, the windows are
+        as few as possible, and borders then move down while the later algorithm is faster. The
+        first window begins at 0 bytes, the last one is open (None), and there are no gaps; bounds
+        are inclusive. Without a decided size there are no windows.
         """
         times = {name: self._winning_times(name) for name in self.times_ns if _is_in(name, names)}
         runs: list[tuple[str | None, list[int]]] = []

@@ -332,7 +332,12 @@ def _check_choice(
 
 
 def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[str, str]:
-    """Return the collective of a choice, and how it was found if the log does not name it."""
+    """Return the collective of a choice, and how it was found if the log does not name it.
+
+    A named one gives the explanation "". Otherwise it is the first collective of the cost model
+    whose time for algorithm, protocol and size agrees with the logged time within
+    `MAX_TIME_DIFFERENCE`; without a logged time or such a collective, all-reduce is assumed.
+    """
     if logged.collective is not None:
         return logged.collective, ""
     for collective in ALGORITHMS_OF:

@@ -201,7 +201,11 @@ def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
 
 
 def refusal_rows(call: ExplainedCall) -> list[list[str]]:
-    """Return the alternatives that NCCL does not use; equal reasons of an algorithm share a row."""
+    """Return rows of the alternatives that NCCL does not use: algorithm, protocols, reason.
+
+    Equal reasons of an algorithm share a row, with protocols separated by commas. The order is that
+    of the alternatives; without refused ones there are no rows.
+    """
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in call.alternatives:
         if entry.time_us is None:

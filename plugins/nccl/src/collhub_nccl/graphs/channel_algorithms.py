@@ -132,9 +132,11 @@ def tree_algorithm(
 ) -> Algorithm:
     """Build an all-reduce: each tree reduces its share to the root and broadcasts the result.
 
-    `trees`: nodes by rank; every tree spans the same ranks 0..n-1. Tree c uses channel c. A tree
-    sends `chunks` equal parts of its share in a pipeline, in both directions at the same time.
-    `npus[r]` is the NPU of rank r (default: r) of `num_npus`.
+    `trees`: nodes by rank; every tree spans the same ranks 0..n-1, and there is at least one. Tree
+    c uses channel c and carries 1 / (number of trees) of the data. A tree sends `chunks` equal
+    parts of its share in a pipeline, in both directions at the same time: part k starts k rounds
+    later. `npus[r]` is the NPU of rank r (default: r) of `num_npus`. The algorithm claims calls in
+    place and out of place.
     """
     count, ranks = len(trees), len(trees[0])
     collective = Collective(

@@ -61,10 +61,12 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 
 
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
-    """Writer of the format `nccl-graph`.
+    """Write the format `nccl-graph`: one channel per equal share of the data, as options ask.
 
-    Raises `InputError` with the reason unless the algorithm is correct and consists of rings over
-    all ranks, each with a share of the data that an integer number of equal channels carries.
+    Stated parts of an earlier graph are restored if they fit the rings. Raises `InputError` with
+    the reason unless the algorithm is correct, has at most `MAX_GPUS` ranks, and consists of rings
+    over all ranks, each with a share of the data that an integer number of equal channels carries,
+    at most `MAX_CHANNELS` in all. What would not be read back becomes a loss.
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
@@ -215,7 +217,11 @@ def _refuse(element: Element, message: str, cure: str = "") -> NoReturn:
 
 
 def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
-    """Root of a broadcast or reduce, by default 0; None for other kinds. Raises `UsageError`."""
+    """Return the root of a broadcast or reduce, by default 0; None for other kinds.
+
+    Raises `UsageError` for a root that is not one of the ranks 0 to gpus - 1, and for any root of
+    another kind.
+    """
     if not kind.traits.is_rooted:
         if stated is not None:
             raise UsageError(f"option root: {kind} has no root", cure="leave it out")

@@ -42,9 +42,11 @@ _MAX_LISTED = 20
 def read(source: Source, options: LogReadOptions) -> Algorithm:
     """Read rings (or, with `-O graph=tree`, trees) of one communicator, each as one channel.
 
-    Connections, choices and calls are reported. A channel that is not a ring or tree over all ranks
-    is left out with a warning. Raises `InputError` if no channel is valid, `UsageError` for a
-    communicator that is not in the log.
+    Without the option communicator, it is the largest one. Connections, choices and calls are
+    reported, and a channel that is not a ring or tree over all ranks is left out with a warning.
+    Raises `InputError` if no channel is valid, `UsageError` for a communicator that is not in the
+    log, for trees of another collective than all-reduce, and for a root that is out of range or has
+    no meaning; the default root is 0.
     """
     log, skipped = NcclLog(), 0
     for part in source.parts:

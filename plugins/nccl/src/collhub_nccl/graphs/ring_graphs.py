@@ -128,7 +128,10 @@ def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph
     """Combine rings and their shares with the parts from `as_json`, as far as these still fit.
 
     The extension may come from any document: parts with a different form or for different rings are
-    ignored, because NCCL would misread them.
+    ignored, because NCCL would misread them. Channels must be the same rings equally often; devices
+    and ranks distinct and one per GPU; network devices one pair per channel. Without a valid part,
+    the derived channels, devices 0, 1, 2 and so on, no ranks, no network devices and the default
+    attributes hold.
     """
     gpus = len(next(iter(rings)))
     stated = extension if isinstance(extension, dict) else {}
@@ -181,7 +184,11 @@ def from_first_gpu(ring: Sequence[int]) -> Ring:
 
 
 def _to_lists(value: JsonValue) -> list[Ring]:
-    """Lists of numbers; empty for any other JSON value."""
+    """Return lists of numbers as tuples; empty for any other JSON value.
+
+    All rows must be lists of 1 to `MAX_GPUS` whole numbers from 0 below 2^63 (no booleans), and
+    there may be at most `MAX_CHANNELS` rows; one wrong row makes the result empty.
+    """
     if not isinstance(value, list) or len(value) > MAX_CHANNELS:
         return []
     rows = [row for row in value if isinstance(row, list) and 0 < len(row) <= MAX_GPUS]
@@ -269,9 +276,10 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
 
 
 def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
-    """Rank to which every rank sends a part.
+    """Return the rank to which every rank sends a part, by sending rank.
 
-    Raises `InputError` unless it is a one-to-one mapping.
+    `links` are (source, target). Raises `InputError` if a rank sends the part twice, also to the
+    same rank, or receives it from several ranks.
     """
     successor: dict[int, int] = {}
     for source, target in sorted(links):

@@ -31,7 +31,7 @@ class Lanes:
 
     @classmethod
     def single(cls, program: LevelledProgram) -> Lanes:
-        """One lane for all records."""
+        """Return one lane, 0, for all records, with the offsets and the scratch of the program."""
         scratch = program.layout.size[:, Buffer.SCRATCH]
         nothing = np.zeros(len(program), np.int64)
         return cls(nothing, program.src_offset, program.dst_offset, scratch)

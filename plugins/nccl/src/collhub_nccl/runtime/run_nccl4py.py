@@ -284,7 +284,10 @@ class _DeviceRun:
         return time.perf_counter() - begin
 
     def is_right(self) -> bool:
-        """Whether OUTPUT holds what the collective promises."""
+        """Return whether OUTPUT holds exactly what the collective promises to this rank.
+
+        Elements without a promise are not compared; a schedule without promises is right.
+        """
         rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
         output = self._whole(OUTPUT).cpu()
         expected = promised(self.torch, self.schedule, rank, self.block, dtype, op)
@@ -348,7 +351,11 @@ def _rank_of_environment() -> int | None:
 def _block_elements(
     arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int
 ) -> int:
-    """Elements of a block, for full buffers of the size that is asked for."""
+    """Return the elements of a block, for full buffers of the size (bytes) that is asked for.
+
+    The size 0 means the first size of whole blocks from 1 MiB on. Exits with a message for a
+    negative size, and for one that is no multiple of blocks x bytes of an element.
+    """
     step = int(schedule["blocks"]) * element_bytes
     size = int(arguments.size)
     if size % step or size < 0:

@@ -19,11 +19,11 @@ MAX_COUNT = 1 << 16
 
 
 def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links of the file to the machine of `draft`.
+    """Add the links of the file to the machine of `draft`; without any, those of the profile.
 
-    Without any, those of the profile, if given.
-
-    Raises `InputError` with the line of an invalid link.
+    Links that the file states replace all of the profile. A file that names no GPU, read without a
+    profile, gives the warning `partial-topology` if it states no links. Raises `InputError` with
+    the line of an invalid link.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)

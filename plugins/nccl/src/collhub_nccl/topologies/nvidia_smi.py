@@ -46,10 +46,12 @@ Pairs = dict[tuple[int, int], int]
 
 
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
-    """Read a machine; GPUs become NPUs by their number.
+    """Read a machine from a matrix of nvidia-smi; GPUs become NPUs by their number.
 
-    PCI switches, CPUs, NVSwitch and network cards become switches. Assumptions are reported to
-    `source.report`. Raises `InputError` with file and line.
+    PCI switches, CPUs, NVSwitch and the selected network cards become switches. NVLinks have the
+    rate of the option profile, without which one is assumed with a warning; cards have ports only
+    with a network bandwidth. Assumptions are reported to `source.report`. Raises `InputError` with
+    file and line, `UsageError` for wrong options.
     """
     fabric = Fabric.of(options)
     findings = NetworkFindings()
@@ -165,7 +167,10 @@ def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
 
 
 def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
-    """Number of NVLinks of every pair that has any."""
+    """Return the number of NVLinks by pair (first, second) of device rows.
+
+    Pairs without NVLinks are absent; the rows index `devices`.
+    """
     counts = {}
     for first, second in pairs_of(devices):
         count = devices[first].nvlinks_to(second)

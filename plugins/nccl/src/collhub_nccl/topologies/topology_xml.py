@@ -83,7 +83,10 @@ def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFac
 
 
 def _named_gpus(text: str) -> Iterator[int]:
-    """Yield the bus ids of the option `gpus`. Raises `UsageError` for an invalid one."""
+    """Yield the bus ids of the option `gpus` as numbers, separated by commas in the text.
+
+    Empty parts are ignored. Raises `UsageError` (code `bus-id`) for an invalid one.
+    """
     for part in filter(None, text.split(",")):
         number = bus_number(part)
         if number is None:

@@ -127,7 +127,11 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
 
 
 def _cpu(element: Element, draft: XmlMachine) -> None:
-    """Add a CPU and the devices below it."""
+    """Add a CPU and the devices below it to `draft`.
+
+    CPUs with the same host hash ("" if missing) are of one host. Its number is `numaid`, else its
+    place within its host.
+    """
     # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
     # them.
     host = element.text("host_hash")
@@ -304,7 +308,11 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
 
 
 def _port(port: Element, nic: int, draft: XmlMachine) -> None:
-    """Add a network port with its rate and latency."""
+    """Add a network port with its rate and latency, linked to the card `nic`, to `draft`.
+
+    The latency is in microseconds in the file; 0, negative or missing means unknown, so that the
+    default of the network holds.
+    """
     net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
     rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
     delay_us = port.real("latency")

@@ -275,7 +275,11 @@ def _find_slower_sizes(
 
 
 def _find_communicator(selection: Selection) -> Communicator | None:
-    """Return the communicator of a selection for a known machine, else None."""
+    """Return the communicator of a selection for a known machine, else None.
+
+    It is also None without a network, and if the network has another number of nodes than the
+    selection.
+    """
     # Imported here: it needs numpy, which files for other networks do without.
     from collhub_machine_profiles.nccl_baseline import communicator_of_topology
 
@@ -289,7 +293,11 @@ def _find_communicator(selection: Selection) -> Communicator | None:
 
 
 def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) -> Iterator[str]:
-    """Yield lines that repeat NCCL's own choice at the sizes of the communicator without a rule."""
+    """Yield lines that repeat NCCL's own choice at the sizes of the communicator without a rule.
+
+    They come by collective, in ascending order of sizes, hold for its nodes and ranks only, and
+    leave the number of channels to NCCL (0). The last choice extends to `LARGEST`.
+    """
     numbers = (communicator.nodes, communicator.nodes), (communicator.ranks, communicator.ranks)
     for kind in COLLECTIVES.values():
         windows = find_choice_windows(communicator, str(kind))

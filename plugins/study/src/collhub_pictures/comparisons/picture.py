@@ -241,7 +241,10 @@ def draw_page(request: BandwidthComparison) -> bytes:
 
 
 def _write_table(request: BandwidthComparison) -> Iterator[str]:
-    """Write one column per size, one row per algorithm in the picture's order, and the bound."""
+    """Write one column per size, one row per algorithm in the picture's order, and the bound.
+
+    Yields rows of HTML. The cell of the winner of each size is marked; the bound never is.
+    """
     sizes = "".join(
         f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
     )

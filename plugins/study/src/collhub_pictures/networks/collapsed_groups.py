@@ -170,7 +170,7 @@ def _format_folded_label(topology: Topology, members: Sequence[int], npus: int |
 
 
 def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels, with a number appended to every repetition."""
+    """Return the labels, with a number appended to every repetition: the second is "label #2"."""
     seen: dict[str, int] = {}
     distinct = []
     for text in labels:

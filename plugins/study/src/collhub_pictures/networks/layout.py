@@ -322,7 +322,11 @@ def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
 
 
 def _compute_outer_radius(topology: Topology, level: Int64Array) -> float:
-    """Return a radius in pixels with room for all NPUs and for the inner circles."""
+    """Return a radius in pixels with room for all NPUs and for the inner circles.
+
+    Each level of switches lies `_LAYER_HEIGHT` further in and needs the room of its labels between
+    neighbours; the largest need decides.
+    """
     outer = circle(topology.num_npus, arc=_measure_room(topology, np.arange(topology.num_npus)))
     radius = float(np.hypot(*outer[0]))
     for height in range(1, int(level.max()) + 1):

@@ -202,7 +202,11 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
-    """Return a tag with the size of nodes, title and legend; texts use a mean character width."""
+    """Return a tag with the size of nodes, title and legend; texts use a mean character width.
+
+    `right` and `bottom` are the ends of the nodes in pixels. Pictures wider than `PAGE_WIDTH` are
+    scaled down to it.
+    """
     longest = len(title)
     for text in legend:
         # The colour sample before the text takes the width of 6 characters.
@@ -281,7 +285,11 @@ def _find_rim(end: Points, towards: Points) -> Points:
 
 
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
-    """Write every node's shape with its label, and its name as a tooltip."""
+    """Write every node's shape with its label, and its name as a tooltip, in order of nodes.
+
+    `is_circle` decides between a circle and a box with the name's width; switches have a style of
+    their own.
+    """
     topology = picture.topology
     for node, (x, y) in enumerate(picture.places.tolist()):
         name = topology.node_name(node)
