@@ -60,7 +60,10 @@ def _nvidia_gpu(cpu: int, position: int) -> str:
 
 
 def _nvidia_cpu(cpu: int) -> str:
-    """A CPU with a PCI switch, and below it two GPUs and a network card."""
+    """Return the XML of a CPU with a PCI switch, and below it two GPUs and a network card.
+
+    Bus ids depend on the number of the CPU, so that two CPUs differ.
+    """
     gpus = _nvidia_gpu(cpu, 0) + _nvidia_gpu(cpu, 1)
     devices = _NVIDIA_CPU.format(
         switch=_pci(16 * cpu, _SWITCH),

@@ -132,7 +132,10 @@ class BlockMoves:
     place: Int64Array
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with moved regions; no region may be torn (see `find_torn_rows`)."""
+        """Return the steps with moved regions in INPUT and OUTPUT; other regions stay.
+
+        No region may be torn (see `find_torn_rows`): the new offset is that of its first unit.
+        """
         moved = {}
         for side in SIDES:
             rows, buffer, offset = side.outer_regions(steps)

@@ -51,7 +51,11 @@ class _CompositionOutcome:
 def _parse_ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Parse `3,1,2,0`, in this order; whether it is a permutation is checked later."""
+    """Parse `3,1,2,0`, in this order; None without the option.
+
+    Raises `click.BadParameter` for a part that is no whole number. Whether the ranks are a
+    permutation is checked later.
+    """
     if text is None:
         return None
     try:
@@ -211,8 +215,9 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
     """Create the report for `--json` from the outcome of a composition.
 
-    It states the composed sources, the collective with its ranks, units and memory use, the number
-    of steps, the paths of written files and the losses of writing.
+    It states the composed sources, the format written, the collective with root, ranks and units,
+    whether it may be called in place and out of place, the number of steps, the paths of written
+    files and the losses of writing.
     """
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses

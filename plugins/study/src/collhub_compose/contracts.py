@@ -207,10 +207,10 @@ def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContra
 
 
 def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int | None]]:
-    """Yield kinds with the root that the contract suggests.
+    """Yield kinds with the root that the contract suggests, unrooted ones (root None) first.
 
-    The root is the only rank with data before, or with results after. No kinds without expected
-    results.
+    Broadcast and scatter come if only one rank has data before, which is the root; then reduce and
+    gather if only one has results after. No kinds without expected results.
     """
     if contract.expected is None:
         return
@@ -251,7 +251,11 @@ def _match_kind(
 
 
 def _has_room_for(candidate_contract: CustomContract, contract: CustomContract) -> bool:
-    """Whether the same ranks have equally much data, and all buffers are large enough."""
+    """Return whether the candidate's buffers have room for those of the contract.
+
+    The same ranks must have data, and equally much; all buffers of the candidate must be at least
+    as large as those of `contract`, also on ranks without data.
+    """
     # INPUT of a rank without data may have any size: no step reads it.
     defined = candidate_contract.defined
     if not np.array_equal(defined, contract.defined):

@@ -207,7 +207,10 @@ def _relocate_buffers(
 
 
 def _list_inputs(contract: CustomContract) -> UnitsOfRanks:
-    """List all units with data before."""
+    """List (rank, unit) of all units with data before, sorted.
+
+    Ranks whose input is not defined have none, whatever the size of their INPUT.
+    """
     # Ranks without data may have an INPUT, whose content is undefined.
     units = np.where(contract.defined, contract.input_units, 0)
     rank = np.repeat(np.arange(len(units)), units)

@@ -156,7 +156,12 @@ class ClusterExecutor(Executor):
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
     def _find_cause(self, address: str, was_full: bool) -> Exception:
-        """Return the error for a worker that died."""
+        """Return the error for a worker that died: `MemoryError` if it ran out of memory.
+
+        Waits `LOOK_S` seconds first, since the nanny reports the reason while it stops the worker.
+        Otherwise, or if the worker had run out of memory before the task (`was_full`), it is
+        `_WorkerDiedError`.
+        """
         # The nanny reports the reason while it stops the worker.
         time.sleep(LOOK_S)
         if not was_full and self._has_run_out_of_memory(address):

@@ -24,7 +24,11 @@ _PLUGINS = "collhub.plugins"
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions of the hub's distributions, of plugins and of libraries, by name."""
+    """Return the versions of the hub's distributions, of plugins and of libraries, sorted by name.
+
+    These are all installed ones named collhub or collhub-..., all that offer plugins, also disabled
+    ones, and those in `_LIBRARIES`.
+    """
     # Plugins are not imported; disabled plugins are included.
     points = metadata.entry_points(group=_PLUGINS)
     plugins = {point.dist.name for point in points if point.dist is not None}
@@ -36,7 +40,11 @@ def collect_versions() -> dict[str, str]:
 
 
 def find_difference(local: Mapping[str, str], remote: Mapping[str, str | None]) -> str | None:
-    """Describe the first distribution that is missing or different in a remote environment."""
+    """Describe the first distribution that is missing or different in a remote environment.
+
+    `local` decides the order and what is compared; versions are equal if their texts are. None if
+    nothing differs; distributions that only the remote one has do not count.
+    """
     for name, version in local.items():
         remote_version = remote.get(name)
         if remote_version is None:
@@ -117,7 +125,10 @@ class ClusterWorkers:
                 self._changed.wait(LOOK_S)
 
     def give_back(self, address: str) -> None:
-        """Release a worker for another task."""
+        """Release a worker for another task, and wake one thread that waits for it.
+
+        A worker that is not reserved is ignored.
+        """
         with self._changed:
             self._busy.discard(address)
             self._changed.notify()
@@ -129,7 +140,11 @@ class ClusterWorkers:
             return address in self._known
 
     def end(self) -> list[str]:
-        """Reserve no further workers; return the busy ones."""
+        """Reserve no further workers; return the addresses of the busy ones, sorted.
+
+        Later and waiting calls of `take` raise `BrokenExecutor`; an earlier reason for the end is
+        kept.
+        """
         with self._changed:
             self._end = self._end or "the cluster was left"
             self._changed.notify_all()
@@ -198,7 +213,11 @@ class ClusterWorkers:
 
 
 def _get_packages(future: Future[Any]) -> Mapping[str, str | None] | None:
-    """Return the versions of a worker's packages; None if it has not answered."""
+    """Return the versions of a worker's packages by name; None if it has not answered.
+
+    That is a task that is not finished, or whose result does not arrive within `_ANSWER_S` seconds
+    because the worker died.
+    """
     if future.status != "finished":
         return None
     try:

@@ -294,7 +294,11 @@ def expected_time_of_choice_us(
 def _choose(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str
 ) -> tuple[Choice | None, float | None]:
-    """Return NCCL's choice and its cost in us, which an all-to-all does not have."""
+    """Return NCCL's choice and its cost in us, which an all-to-all does not have.
+
+    The choice is the cheapest alternative without settings. Both are None for a collective that the
+    cost model lacks.
+    """
     if collective == "all-to-all":
         return choose_exchange(communicator, size_bytes), None
     if collective not in ALGORITHMS_OF:

@@ -215,7 +215,11 @@ def _reduce_blocks(
 def _nvls_chunk_bytes(
     communicator: Communicator, algorithm: str, channels: int, size_bytes: int
 ) -> int:
-    """Return the chunk of NVLS or of an NVLS tree in bytes."""
+    """Return the chunk of NVLS or of an NVLS tree in bytes.
+
+    It is reduced until channels and GPUs of a node have enough chunks of `size_bytes`. A tree
+    starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on `_MANY_NODES` nodes and more.
+    """
     parallel = channels * communicator.ranks_per_node
     if algorithm == "nvls":
         return nvls_chunk_bytes(size_bytes, parallel)

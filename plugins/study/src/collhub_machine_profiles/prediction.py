@@ -109,8 +109,11 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Return the time of a call by the model of one node, else by a fitted network, else by
-    extrapolation of tables to more nodes; None if none of them covers the call.
+    """Return the time (us) of a call by the constants of a profile; None if nothing covers it.
+
+    The first that applies wins: the model of one node, the first fitted network, the extrapolation
+    of tables to more nodes, and nominal rates. The errors are the model's held-out ones; nominal
+    times have none. Only the model of one node states NCCL's choice.
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)

@@ -48,7 +48,11 @@ class Table:
         return interpolate(self.sizes, envelope(self.times_us), size_bytes)
 
     def errors_between_knots(self) -> FloatArray:
-        """Return |predicted / measured - 1| at every second inner knot, each left out."""
+        """Return |predicted / measured - 1| at every second inner knot, all left out at once.
+
+        The first and last size are never left out. Empty for fewer than `_MIN_KNOTS_FOR_ERROR`
+        sizes.
+        """
         if len(self.sizes) < _MIN_KNOTS_FOR_ERROR:
             return np.zeros(0)
         left_out = np.zeros(len(self.sizes), dtype=bool)

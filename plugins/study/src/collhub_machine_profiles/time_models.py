@@ -267,7 +267,12 @@ def network_columns(
 def log_network_times(
     position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
 ) -> FloatArray:
-    """Return logarithms of times in us; `position` holds the logarithms of the constants."""
+    """Return logarithms of times in us; `position` holds the logarithms of the constants.
+
+    The time is a smooth minimum of two protocols, each start plus hops plus size over rate: one for
+    small sizes, whose hop grows with the size, and one for large sizes, whose rate is multiplied by
+    `factor`. `sizes`, `hops` and `factor` are parallel, rates in GB/s.
+    """
     hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
     hop = hop_small * (sizes / _HOP_BYTES) ** growth
     small = _START_US + hops * hop + sizes / (rate_small * 1e3)

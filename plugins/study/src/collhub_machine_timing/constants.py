@@ -265,7 +265,9 @@ def _exchange(
 ) -> KernelTiming:
     """Return the constants of sends and receives in a group; no FIFO limits their messages.
 
-    All blocks of a GPU, and the copy of its own share, have 32 channels together.
+    All blocks of a GPU, and the copy of its own share, have 32 channels together: the rate of a
+    block is limited by its own constant and by its share of these (`blocks` at once), in a smooth
+    minimum, for LL by a constant alone. The start grows with the number of ranks.
     """
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
     power = timing.power

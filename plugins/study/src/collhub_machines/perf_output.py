@@ -319,7 +319,11 @@ def _dtype(row: _Row) -> str:
 
 
 def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
-    """Return ranks per group and nodes. Raises `InputError` if neither file nor user has them."""
+    """Return the ranks of the first group and the nodes (distinct hosts) they are on.
+
+    If the list of ranks is missing or cut, both are those of the request, with 1 node by default;
+    without ranks there, `InputError` is raised.
+    """
     first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
     if test.has_cut_ranks or not first:
         if facts.ranks is None:

@@ -103,7 +103,11 @@ def _find_slot_uses(
 def _find_neighbours(
     channel: Int64Array, address: Int64Array, is_write: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Pairs of channels that access the same address, for addresses that are written."""
+    """Return pairs of channels that access the same address, for addresses that are written.
+
+    Of the accesses to one address, in the order given, each is paired with the next one, so that a
+    chain joins all channels. Pairs may repeat, also of one channel with itself.
+    """
     written = np.unique(address[is_write == 1])
     is_written = np.isin(address, written)
     channel, address = channel[is_written], address[is_written]
@@ -162,7 +166,10 @@ class _Groups:
             self._parent[roots[1]] = roots[0]
 
     def _find_root(self, member: int) -> int:
-        """First member of a group."""
+        """Return the first member of the group of `member`.
+
+        It is the member at the end of the chain of parents, which is its own parent.
+        """
         while self._parent[member] != member:
             member = self._parent[member]
         return member

@@ -262,7 +262,11 @@ class _DeviceRun:
         return self.buffers.region(buffer, 0, self.layout["size"][buffer])
 
     def fill(self) -> None:
-        """Put the test data into INPUT, where the collective reads it."""
+        """Put the test data of this rank into INPUT, where the collective reads it.
+
+        Nothing happens on a rank whose input is not defined, such as a rank other than the root of
+        a broadcast.
+        """
         if not self.layout["is_defined"]:
             return
         rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op

@@ -138,7 +138,10 @@ def _named_cards(
 
 
 def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
-    """Machine with the devices and no links; the node of a device is its row."""
+    """Return a machine with the devices and no links; the node of a device is its row.
+
+    Devices that are no GPU become network cards. A GPU is named "gpu N", a card "nic NAME".
+    """
     machine = Machine()
     for device in devices:
         if device.is_gpu:

@@ -51,7 +51,10 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 
 
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
-    """Empty machine for the elements of a file, with the facts that apply to all of them."""
+    """Return an empty machine for the elements of a file, with the facts that apply to all of them.
+
+    The rates are those of the option profile and of the option for links of CPUs, where given.
+    """
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()
     rates = LinkRates(

@@ -52,9 +52,10 @@ class Element:
         return self.attributes.get(name, default)
 
     def whole(self, name: str) -> int | None:
-        """Integer attribute in C notation (`17`, `0x11`); None if it is missing or empty.
+        """Return an integer attribute in C notation (`17`, `0x11`); None if it is missing or empty.
 
-        Raises `InputError` for other texts.
+        Numbers without 0x are decimal, also with leading zeros. Raises `InputError` for other
+        texts.
         """
         text = self.text(name)
         if not text:
@@ -273,7 +274,10 @@ def flatten_switches(element: Element) -> None:
 
 
 def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
-    """The children, with each lower switch of this generation replaced by its children."""
+    """Return the children, with each lower switch of this generation replaced by its children.
+
+    The order is kept; only one level is replaced.
+    """
     merged: list[Element] = []
     for child in children:
         if _generation(child, _LOWER) == generation:

@@ -95,7 +95,11 @@ def _compute_bends(
 
 
 def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:
-    """Count the nodes on every line, without its end nodes; int64."""
+    """Count the nodes nearer than `_CLEARANCE` to every straight line, without its end nodes.
+
+    Returns int64, one count per line. Compares every line with every node, in blocks that limit the
+    memory.
+    """
     # Compares every line with every node: a spatial index would be faster only for pictures that
     # are too large to read. Blocks of lines limit the memory of the table of distances.
     passed = np.zeros(len(source), np.int64)
