@@ -134,7 +134,10 @@ Value = Chunk | ReduceChunk
 
 
 def list_chunks(value: Value | None) -> list[Chunk]:
-    """List the chunks that are added up in a slot: all chunks of a sum, a single chunk, or none."""
+    """List the chunks that are added up in a slot: all chunks of a sum, a single chunk, or none.
+
+    A chunk that is added several times occurs several times; an empty slot (None) gives [].
+    """
     if value is None:
         return []
     if isinstance(value, Chunk):

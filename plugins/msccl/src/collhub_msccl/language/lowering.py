@@ -31,9 +31,10 @@ from hub_core.model import (
 
 
 def xml_text(algorithm: Algorithm) -> str:
-    """Return the text that the writer of MSCCL-IR XML produces for its default runtime.
+    """Return the text that the writer of MSCCL-IR XML produces with default options.
 
-    Raises `HubError` for algorithms that it cannot write.
+    Losses and notes of the writer are dropped. Raises `HubError` for algorithms that it cannot
+    write.
     """
     # Imported here: a program that is only lowered does not need the writer.
     from collhub_msccl.options import WriteOptions
@@ -290,7 +291,10 @@ def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64A
 
 
 def _chain_entries(key: Int64Array) -> Edges:
-    """Return the pairs (earlier, later) of consecutive entries with equal keys, as indices."""
+    """Return the pairs (earlier, later) of consecutive entries with equal keys, as indices.
+
+    Consecutive: without another entry of that key in between. The pairs are ordered by key.
+    """
     order = np.argsort(key, kind="stable")
     # A stable sort keeps the order of entries with equal keys.
     is_same = key[order[1:]] == key[order[:-1]]

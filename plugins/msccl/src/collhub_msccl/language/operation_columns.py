@@ -174,7 +174,11 @@ class _BlockAssignment:
                 )
 
     def _find_root(self, block: RankBlock) -> RankBlock:
-        """Return the representative of the set of a thread block; shortens the path to it."""
+        """Return the representative of the set of a thread block, the block itself if it is in no
+        set.
+
+        Shortens the path to it: `joined` is changed, but not the sets.
+        """
         root = block
         while self.joined.get(root, root) != root:
             root = self.joined[root]

@@ -383,8 +383,10 @@ class MSCCLProgram:
         self._operations.append((kind, *operands, source.size, *lanes, line))
 
     def _locate(self, reference: Ref) -> Iterable[int]:
-        """Return rank, number of the buffer and index of a reference; an unused scratch buffer is
-        numbered.
+        """Return rank, number of the buffer and index of a reference.
+
+        Buffers are numbered per rank; an unused scratch buffer gets the next number, which is
+        stored.
         """
         numbers = self._numbers[reference.rank]
         # Scratch buffers are numbered by first use.

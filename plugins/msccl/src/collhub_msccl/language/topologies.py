@@ -112,7 +112,10 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 
 
 def ring(num_nodes: int) -> Topology:
-    """Build a topology with links of bandwidth 1 to both neighbours in a cycle."""
+    """Build a topology with links of bandwidth 1 to both neighbours in a cycle.
+
+    Node n is next to n - 1 and n + 1 modulo the nodes; two nodes have one link each way.
+    """
     neighbours = (1, num_nodes - 1)
     links = _build_links(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
     return Topology(f"Ring(n={num_nodes})", links)

@@ -219,7 +219,12 @@ class ElementRows:
         self.lines.extend(lines.tolist())
 
     def build_table(self, child_rows: int) -> ElementTable:
-        """Build the table of all appended elements; `child_rows`: length of the child table."""
+        """Build the table of all appended elements; `child_rows`: length of the child table.
+
+        It has one row of codes per element, one column per known attribute, the lines, and the
+        first child row of each element with `child_rows` at the end. Pending texts are encoded
+        first.
+        """
         self._flush()
         codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
         first_child = np.asarray([*self.first_child, child_rows], np.int64)

@@ -185,7 +185,8 @@ class _AttributeReader:
     def _read_flag(self, name: str, default: bool) -> bool:
         """Read an attribute with the values 0 and 1 as a bool; `default` if it is missing.
 
-        Any other value is an error and False.
+        Any other value is recorded as an error and read as False; characters behind the number are
+        ignored with a warning.
         """
         # The caller reports a missing attribute if that matters.
         if name not in self._algo:

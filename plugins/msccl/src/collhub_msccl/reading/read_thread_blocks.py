@@ -115,7 +115,7 @@ def _check_present(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record an error for rows without an attribute.
+    """Record an error "missing-attribute" for rows of a tag without an attribute.
 
     All attributes are required, even for `nop`: the runtimes' parsers read them all.
     """

@@ -127,7 +127,8 @@ class _Assembly:
     def _restart(self, lanes: Lanes) -> None:
         """Restart with lanes that are not cut, and arrange the steps.
 
-        Raises `NoProgramError` if no order of execution exists.
+        Lanes, cuts and arrangement are replaced; earlier cuts are lost. Raises `NoProgramError` if
+        no order of execution exists.
         """
         self._lanes = lanes
         self._cuts = Cuts.build_uncut(lanes)

@@ -233,7 +233,10 @@ class _Group:
 
     @classmethod
     def from_part(cls, part: int, pair: Pair) -> _Group:
-        """Build the group of a single connection part between a pair (source, destination)."""
+        """Build the group of a single connection part between a pair (source, destination).
+
+        Each side counts one peer: the source rank to "send", the destination rank to "recv".
+        """
         source, destination = pair
         peer_counts = Counter({(source, "send"): 1, (destination, "recv"): 1})
         return cls([part], {pair}, peer_counts)
@@ -254,7 +257,10 @@ class _Group:
         )
 
     def add(self, other: _Group) -> None:
-        """Add the members, pairs and peers of another group."""
+        """Add the members, pairs and peers of another group, which is not changed.
+
+        Members are appended in their order, and numbers of peers are added.
+        """
         self.members += other.members
         self.pairs |= other.pairs
         self.peer_counts += other.peer_counts

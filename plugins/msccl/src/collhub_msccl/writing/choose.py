@@ -219,7 +219,9 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
 def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
     """Yield attempts with the producer's thread blocks, most faithful first; none if not usable.
 
-    With program order, then (with `may_cut`) without; merged and fused first.
+    Order: with program order, then (with `may_cut`) with data dependencies only where they suffice;
+    within these, first with merged chains of reductions; within these, first fused as far as the
+    task permits.
     """
     producer_lanes = find_given_lanes(full)
     if producer_lanes is None:

@@ -66,7 +66,7 @@ class StepDraft:
         return len(self.rank)
 
     def is_kind(self, *kinds: StepKind) -> BoolArray:
-        """Return a mask of the rows of one of these kinds."""
+        """Return a mask of the rows of one of these kinds; all are False without kinds."""
         # One look-up per row for any number of kinds.
         is_requested = np.zeros(len(StepKind), np.bool_)
         is_requested[list(kinds)] = True
@@ -104,6 +104,9 @@ class StepDraft:
     def is_forwarding(self, first: Int64Array, second: Int64Array) -> BoolArray:
         """Return a mask of the pairs of rows that are a receive and a send of exactly the received
         data.
+
+        Pair k is (first[k], second[k]). Equal are count, buffer and offset of what the receive
+        (also one that adds) writes and the send reads; ranks and channels are not compared.
         """
         is_pair = self.receives[first] & self.sends[second]
         is_pair &= self.count[first] == self.count[second]

@@ -367,7 +367,11 @@ class _Placer:
         return block
 
     def _add_block(self, rank: int) -> int:
-        """Count a new block of a rank, free from time 0, and return its number."""
+        """Count a new block of a rank, free from time 0, and return its number.
+
+        Numbers follow the order of creation over all ranks. Limits are not checked, and both
+        changes can be undone.
+        """
         number = len(self._free)
         self._ledger.set(self._free, number, 0)
         self._ledger.set(self._count, rank, self._count.get(rank, 0) + 1)

@@ -225,8 +225,10 @@ def _move_to_slot(
     slot: Int64Array,
     is_moved: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return a copy of the columns with a side (`src` or `dst`) moved to the slot where
-    `is_moved`.
+    """Return a copy of the columns with a side (`src` or `dst`) moved to the slot where `is_moved`.
+
+    There, the buffer becomes SCRATCH and the offset that of `slot`, which has one entry per row.
+    Other columns are shared with the argument, which is not changed.
     """
     buffer, offset = f"{side}_buffer", f"{side}_offset"
     return {

@@ -81,8 +81,10 @@ def count_scratch_units(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> Int64Array:
-    """Return the SCRATCH units that every rank needs (int64) if no segment is moved; 0 without
-    accesses.
+    """Count the SCRATCH units that every rank needs (int64) if no segment is moved.
+
+    It is the greatest end of an access; 0 without accesses. `dropped_src`, `dropped_dst`: bool per
+    row, accesses that are not counted.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     total = np.zeros(draft.num_ranks, np.int64)
@@ -180,7 +182,10 @@ class _Lifetime:
         ordinal: int,
         time: int,
     ) -> None:
-        """Include an access: step `ordinal` of a block, at a time."""
+        """Include an access: step `ordinal` of a block, at a time.
+
+        Keeps the first and the last ordinal of each block, and the earliest time.
+        """
         self.first[block] = min(ordinal, self.first.get(block, ordinal))
         self.last[block] = max(ordinal, self.last.get(block, ordinal))
         self.time = min(time, self.time)

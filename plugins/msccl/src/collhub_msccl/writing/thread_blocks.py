@@ -192,8 +192,10 @@ def _group_connections(
     connection: Int64Array,
     side: BoolArray,
 ) -> dict[tuple[int, int], list[int]]:
-    """Group the connections of one direction by the rank on this side and the channel, in row
-    order.
+    """Group the connections of one direction by (rank on this side, channel), in row order.
+
+    `connection`: number of the connection of each row; `side`: mask of the receives or the sends.
+    Each connection is listed once, in the order of its first row.
     """
     # Dictionaries as ordered sets: the same input gives the same file.
     groups: dict[tuple[int, int], dict[int, None]] = {}
@@ -283,8 +285,9 @@ def number_lanes(
 
 
 def _is_function(keys: Int64Array, values: Int64Array) -> bool:
-    """Whether every key has a single value. `keys`, `values`: pairs, in which equal pairs may
-    repeat.
+    """Return whether every key has a single value. `keys`, `values`: pairs, which may repeat.
+
+    Values of one key are compared in the given order. True without pairs.
     """
     order = np.argsort(keys, kind="stable")
     is_new_value = run_mask(values[order])

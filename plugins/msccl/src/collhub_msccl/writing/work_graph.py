@@ -151,7 +151,10 @@ def _collect_column(
     size: int,
     default: int,
 ) -> list[int]:
-    """Return the value of the selected row of every node, or the default without a selected row."""
+    """Return the value of the selected row of every node, or the default without a selected row.
+
+    Of several selected rows of a node, the last one counts. `size`: number of nodes.
+    """
     result = np.full(size, default, np.int64)
     rows = np.flatnonzero(is_selected)
     result[node_of_row[rows]] = values[rows]
@@ -243,6 +246,9 @@ class ListScheduler:
     def _queue_node(self, node: int) -> None:
         """Queue a node whose predecessors have finished, by its earliest begin and then its
         priority.
+
+        At equal times the node with the longer tail comes first, then the one with the smaller
+        distance of ranks, then the lower number.
         """
         graph = self._graph
         entry = self._compute_earliest(node), -graph.tail[node], graph.get_rank_distance(node), node

@@ -294,7 +294,9 @@ class Execution:
     ) -> tuple[int, int]:
         """Return (operation, launch) of an actor at a time; operation is -1 for the host.
 
-        A proxy stands for the thread block that made the request.
+        Launches count from 0. A proxy stands for the thread block that made the request, at the
+        time of the request. Of a thread block, time t is the t-th operation over all launches, from
+        1; of a host, times 2k + 1 and 2k + 2 belong to launch k.
         """
         state = self.state
         if actor >= state.scalars[FIRST_PROXY]:

@@ -481,8 +481,10 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _is_late(state: Any, clock: Clocks, reader: int, when: int) -> int:
-    """Whether a reader is a proxy whose request precedes the clock, although its read does not: 0
-    or 1.
+    """Return 1 if a reader is a proxy whose request precedes the clock, although its read does not.
+
+    0 for thread blocks and hosts, and for a request that the clock has not reached either. `when`:
+    time of the proxy, i.e. the number of its request from 1.
     """
     channel = reader - state.scalars[FIRST_PROXY]
     if channel < 0:

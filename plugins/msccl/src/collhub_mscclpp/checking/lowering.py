@@ -447,8 +447,9 @@ class _Pairing:
 
 
 def _words(key: tuple[object, ...]) -> str:
-    """Describe a counter, given by its key: a semaphore of a rank, or a direction of a
-    connection.
+    """Describe a counter, given by its key: a semaphore of a rank, or a direction of a connection.
+
+    The keys are ("semaphore", rank, number) and (type, sender, receiver, number).
     """
     if key[0] == "semaphore":
         return f"semaphore {key[2]} of rank {key[1]}"

@@ -90,8 +90,10 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Compute the minimum number of cells per chunk for which all parts of ranges are integer; 1 if
-    none.
+    """Compute the minimum number of cells per chunk for which all parts of ranges are whole cells.
+
+    It is the least common multiple of parts / gcd(parts, size) over all ranges, where `parts` is
+    the size of their thread block group; 1 without groups or ranges.
     """
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]
@@ -101,10 +103,11 @@ def cells_per_chunk(plan: Plan) -> int:
 
 
 def collective_of(plan: Plan, cells: int) -> Collective:
-    """Build the contract that a plan claims, with cells as units.
+    """Build the contract that a plan claims, with cells as units, for its one mode.
 
-    It is a custom collective without expected results if the name is unknown or the chunk counts
-    contradict it (`counts_defect`).
+    The unit count is the larger buffer of rank 0. It is a custom collective if the name has no kind
+    of the hub or the chunk counts contradict it (`counts_defect`); of these only "sendrecv" without
+    such a defect has expected results.
     """
     header, num_ranks = plan.header, plan.num_ranks
     kind = _KINDS.get(header.collective)
@@ -259,8 +262,9 @@ class Contents:
         self,
         word: np.uint64,
     ) -> str:
-        """Describe the rank and part of the input with this word, such as `rank 1, part 0`; empty
-        if none.
+        """Describe the input with this word, such as `rank 1, part 0`; empty if there is none.
+
+        The part is the cell of the input of the rank, from 0. Of several inputs the first counts.
         """
         matches = np.flatnonzero(self.words == word)
         if not len(matches):

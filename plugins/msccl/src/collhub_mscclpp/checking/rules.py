@@ -311,7 +311,8 @@ def _report_balance(
 ) -> None:
     """Report a counter with unequal numbers of increments and takes; `row`: its first operation.
 
-    `of_unit`: increments minus takes, by kind of pipeline.
+    `of_unit`: increments minus takes, by kind of pipeline. If the total is not 0, it is reported;
+    if only kinds of pipelines are unbalanced, that is. At most one finding, "unbalanced".
     """
     total = sum(of_unit.values())
     if total:

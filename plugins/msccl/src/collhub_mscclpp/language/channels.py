@@ -83,7 +83,11 @@ class _Channel:
         )
 
     def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
-        """Record a signal, wait or flush of thread block `tb`."""
+        """Record a signal, wait or flush (`name`) of thread block `tb` on this channel.
+
+        It is appended to the current program on the channel's own rank; `sync`: where barriers of
+        the block's threads are requested. Raises `RuntimeError` without a current program.
+        """
         channels = [self.channel_id]
         recorded = Recorded(name, self.src_rank, self.channel_type, channels, sync=sync)
         current_program().record(tb, recorded)
@@ -234,9 +238,9 @@ class SwitchChannelAtRank:
     def _record(
         self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int, reduce_op: str = ""
     ) -> None:
-        """Record an operation of the switch channel for thread block `tb`.
+        """Record an operation of the switch channel for thread block `tb` in the current program.
 
-        Raises `RuntimeError` for chunks of other ranks or of different sizes.
+        Raises `RuntimeError` for chunks of other ranks, or of other sizes than the first source.
         """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:

@@ -110,6 +110,9 @@ def _join(first: Recorded, second: Recorded) -> Recorded | None:
 def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
     """Fuse two operations by the package's rules; None also if the executor would misread the
     result.
+
+    That is the case if it exceeds the executor's tables, if it has sources in several buffers where
+    the executor takes one, or if it is a sum whose second part reads the result of the first.
     """
     joined = _join(first, second)
     if joined is None or exceeds_tables(joined) or mixes_sources(joined):
@@ -119,7 +122,12 @@ def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def reads_sum(first: Recorded, second: Recorded) -> bool:
-    """Whether the second of two sums into one chunk has an operand that the first one writes."""
+    """Return whether the second of two sums into one chunk has an operand that the first one
+    writes.
+
+    The result as first operand does not count, as both accumulate into it; neither do remote ranges
+    and the packets of "repkt". Overlap by one chunk is enough.
+    """
     total = first.dst[0]
     # Packets are no plain data, so the first sum does not write them.
     plain = second.src[:1] if second.name == "repkt" else second.src
@@ -152,6 +160,8 @@ def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
 def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
     """Fuse puts or gets of ranges of equal size on one type of channel; channel i transfers range
     i.
+
+    None for other channel types or sizes. The ranges and channels of the first come first.
     """
     is_equal = first.channel_type == second.channel_type and first.src[0].size == second.src[0].size
     if not is_equal:
@@ -170,7 +180,11 @@ def _join_forwards(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse sums with the same first operand, result and operator; None for other sums."""
+    """Fuse sums with the same first operand, result and operator; None for other sums.
+
+    The operands of the second, without its first one, follow those of the first, and so do
+    channels.
+    """
     is_same = list(first.dst) == list(second.dst) and first.src[0] == second.src[0]
     if not is_same or first.reduce_op != second.reduce_op:
         return None

@@ -202,15 +202,21 @@ class CollectiveProgram:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
 
     def allocate_scratch(self, rank: int, size: int) -> int:
-        """Allocate `size` further chunks of scratch of a rank, and return the first one."""
+        """Allocate `size` further chunks of scratch of a rank, and return the first one.
+
+        Allocations follow each other from chunk 0 on. Raises `RuntimeError` for a rank that the
+        program does not have.
+        """
         self.check_rank(rank)
         first = self.scratch[rank]
         self.scratch[rank] = first + size
         return first
 
     def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
-        """Create a channel to a peer, and return its ordinal among those of its type on the
-        rank.
+        """Create a channel to a peer, and return its ordinal among those of its type on the rank.
+
+        Ordinals begin at 0, over all peers. Every call creates one, also to the same peer. Raises
+        `RuntimeError` for a rank or peer that the program does not have.
         """
         self.check_rank(rank)
         self.check_rank(peer)
@@ -219,15 +225,20 @@ class CollectiveProgram:
         return ordinal
 
     def add_switch_channel(self, rank: int, buffer_type: BufferType, group: tuple[int, ...]) -> int:
-        """Create a switch channel, and return its ordinal among those of the rank."""
+        """Create a switch channel, and return its ordinal among those of the rank, from 0.
+
+        `group`: the ranks of its members, which are not checked here. Every call creates one.
+        Raises `RuntimeError` for a rank that the program does not have.
+        """
         self.check_rank(rank)
         known = self.switches[rank]
         known.append((buffer_type, group))
         return len(known) - 1
 
     def add_semaphore(self, rank: int, value: int) -> int:
-        """Create a semaphore with an initial value, and return its ordinal among those of the
-        rank.
+        """Create a semaphore with an initial value, and return its ordinal among those of the rank.
+
+        Ordinals begin at 0. Raises `RuntimeError` for a rank that the program does not have.
         """
         self.check_rank(rank)
         known = self.semaphores[rank]

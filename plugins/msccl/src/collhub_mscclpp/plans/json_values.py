@@ -95,8 +95,10 @@ class JsonValue:
         maximum: int,
         cure: str = "",
     ) -> int:
-        """Return an integer in `minimum..maximum`. Raises `InputError` for any other value, also a
-        boolean.
+        """Return an integer in `minimum..maximum`, both inclusive.
+
+        Raises `InputError` with the path and `cure` for any other value, also a boolean or a number
+        with a fraction.
         """
         value = self.value
         # In Python, True and False are integers.

@@ -202,7 +202,10 @@ def _read_channel_type(
     value: JsonValue,
     operation: Operation | None,
 ) -> int:
-    """Read the code of the channel type; -1 for operations without channels."""
+    """Read the code of the channel type; -1 for unknown operations and those without channels.
+
+    Raises `InputError` for a type that the operation does not permit, or a missing one.
+    """
     if operation is None or not operation.channel_types:
         return -1
     name = value.member("channel_type").choice(operation.channel_types)

@@ -282,7 +282,10 @@ def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
 
 
 def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
-    """Parse the initial values of the semaphores of a rank; empty without the member."""
+    """Parse the initial values of the semaphores of a rank; empty without the member.
+
+    Raises `InputError` for a value that is missing, negative or too large.
+    """
     if not value.has("semaphores"):
         return ()
     listed = value.member("semaphores").items()

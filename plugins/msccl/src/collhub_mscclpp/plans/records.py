@@ -190,7 +190,10 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Describe an operation by its name, rank, thread block and position."""
+        """Describe an operation by its name, rank, thread block and position.
+
+        `row`: of the operation in the plan. Example: "put of rank 0, thread block 1, ops[2]".
+        """
         rank = self.blocks[int(self.operations.block[row])].rank
         name, _, position = self.describe_within_rank(row).partition(" of ")
         return f"{name} of rank {rank}, {position}"
@@ -199,7 +202,10 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Describe an operation by its name, thread block and position, without its rank."""
+        """Describe an operation by its name, thread block and position, without its rank.
+
+        An unknown operation has its name in the file; one in a pipeline has the positions of both.
+        """
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)
         name = known.name if known else self.unknown_names[row]

@@ -169,7 +169,11 @@ class PlanFollower:
         cells: int,
         block: int,
     ) -> None:
-        """Copy a range to other ranges: by copies within the rank, by messages to other ranks."""
+        """Copy a range to other ranges: by copies within the rank, by messages to other ranks.
+
+        In the order of `targets`, each step after the earlier ones of the block. `cells`: of each
+        range.
+        """
         lane = self._plan.blocks[block].position
         for target in targets:
             if target.rank == source.rank:

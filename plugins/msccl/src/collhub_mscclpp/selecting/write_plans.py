@@ -304,7 +304,10 @@ def _add_minimum_chunks_plan(
 
 
 def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """Yield the algorithm of the window, then further ones that serve its sizes, fastest first."""
+    """Yield the algorithm of the window, then further ones that serve its sizes, fastest first.
+
+    No name is yielded twice.
+    """
     yield window.algorithm
     names = selected.slowdowns(window.sizes)
     for name in names:
@@ -333,8 +336,9 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss if the steps of an algorithm differ between the limits and the middle of the
-    window.
+    """Add a loss if the steps of an algorithm for the middle size of the window differ from others.
+
+    They are compared with those for the least and the greatest size. The folder is changed.
     """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps

@@ -72,7 +72,12 @@ class BlockWriter:
         self._last.greeted[channel_type].append(channel)
 
     def wait(self, name: str, channel_type: str, channel: int) -> None:
-        """Add operation `name`, a wait for the next signal on a channel."""
+        """Add operation `name`, a wait for the next signal on a channel, without a barrier before
+        it.
+
+        Begins a new segment if the last one has no room. A later barrier then separates it from
+        data.
+        """
         self._make_room(channel_type, [channel])
         position = self._last.channel(channel_type, channel)
         self._last.ops.append(format_synchronisation(name, channel_type, [position]))

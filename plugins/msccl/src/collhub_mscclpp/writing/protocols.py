@@ -184,8 +184,10 @@ def add_messages(
 
 
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
-    """Signal that the data of these sends has arrived, or may be pulled; no effect without
-    sends.
+    """Signal that the data of these sends has arrived, or may be pulled; no effect without sends.
+
+    One signal over memory channels for all of them. Channels of pulled messages are noted as lent,
+    so that the block waits at its end until they have been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):

@@ -241,8 +241,10 @@ class Segment:
         return Segment(list(self.ops), channels, buffers, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
-        """Replace the operations from `start` on by one pipeline of slices of `slice_bytes`
-        bytes.
+        """Replace the operations from `start` on by one pipeline of slices of `slice_bytes` bytes.
+
+        `chunks`: number of chunks that the pipeline processes. The replaced operations, in their
+        order, become its body and are counted in `in_pipelines`.
         """
         body = self.ops[start:]
         self.in_pipelines += len(body)

@@ -154,9 +154,12 @@ class _Mode:
         self._has_data[expanded_ranges(starts, sizes)] = True
 
     def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
-        """Whether a multicast may be stored at its messages' destination, also on its sender.
+        """Return whether a multicast may be stored at its messages' destination, also on its
+        sender.
 
-        `number`: of the multicast; `rows`, `receives`: its sends and their receives.
+        `number`: of the multicast; `rows`, `receives`: its sends and their receives. False if
+        receives have different buffers or offsets, or if the range is in use on the sender or any
+        receiver.
         """
         steps = self._work.steps
         destinations = {

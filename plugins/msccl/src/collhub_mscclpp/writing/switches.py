@@ -51,22 +51,30 @@ class SwitchSteps:
         return not self.multicasts and not self.totals
 
     def add_multicast(self, rows: list[int]) -> None:
-        """Record these sends as one multicast with the next number."""
+        """Record these sends as one multicast with the next number.
+
+        The number is the count of present multicasts, so none may have been removed before.
+        """
         number = len(self.multicasts)
         self.multicasts[number] = rows
         self.multicast[rows] = number
 
     def add_total(self, rows: list[int]) -> None:
-        """Record the messages of these receives as one sum with the next number."""
+        """Record the messages of these receives as one sum with the next number.
+
+        The number is the count of present sums, so none may have been removed before. `rows`: the
+        receives in the order of the sum.
+        """
         number = len(self.totals)
         self.totals[number] = rows
         self.total[rows] = number
 
     def remove_cycle(self, rows: list[int]) -> bool:
-        """Remove early copies among these rows, which form a cycle; if there are none, the rows'
+        """Remove early copies among these rows, which form a cycle; without them, the rows'
         operations.
 
-        Returns whether anything was removed.
+        Early copies are tried first, so that multicasts and sums remain where possible. Returns
+        whether anything was removed.
         """
         early = sorted(number for number in self.early_copies if self.copies[number] in {*rows})
         self._remove_copies(early)
@@ -107,7 +115,8 @@ class SwitchSteps:
         """Number the operations of all steps, int64[rows]; steps of one operation have equal
         numbers.
 
-        Other steps have numbers of their own.
+        The number is the first row of the operation. A sum and the multicast joined to it have one
+        number, that of the sum. Other steps have their own rows as numbers.
         """
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
@@ -209,7 +218,10 @@ def find_switch_steps(
 
 
 def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
-    """Yield the rows of every group, in order. `groups`: (rows, group numbers)."""
+    """Yield the rows of every group. `groups`: (rows, group numbers), two arrays of equal length.
+
+    Groups are in the order of their first rows in the array, and rows keep its order.
+    """
     by_number: dict[int, list[int]] = defaultdict(list)
     for row, number in zip(*(column.tolist() for column in groups), strict=True):
         by_number[number].append(row)

@@ -148,14 +148,20 @@ def _order_rows(
 
 
 def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) of the steps' dependencies and those that switches add."""
+    """Return (parents, children) of the steps' dependencies, then of those that switches add.
+
+    Those of the steps include program order; equal pairs are not united.
+    """
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()
     return np.concatenate([parents, added_parents]), np.concatenate([children, added_children])
 
 
 def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
-    """Build the error for an algorithm that no plan can express."""
+    """Build, but do not raise, the error for an algorithm that no plan can express.
+
+    The code is "plan", the location the source file of the algorithm, if it has one.
+    """
     location = Location(algorithm.provenance.source_name or None)
     message = f"cannot be written as a plan: {reason}"
     return InputError(message, location=location, cure=cure, code="plan")
