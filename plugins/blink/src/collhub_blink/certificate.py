@@ -204,7 +204,11 @@ def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObjec
 
 
 def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """Describe a tree: root, weight in bytes per second, depth, edges, and the tree up, if any."""
+    """Describe a tree: root, weight in bytes per second, depth, edges, and the tree up, if any.
+
+    The weight is an exact fraction as text. "up" has its own edges and exists only if an all-reduce
+    reduces on another tree than it broadcasts on.
+    """
     tree_object: JsonObject = {
         "root": placed_tree.tree.root,
         "weight": str(packing.unit * placed_tree.tree.weight),
@@ -217,7 +221,11 @@ def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: in
 
 
 def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """List the parent of every NPU, and the nodes between parent and child, if any."""
+    """List the parent of every NPU, and the nodes between parent and child, if any.
+
+    "parents": -1 at the root; "routes", only if there are any: by node, as text, those between.
+    Switches have no parent; they occur only in routes.
+    """
     # Switches have no parent; they occur only in the routes.
     tree_object: JsonObject = {"parents": placed_tree.tree.parent[:num_npus].tolist()}
     if placed_tree.stops:

@@ -138,7 +138,10 @@ def _describe_binding(plan: ReshardPlan) -> str:
 
 
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
-    """Return the links whose weights prove the bound, in the order of the topology."""
+    """Return the links whose weights prove the bound, in the order of the topology.
+
+    Their ends are the names of nodes.
+    """
     topology = plan.topology
     links = []
     for link, weight in sorted(plan.outcome.weights.items()):
@@ -166,7 +169,10 @@ def _describe_status(plan: ReshardPlan) -> str:
 
 
 def _describe_layout(lowered: Lowered) -> str:
-    """Describe the layout of the buffers and its cost in copies or padding."""
+    """Describe the layout of the buffers and its cost in copies or padding.
+
+    Padding is stated only without copies, and if there is any.
+    """
     layout = lowered.layout
     if lowered.copies:
         copied = format_bytes(lowered.copied_bytes)
@@ -358,7 +364,7 @@ def _parse_number(
 ) -> float | T:
     """Return a number from `low` to `high`, or `default` if the option is not given.
 
-    Raises `click.UsageError` for any other text.
+    Both limits are allowed. Raises `click.UsageError` for any other text, also for NaN.
     """
     text = assignments.get(name)
     if text is None:

@@ -153,7 +153,11 @@ class Delivery:
         return self.ends[-1]
 
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
-        """Yield (unit task, part of its box) of a part of the bytes; parts are within 0..1."""
+        """Yield (unit task, part of its box) of a part of the bytes; parts are within 0..1.
+
+        The bytes are those of all unit tasks in sequence; tasks without a byte in the part are left
+        out.
+        """
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
         for row, end in zip(self.rows, self.ends, strict=True):

@@ -123,7 +123,8 @@ def compute_stream_time_s(
 ) -> Fraction:
     """Return the exact seconds after which the fullest link has carried its bytes.
 
-    0 without streams.
+    The load of a link is the sum of the parts of the streams over all uses by their edges' routes;
+    latencies do not count. 0 without streams.
     """
     position = {device: number for number, device in enumerate(fabric.devices)}
     load: dict[int, Fraction] = {}
@@ -152,7 +153,12 @@ class _StreamSearch:
         self._trees: dict[tuple[int, tuple[Edge, ...]], Float64Array] = {}
 
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
-        """Generate columns; return (share of every tree, prices of links in the last rounds)."""
+        """Generate columns; return (share of every tree, prices of links in the last rounds).
+
+        After the initial trees, each round solves the linear program and adds the trees that are
+        cheaper than the price of their delivery, until there is none, or for `_PRICING_ROUNDS` (40)
+        + 1 rounds. The prices are those of the last two rounds, times the links' seconds per byte.
+        """
         self._spread()
         prices: list[Float64Array] = []
         while True:
@@ -207,7 +213,8 @@ class _StreamSearch:
     def _join(self, price: Float64Array, value: Float64Array) -> bool:
         """Add the trees that are cheaper than the price of their delivery.
 
-        Return whether there is one.
+        Each delivery has one candidate, the cheap tree by the price per byte of every link; it
+        counts as cheaper only by more than a relative 10^-7. Return whether a new tree was added.
         """
         best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
         known = len(self._trees)
@@ -267,7 +274,9 @@ class _StreamSearch:
 def _round_shares(shares: Float64Array) -> list[Fraction]:
     """Return fractions near to the shares, whose sum is exactly 1.
 
-    Simple fractions if they are accurate, else multiples of 2^-20.
+    Shares below `_CLOSE` (10^-7) become 0 first. Fractions with denominators up to `_SIMPLE_SHARE`
+    (64) if they differ by no more than that, else multiples of 2^-20, of which the largest share
+    takes the remainder. At least one share must be greater.
     """
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()

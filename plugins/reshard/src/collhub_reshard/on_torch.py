@@ -155,7 +155,10 @@ def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int,
 def _allocate_output(
     move: Move, rank: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
-    """Return an uninitialized shard for the destination; None outside of its mesh."""
+    """Return an uninitialized shard for the destination; None outside of its mesh.
+
+    It has the shape of the rank's tile.
+    """
     import torch
 
     bounds = _find_tile(move.destination, move.tensor.shape, rank)

@@ -260,7 +260,10 @@ def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
 
 
 def is_covering(parts: Sequence[Interval]) -> bool:
-    """Return whether the parts fill 0..1 without gap or overlap; False without parts."""
+    """Return whether the parts fill 0..1 without gap or overlap; False without parts.
+
+    The order of the parts (first, last) does not matter.
+    """
     position = Fraction(0)
     for first, last in sorted(parts):
         if first != position:
@@ -270,7 +273,11 @@ def is_covering(parts: Sequence[Interval]) -> bool:
 
 
 def check_labels(document: Mapping[str, JsonValue]) -> None:
-    """Raise `FlawError` for an unknown kind of proof, or a status that contradicts it."""
+    """Raise `FlawError` (`form`) for an unknown kind of proof, or a status that contradicts it.
+
+    Kinds are bound, solver and none; the status must be "feasible" for none, else "optimal". Raises
+    `KeyError` if one of them is missing.
+    """
     status, proof = document["status"], document["proof"]
     if proof not in ("bound", "solver", "none"):
         raise FlawError("form", f"{proof!r:.40} is no kind of proof")

@@ -187,7 +187,8 @@ def _check_streams(claim: _StreamClaim) -> None:
 def _read_weights(claim: _StreamClaim) -> dict[int, int]:
     """Read the weights by link.
 
-    Raises `FlawError` for unknown links and weights below 1 or too large.
+    Raises `FlawError` (`bound`) for unknown or repeated links and weights that are no integers from
+    1 to `_MAX_WEIGHT` (10^6).
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}
@@ -228,7 +229,10 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
 
 
 def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:
-    """Return the number of binding links, and the names of the first two."""
+    """Return the number of binding links, and the names of the first two by number.
+
+    More than two are indicated by dots; a name is "source -> destination".
+    """
     topology = claim.fabric.topology
     names = [
         f"{topology.node_name(int(topology.source[link]))} -> "

@@ -40,7 +40,11 @@ class Reach:
 
 
 def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
-    """Return how many times the busiest card carries the box; 1 for a chain or a tree."""
+    """Return how many times the busiest card carries the box; 1 for a chain or a tree.
+
+    Send/recv: the number of receiving hosts times devices per host; local all-gather: the hosts;
+    scatter and all-gather: (2 hosts - 1) / hosts. Exact.
+    """
     a, b = reach.hosts, reach.devices
     work = {
         Strategy.SEND_RECV: Fraction(a * b),
@@ -171,7 +175,11 @@ def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[
 
 
 def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
-    """List messages of an entire piece along the edges of a tree, parents first."""
+    """List messages of an entire piece along the edges of a tree, parents first.
+
+    `edges` must be in this order. The parent of a transfer is the index of the one to its source,
+    -1 for edges from the root.
+    """
     number: dict[int, int] = {}
     transfers = []
     for source, destination in edges:
@@ -259,7 +267,9 @@ class LocalReceivers:
 def find_local_receivers(units: UnitTasks, row: int) -> LocalReceivers:
     """Find the receivers of a unit task whose host has the box.
 
-    The first of several holders on a host serves it.
+    Receivers that hold the box themselves are `own`; others on a holder's host are `served`, as
+    (holder, receiver). The first of several holders on a host serves it. Both are in the order of
+    the receivers.
     """
     holders = units.senders_of(row).tolist()
     # Reversed, so that the first of several holders on a host serves it.

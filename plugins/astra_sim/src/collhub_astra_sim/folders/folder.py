@@ -42,7 +42,8 @@ BINARY_NAMES = {
 def arguments(*, has_groups: bool) -> tuple[str, ...]:
     """Return the command line options of the simulator, with paths relative to the folder.
 
-    `has_groups`: whether the folder has a groups file.
+    `has_groups`: whether the folder has a groups file. The order is workload, system, network,
+    memory, groups, and the folder of logs.
     """
     files = {
         "workload-configuration": WORKLOAD,
@@ -205,7 +206,10 @@ class AstraFolder:
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _list_workloads(self) -> Iterator[Artifact]:
-        """Yield a workload trace per NPU: the collectives in sequence for members, or idle work."""
+        """Yield a workload trace per NPU: the collectives in sequence for members, or idle work.
+
+        Collectives name the group if only a part of the NPUs takes part.
+        """
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = encode_collective_workload(collectives, in_group=self.placement.is_part)
         idle = encode_idle_workload()

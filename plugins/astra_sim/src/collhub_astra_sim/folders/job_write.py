@@ -72,7 +72,10 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield the traces of algorithms, those of the workload, configurations, the script."""
+        """Yield the traces of algorithms, those of the workload, configurations, the script.
+
+        Names of traces begin with the algorithm's prefix; only the script is executable.
+        """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
                 yield Artifact(f"{prefix}{trace.name}", trace.content)
@@ -295,7 +298,10 @@ def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 
 
 def _remove_folder_data(workload: Workload) -> Workload:
-    """Return the job without algorithms and configurations, which other files contain."""
+    """Return the job without algorithms and configurations, which other files contain.
+
+    No node names an algorithm any more. The argument is not changed.
+    """
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.
     nodes = workload.nodes

@@ -254,7 +254,10 @@ def locate_step(algorithm: Algorithm, step: int) -> Location:
 
 
 def _check_collective(algorithm: Algorithm) -> Loss | None:
-    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None."""
+    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None.
+
+    Such a collective runs under the name of an all-reduce; those of `COLLECTIVE_KEYS` have none.
+    """
     kind = algorithm.collective.kind
     if kind in COLLECTIVE_KEYS:
         return None

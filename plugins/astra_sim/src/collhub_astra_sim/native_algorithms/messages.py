@@ -352,7 +352,11 @@ class RankSteps:
         self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
         after: Sequence[Int64Array],
     ) -> Int64Array:  # fmt: skip
-        """Add a receive that reduces the message with the operand into the target."""
+        """Add a receive that reduces the message with the operand into the target.
+
+        Every rank gets one. `origin`: the sender of each rank. The reduction takes `duration_ns`;
+        it begins after the steps `after`. Returns the step of each rank.
+        """
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add_step(
@@ -371,7 +375,10 @@ class RankSteps:
         return self._add_local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
-        """Return the step table; the steps of rank r are on NPU `npus[r]` of `total`."""
+        """Return the step table; the steps of rank r are on NPU `npus[r]` of `total`.
+
+        Peers are translated in the same way; -1 (none) remains.
+        """
         columns = {name: self._build_column(name) for name in COLUMN_DTYPES}
         npu_of_rank = np.asarray(npus, np.int64)
         columns["rank"] = npu_of_rank[columns["rank"]]

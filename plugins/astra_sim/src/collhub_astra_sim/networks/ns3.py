@@ -67,10 +67,11 @@ class _Words:
         self._words = self._iterate_words(lines)
 
     def topology(self) -> Topology:
-        """Read the network.
+        """Read the network, whose file has the header, the switches and the cables.
 
-        Switches are numbered after the NPUs, which keep their order. Raises `InputError` for
-        malformed numbers and a repeated switch.
+        Switches are numbered after the NPUs, in the order in which they are named; NPUs keep their
+        order. Another number of cables than the header states is reported as a warning. Raises
+        `InputError` for malformed numbers and a repeated switch.
         """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
@@ -247,7 +248,10 @@ def _format_delay(latency_s: float) -> str:
 
 
 def report_name_losses(topology: Topology) -> Iterator[Loss]:
-    """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations."""
+    """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations.
+
+    Multicast and reduction list their switches. Nothing is yielded for what the topology lacks.
+    """
     for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
         if switches:
             yield Loss(name, format_ranks(switches), "switches only forward")

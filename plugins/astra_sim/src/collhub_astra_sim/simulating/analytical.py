@@ -237,10 +237,10 @@ def simulate_rendezvous(
 ) -> SimulationResult:
     """Return the finish times of ranks with the rendezvous protocol.
 
-    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks, None for
-    the first ones. Raises `UsageError` for NPUs that do not ascend, for networks of several planes
-    and for link models other than that of ASTRA-sim. Ranks that never finish are reported as a
-    diagnostic.
+    Messages wait for their receivers. `nodes`: with the durations of all computations. `npus`:
+    ascending NPUs of the ranks, None for the first ones. Raises `UsageError` for NPUs that do not
+    ascend, for networks of several planes and for link models other than that of ASTRA-sim. Ranks
+    that never finish have the time None and are reported as one diagnostic, instead of all others.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import simulate_workload

@@ -369,7 +369,8 @@ def _finish_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
     """Decrement the parent counts of a node's children.
 
-    Write the children without remaining parents to `world.freed` and return their number.
+    Write the children without remaining parents to `world.freed`, in the order of the children, and
+    return their number.
     """
     node = world.node[row]
     first = node["first_child"]
@@ -389,9 +390,9 @@ def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over the next link of its route.
+    """Send a message over the next link of its route at `now` (ns).
 
-    If the link is busy, the message is appended to its queue.
+    If the link is busy, the message is appended to its queue, first come, first served.
     """
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
@@ -506,7 +507,11 @@ def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Int
 
 @compiled
 def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Add a message to a sum; forward the sum's carrier when no message is missing."""
+    """Add a message to a sum; forward the sum's carrier when no message is missing.
+
+    The carrier is the message that continues with the sum; the next sum that it enters, if any, is
+    noted. The other messages end here.
+    """
     total = world.sum[index]
     total["missing"] -= 1
     if total["missing"] > 0:

@@ -125,7 +125,10 @@ def _find_planes(topology: Topology, sends: Int64Array, channel: Int64Array | No
 def _collect_pairs(
     nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (code of each distinct triple of plane, source, destination; its index by send)."""
+    """Return (code of each distinct triple of plane, source, destination; its index by send).
+
+    Codes ascend; the plane is the most significant part. Source and destination are ranks.
+    """
     pair = compute_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
     codes = planes * nodes.num_ranks**2 + pair
     span = int(codes.max(initial=-1)) + 1

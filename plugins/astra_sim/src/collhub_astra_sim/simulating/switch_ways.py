@@ -125,7 +125,9 @@ class _Layout:
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
         """Record which sums in switches the messages of a group enter, and which arrive together.
 
-        `nodes`: its SENDs; `routes`: their routes.
+        `nodes`: its SENDs; `routes`: the route of each. Each sum is appended to `sums` with its
+        first member and the number of members; a member that enters several sums enters one after
+        the other.
         """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}

@@ -70,7 +70,8 @@ def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) 
 def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
     """Number the distinct combinations of non-negative columns densely, in lexicographic order.
 
-    The first column is the most significant; the result is int64[rows], starting at 0.
+    The first column is the most significant; the result is int64[rows], starting at 0. Equal rows
+    get equal numbers. At least one column is needed.
     """
     codes = np.zeros(len(columns[0]), np.int64)
     span = 1

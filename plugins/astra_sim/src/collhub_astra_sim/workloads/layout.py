@@ -248,7 +248,10 @@ def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Reco
 def _build_node_records(
     nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
 ) -> Records:
-    """Return the records of all nodes, in ascending order of IDs, without children."""
+    """Return the records of all nodes, in ascending order of IDs, without children.
+
+    `order`: the rows of the job in that order. Starts and ends are -1.
+    """
     node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
         node[name] = getattr(nodes, name)[order]
@@ -351,7 +354,10 @@ def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, 
 
 
 def expand_pools(machine: Machine) -> Machine:
-    """Return a copy of the machine whose pools have twice the size, with equal contents."""
+    """Return a copy of the machine whose pools have twice the size, with equal contents.
+
+    The new records are 0. All other arrays are shared with the original.
+    """
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}
     for name in fields:

@@ -121,7 +121,11 @@ def _return_message(index: Integer, machine: Machine) -> None:
 
 @outlined
 def start_message(index: Integer, now: Integer, machine: Machine) -> None:
-    """Match a message with its receive, if that is posted, and put it on its first link."""
+    """Match a message with its receive, if that is posted, and put it on its first link.
+
+    Without a posted receive the message waits for one, but travels nevertheless. It starts at `now`
+    (ns) if the link is free, otherwise it queues.
+    """
     message = machine.message[index]
     posted = _match_or_wait(index, True, machine)
     if posted >= 0:
@@ -224,9 +228,9 @@ def _find_route(source: Integer, destination: Integer, machine: Machine) -> Inte
 
 @compiled
 def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send a message over the next link of its route.
+    """Send a message over the next link of its route at `now` (ns).
 
-    If the link is busy, the message is appended to its queue.
+    If the link is busy, the message is appended to its queue, first come, first served.
     """
     link_index = machine.path_link[machine.message[index]["hop"]]
     link = machine.link[link_index]

@@ -90,7 +90,10 @@ def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None
 
 @compiled
 def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of the algorithm."""
+    """Return the rank at a position of the algorithm: a member of the node's group.
+
+    Without a group, the position is the rank.
+    """
     member = machine.node[machine.stream[index]["row"]]["member"]
     if member < 0:
         return position

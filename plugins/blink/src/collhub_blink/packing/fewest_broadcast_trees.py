@@ -223,6 +223,7 @@ def _generate_assignments(
 ) -> Iterator[tuple[int, ...]]:
     """Yield all assignments of one of the `tails` to every weight, within the room of each tail.
 
+    In lexicographic order of the indices of tails; weights on one tail add up to at most its room.
     One empty assignment without weights.
     """
     if not weights:

@@ -102,7 +102,9 @@ def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
     """Build the packing with the fewest trees at the strength of a network of duplex links.
 
-    If the search budget ends first, the smallest packing known so far is used.
+    The unit is scaled so that the strength is an integer, the total weight of the trees. The trees
+    are those of an optimal packing unless fewer are found; if the search budget ends first, the
+    smallest packing known so far is used. The packing states the proved minimum and the reason.
     """
     network = task.network
     graph = network.graph

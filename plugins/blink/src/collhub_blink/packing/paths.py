@@ -25,7 +25,9 @@ _Path = tuple[int, ...]
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the one packing of paths from the root to every rank, for a scatter or a gather.
 
-    For a gather the paths are those of the reversed network.
+    Each path is a tree of its own, with its last rank as target; paths are sorted. The rate is the
+    greatest that all ranks can receive at once. For a gather the paths are those of the reversed
+    network.
     """
     network = task.oriented_network
     graph = network.graph

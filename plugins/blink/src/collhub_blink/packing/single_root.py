@@ -179,7 +179,11 @@ def _maximum_depth(trees: Sequence[SpanningTree]) -> int:
 
 
 def _depth_error(depth: int, result: TreeSearchResult) -> InputError:
-    """Build the error for a depth without trees, with the proof if there is one."""
+    """Build the error for a depth without trees, with the proof if there is one.
+
+    The result's reason is stated if it proves that more than one tree is needed. The error is
+    returned, not raised.
+    """
     message = f"no trees of depth {depth} at the optimal rate were found"
     if result.lower_bound > 1:
         message += f" ({result.reason})"

@@ -280,7 +280,10 @@ def _check_suitable(collective: Collective) -> None:
 
 
 def _parse_chunks(text: str) -> int | None:
-    """Parse the option `chunks`: a number from 1 to 2^20, None for `auto`. Raises `UsageError`."""
+    """Parse the option `chunks`: a number from 1 to 2^20, None for `auto`.
+
+    Only ASCII digits are a number. Raises `UsageError` for any other text.
+    """
     if text == "auto":
         return None
     is_number = text.isascii() and text.isdecimal()

@@ -254,7 +254,10 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
 
 
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Whether every fraction differs from its share by at most `_TOLERANCE` (relative)."""
+    """Whether every fraction differs from its share by at most `_TOLERANCE` (1/400, relative).
+
+    Shares are first divided by their sum. The lists must have equal lengths.
+    """
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
     return all(

@@ -171,10 +171,11 @@ class Share:
 
 
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
-    """Join the schedules of all shares in common units.
+    """Join the schedules of all shares in common units; the time (ps) is that of the slowest plane.
 
-    Every share of the collective is divided in the same proportions, plane after plane. Transfers
-    of a plane are delayed by its start-up time; links of different planes get different numbers.
+    Every share of the collective is divided in the same proportions, plane after plane, into the
+    least number of units that suits all. Transfers of a plane are delayed by its start-up time;
+    links of different planes get different numbers. At least one share is needed.
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.

@@ -158,7 +158,12 @@ def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTre
 def _send_down_tree(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
-    """List the transfers of one part down a tree; `first`: the number of the first of them."""
+    """List the transfers of one part down a tree, by depth, then by node number.
+
+    `nodes`: the device of every node, whose first is the root. `first`: the number of the first
+    transfer; each has as parent the number of the transfer that brought its sender the part, -1 at
+    the root.
+    """
     depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
     number = {0: -1}

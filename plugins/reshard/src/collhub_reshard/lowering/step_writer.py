@@ -260,9 +260,10 @@ class StepWriter:
         return self._packed[key]
 
     def _get_landing(self, row: int, device: int) -> BoxPlace:
-        """Return the location of a received box.
+        """Return the location of a received box, the same at every call.
 
-        OUTPUT if its region there is contiguous and it is no summand, else SCRATCH.
+        OUTPUT if its region there is contiguous and it is no summand, else a new place in SCRATCH;
+        also SCRATCH for a device that only forwards the box.
         """
         key = row, device
         if key not in self._landing:

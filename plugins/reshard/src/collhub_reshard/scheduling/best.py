@@ -70,9 +70,12 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
     """Find a schedule, with the largest lower bound that is known.
 
     The schedule never takes longer than any of the public orders. The search ends with the first
-    method that meets the bound: priorities, colours, public orders, splitting where requested, the
-    best choice of senders, rotations, annealing, CP-SAT. If tasks have due times, the lateness of
-    the latest task is minimized before the makespan.
+    method that meets the bound: colours, priorities, public orders, the best choice of senders,
+    rotations, annealing, CP-SAT. Splitting, where requested and possible, replaces all of them.
+    With more than `_MAX_TASKS_OF_SEARCH` (2000) tasks, without work, or at the time limit, which is
+    recorded as a cut, the search ends after the heuristics; CP-SAT needs at most
+    `MAX_TASKS_OF_SOLVER` (500) tasks. If tasks have due times, the lateness of the latest task is
+    minimized before the makespan.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.

@@ -158,11 +158,12 @@ def build_host_tasks(
     network: HostNetwork,
     work: Mapping[int, Fraction] | None = None,
 ) -> HostTasks:
-    """Build the tasks that cross between hosts.
+    """Build the tasks that cross between hosts, in the order of unit tasks.
 
     A receiver on a host that has the box needs no card: such hosts are omitted, and tasks without
-    other receiving hosts too. `work`: number of times that a card carries the box of a unit task,
-    by row, default 1.
+    other receiving hosts or without bytes too. `work`: number of times that a card carries the box
+    of a unit task, by row, default 1. A tick is the greatest measure of all durations, releases and
+    due times (except 0), so that all are whole numbers of ticks.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)

@@ -207,7 +207,11 @@ class _ListScheduler:
         return -self.tasks.release[task], latest, self.tasks.duration(task, sender)
 
     def _take(self, key: _Class, ticks: int) -> None:
-        """Subtract ticks from the remaining load of the cards of a class."""
+        """Subtract ticks from the remaining load of the cards of a class.
+
+        Those are the cards of its sender and of all its receivers. Hosts without a load begin with
+        0; negative ticks add load.
+        """
         # Negative ticks add load, at the start.
         sender, receivers = key
         self.left_out[sender] = self.left_out.get(sender, 0.0) - ticks

@@ -44,7 +44,11 @@ def order_by_size(tasks: HostTasks) -> Order:
 
 
 def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
-    """Let the device with the fewest bytes so far send, in the same order (`normal`)."""
+    """Let the device with the fewest bytes so far send, in the same order (`normal`).
+
+    Return (task, host of the device) for every task, by number. Ties go to the first sender of the
+    unit task.
+    """
     load: dict[int, int] = {}
     order = []
     for task, row in enumerate(tasks.rows):

@@ -382,7 +382,11 @@ def compute_exclusive_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_task_bound(tasks: HostTasks) -> Bound:
-    """Return the bound by the task with the latest possible end, from its fastest sender."""
+    """Return the bound by the task with the latest possible end, from its fastest sender.
+
+    The end is release plus duration, in ticks; the first task wins among equals. Kind "nothing" and
+    0 without tasks.
+    """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
 

@@ -35,7 +35,7 @@ class LinkGroups:
         return cls(links, row_pointer([len(links)]), np.asarray([needed]))
 
     def without_empty_groups(self) -> LinkGroups:
-        """Return the groups that have links and that messages must cross."""
+        """Return the groups that have links and that messages must cross, in the same order."""
         size = np.diff(self.indptr)
         # `reduceat` does not support empty groups.
         is_kept = (self.needed > 0) & (size > 0)

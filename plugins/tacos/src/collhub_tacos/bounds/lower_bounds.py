@@ -88,7 +88,10 @@ class CollectiveDemand:
     def of(
         cls, collective: Collective, network: LinkNetwork, members: Int64Array
     ) -> CollectiveDemand:
-        """Build the demand of a collective whose rank r is NPU `members[r]`."""
+        """Build the demand of a collective whose rank r is NPU `members[r]`.
+
+        Its root becomes a node, -1 for none.
+        """
         is_member = np.zeros(network.num_nodes, np.bool_)
         is_member[members] = True
         root = -1
@@ -111,7 +114,10 @@ class CollectiveDemand:
         return chunks * self.collective.units_per_rank
 
     def count_leaving_set(self, nodes: BoolArray) -> int:
-        """Return the number of messages that must leave one set, bool[nodes]."""
+        """Return the number of messages that must leave one set, bool[nodes].
+
+        It depends on the number of members in the set and on whether it contains the root.
+        """
         inside = np.count_nonzero(self.is_member & nodes)
         # Index -1 would select the last node.
         has_root = self.root >= 0 and bool(nodes[self.root])
@@ -119,9 +125,11 @@ class CollectiveDemand:
         return int(leaving[0])
 
     def count_between(self, sources: BoolArray, targets: BoolArray) -> int:
-        """Return the number of messages that must get from `sources` to `targets`.
+        """Return the number of one-unit messages that must get from `sources` to `targets`.
 
-        Both are bool[nodes] and disjoint.
+        Both are bool[nodes] and disjoint; other nodes may forward. The number depends on the
+        members in each set and on the side of the root: if data go to the root, it counts as inside
+        unless it is a target, otherwise if it is a source.
         """
         inside = int(np.sum(sources & self.is_member))
         outside = int(np.sum(targets & self.is_member))
@@ -226,7 +234,8 @@ def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[Li
     """Yield groups of links that limit the total number of messages.
 
     An all-to-all crosses all links by its hops. An all-reduce crosses the links between the blocks
-    of partitions, unless switches multicast or reduce. Other collectives have no such group.
+    of partitions (every NPU alone, and the slabs along each dimension) 2 (blocks - 1) times per
+    unit of a rank, unless switches multicast or reduce. Other collectives have no such group.
     """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)
@@ -252,7 +261,10 @@ def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[Li
 
 
 def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
-    """Yield the coordinates of all nodes along each dimension, for networks without switches."""
+    """Yield the coordinates of all nodes along each dimension, for networks without switches.
+
+    The first dimension changes fastest. Nothing is yielded with switches or without dimensions.
+    """
     if network.num_nodes > network.num_npus:
         return
     stride = 1

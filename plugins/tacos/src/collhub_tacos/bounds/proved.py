@@ -33,7 +33,9 @@ _PICOSECONDS = 10**12
 def compute_exact_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
     """Compute message times rounded down to picoseconds with fractions, so that bounds are exact.
 
-    Bandwidths and latencies are the values of their shortest decimal text, as in certificates.
+    A message has `chunk_bytes`. A link is busy until the arrival with alpha-beta occupancy, else
+    only for the sending; the arrival includes the latency. Bandwidths and latencies are the values
+    of their shortest decimal text, as in certificates.
     """
     topology, row = network.topology, network.row
     kinds = np.stack([topology.bandwidth_bytes_per_s[row], topology.latency_s[row]])

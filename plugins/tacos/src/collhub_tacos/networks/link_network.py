@@ -58,7 +58,10 @@ class LinkTimes:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all links have equal times."""
+        """Whether all links have equal times.
+
+        Both those until free and those until the arrival; True without links.
+        """
         is_busy_equal = np.all(self.busy == self.busy[:1])
         is_arrival_equal = np.all(self.arrival == self.arrival[:1])
         return bool(is_busy_equal and is_arrival_equal)
@@ -173,7 +176,10 @@ class PathNetwork(LinkNetwork):
         return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
 
     def _sum_over_links(self, column: Int64Array) -> Int64Array:
-        """Return the sum over the links of every arc, int64."""
+        """Return the sum over the links of every arc, int64.
+
+        Empty without arcs. `column`: a value per link. Every arc must have a link.
+        """
         starts = self.paths.indptr[:-1]
         # `reduceat` does not support an empty list of starts.
         if not len(starts):

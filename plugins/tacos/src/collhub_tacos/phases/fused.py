@@ -303,7 +303,11 @@ def _find_fastest(
 
 
 def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:
-    """Return the schedule on the same trees with the fastest number of chunks."""
+    """Return the schedule on the same trees with the fastest number of chunks.
+
+    At most as many chunks as make `_MAX_MESSAGES` (2^19) messages; the same object if its number is
+    the fastest.
+    """
     packing = schedule.packing
     count = best_chunks(
         lambda repeats: search.time_ps(packing, repeats), packing.max_repeats(_MAX_MESSAGES)

@@ -220,7 +220,11 @@ class _StepWriter:
         return self._slots[npu] - 1
 
     def _locate(self, npu: int, number: int, piece: int) -> tuple[Buffer, int]:
-        """Return buffer and offset of a piece of a vector."""
+        """Return buffer and offset of a piece of a vector: units in INPUT, OUTPUT or SCRATCH.
+
+        The local contribution is in INPUT, the NPU's result in OUTPUT, any other vector at its
+        slot, of as many units as pieces, in SCRATCH.
+        """
         if number == LOCAL_CONTRIBUTION:
             return Buffer.INPUT, piece
         if number == self._plan.result[npu]:

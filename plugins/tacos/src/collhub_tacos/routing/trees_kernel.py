@@ -158,10 +158,11 @@ def _pop(space: TreeWorkspace, size: Integer) -> Integer:
 def compute_distances(
     arcs: ArcMap, in_indptr: Int64Array, targets: Int64Array, space: TreeWorkspace
 ) -> Float64Array:
-    """Return the time of the fastest path from every node to every target: float64[targets, nodes].
+    """Return the time (ps) of the fastest path from every node to every target.
 
-    Infinite if there is no path. Arcs are sorted by head: the arcs into node v are
-    `in_indptr[v]..in_indptr[v + 1] - 1`.
+    float64[targets, nodes], 0 at the target and infinite if there is no path. The time of an arc is
+    the sum of the arrival times of its links. Arcs are sorted by head: the arcs into node v are
+    `in_indptr[v]..in_indptr[v + 1] - 1`. `space` is working memory, whose heap must be empty.
     """
     nodes = len(space.cost)
     result = np.full((len(targets), nodes), np.inf)
@@ -188,7 +189,10 @@ def compute_distances(
 def _update_cost(
     link: Integer, arcs: ArcMap, state: RoutingState, scale: float, steepness: float
 ) -> None:
-    """Update the cost of a link: its time plus a penalty for its load times `scale`."""
+    """Update the cost of a link: its arrival time (ps) plus a penalty for its load.
+
+    The penalty is the busy time times `steepness` times the eighth power of load times `scale`.
+    """
     # With the eighth power, links far below the reference cost almost only their time.
     share = state.load[link] * scale
     square = share * share

@@ -217,7 +217,11 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 
 @inlined
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
-    """Make a transfer without unmet dependencies available to its sender; return its first link."""
+    """Make a transfer without unmet dependencies available to its sender; return its first link.
+
+    Without a fixed order the link's count of available transfers increases and the head of its arc
+    moves back to it; in a fixed order nothing changes.
+    """
     arc = jobs.arc[transfer]
     link: Integer = jobs.path[jobs.path_indptr[arc]]
     # If the order is fixed, the transfer is already in the queue.
@@ -341,7 +345,11 @@ def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer
 
 @inlined
 def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
-    """Record, for every link after the first, until when a message is expected to use it."""
+    """Record, for every link after the first, until when (ps) a message is expected to use it.
+
+    The message queues after all messages that were sent earlier; a link is used from the expected
+    arrival, or from the time when it is expected to be free, for its busy time.
+    """
     arc = jobs.arc[transfer]
     time: Integer = now
     for position in range(jobs.path_indptr[arc] + 1, jobs.path_indptr[arc + 1]):
@@ -384,7 +392,11 @@ def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) ->
 
 @inlined
 def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
-    """Return the available transfer of an arc with the smallest rank, -1 if there is none."""
+    """Return the available transfer of an arc with the smallest rank, -1 if there is none.
+
+    Available means no unmet dependencies and not sent. The arc's head advances past the others; it
+    moves back when an earlier one becomes available.
+    """
     end = queues.arc_begin[arc + 1]
     while queues.head[arc] < end:
         transfer: Integer = queues.waiting[queues.head[arc]]

@@ -112,7 +112,8 @@ class _BestCandidate:
     def _compare(self, candidate: SynthesisCandidate) -> None:
         """Evaluate a candidate, record its time, and keep it if it is an improvement.
 
-        A variant without prospects is ignored.
+        A variant without prospects is ignored. The time is None, and the candidate not kept, if it
+        is planned to be far slower than the best one so far, or cannot be timed.
         """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
@@ -196,7 +197,10 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 
 
 def _has_trees(setting: Setting) -> bool:
-    """Return whether an all-reduce on trees is possible: duplex links, no relays, connected."""
+    """Return whether an all-reduce on trees is possible: duplex links, no relays, connected.
+
+    Connected means that all nodes can be reached from node 0.
+    """
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import find_unsuitability
 

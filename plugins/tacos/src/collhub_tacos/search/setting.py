@@ -92,7 +92,8 @@ class Setting:
     def count_units(self, pieces: int) -> int:
         """Return the number of units with `pieces` chunks per share.
 
-        Raises `UsageError` if a unit would have less than one byte.
+        It is `pieces` times the number of parts that the collective has. Raises `UsageError`
+        (`size-too-small`) if a unit would have less than one byte.
         """
         collective, size = self.collective, self.collective_bytes
         units = pieces * collective.kind.traits.parts(collective.num_ranks)
@@ -198,7 +199,7 @@ def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
 def _parse_chunks(text: str) -> int | None:
     """Parse the option `chunks`: the number of chunks from 1 to 2^20, None for `auto`.
 
-    Raises `UsageError` for any other text.
+    Only up to 8 ASCII digits are a number. Raises `UsageError` (`option-range`) for any other text.
     """
     if text == "auto":
         return None

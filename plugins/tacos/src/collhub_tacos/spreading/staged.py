@@ -143,7 +143,10 @@ class _Growth:
         )
 
     def plan(self, network: LinkNetwork) -> RoutePlan | None:
-        """Return the transfers on the arcs of a network, None if an arc is missing."""
+        """Return the transfers on the arcs of a network, None if an arc is missing.
+
+        Transfers keep their order and their parents. The network must have arcs.
+        """
         # Arcs are sorted by destination, then by source, so these keys ascend.
         key = network.destination * network.num_nodes + network.source
         requested_key = self.target * network.num_nodes + self.source
