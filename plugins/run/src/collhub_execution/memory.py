@@ -144,7 +144,9 @@ def used_elements(
 def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | None = None) -> None:
     """Set a rank's memory to its state before a run: INPUT, and the background elsewhere.
 
-    `used`: number of elements to set, from the first on, None for all.
+    `memory`: flat memory of all ranks, which is modified. `used`: number of elements of the rank to
+    set to the background, from the first on, None for all; INPUT is always written completely, and
+    last, since in place it may be inside OUTPUT.
     """
     # The background first, because in place INPUT may be inside OUTPUT.
     elements = request.elements
@@ -158,7 +160,10 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | No
 
 
 def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
-    """Return the OUTPUT of a rank as a view of the flat memory of all ranks."""
+    """Return the OUTPUT of a rank as a view of the flat memory of all ranks.
+
+    In place it may overlap with INPUT. Empty for a rank without OUTPUT.
+    """
     # In place, OUTPUT may be inside INPUT, or INPUT inside OUTPUT.
     layout, elements = request.program.layout, request.elements
     start = int(layout.base[rank, Buffer.OUTPUT]) * elements

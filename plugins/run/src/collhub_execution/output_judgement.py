@@ -305,8 +305,9 @@ def _reduce_inputs(
 ) -> Iterator[ExpectedPart]:
     """Yield the expected parts of a reducing collective, in pieces that fit into memory.
 
-    An all-reduce gives the total to all ranks, a reduce to the root, a reduce-scatter an equal
-    share to every rank.
+    An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if none is stated), a
+    reduce-scatter an equal share to every rank. The start of a part is counted in elements of the
+    rank's OUTPUT; inputs are reduced in the order of ranks.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -395,8 +396,9 @@ def _compute_custom_output(
 ) -> ExpectedOutput:
     """Compute the OUTPUT of one rank with `units` units, each reduced from its contributions.
 
-    `parts`: per rank a matrix with one row per unit. Units that the contract does not mention may
-    have any value: `is_stated` is False for them. There is a bound if any unit has one.
+    `parts`: per rank a matrix with one row per unit. The result is flat, unit by unit. Units that
+    the contract does not mention may have any value: `is_stated` is False for them. There is a
+    bound if any unit has one; it is 0 for the others.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():

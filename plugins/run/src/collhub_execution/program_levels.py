@@ -294,8 +294,9 @@ class _RendezvousGraph:
     def edges(self) -> Edges:
         """Return all edges as (parent node, child node).
 
-        A message adds an edge from its SEND to its receive, or via its arrival node if it is
-        staged; these edges are last.
+        First come the dependencies (a relaxed one starts at its row, any other where the row ends:
+        for a SEND at its receive), then the conflicts. A message adds an edge from its SEND to its
+        receive, or via its arrival node if it is staged; these edges are last.
         """
         before, after = self._dependencies
         first, second = self._conflicts
@@ -373,9 +374,10 @@ class _RendezvousGraph:
 
 
 def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Return the mask of nodes on cycles or on paths between cycles; `order` leaves them unordered.
+    """Return the mask of nodes on cycles or on paths between cycles.
 
-    All False for an acyclic graph.
+    `order`: the forward topological order, in which nodes on or after cycles have a negative
+    position. All False for an acyclic graph.
     """
     nodes = len(order.position)
     # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.

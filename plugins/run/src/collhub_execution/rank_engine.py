@@ -175,8 +175,8 @@ def _run_once(
 ) -> None:
     """Fill the memory, wait for all ranks, and run all levels.
 
-    Writes start and end in seconds to the log, and after the last level the position `DONE`. With
-    `is_timed` every record is timed.
+    Writes start and end in seconds to the log of `run`, without the filling, and after the last
+    level the position `DONE`. With `is_timed` every record is timed too.
     """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
@@ -214,7 +214,10 @@ def _resolve_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
 
 
 def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
-    """Bind a local record to its memory and its function (copy or reduce)."""
+    """Bind a local record to its memory and its function (copy or reduce).
+
+    Nothing is executed. A reduction combines the source into the destination.
+    """
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)
     act = memory.reduce if move.reduces else memory.copy
@@ -239,7 +242,9 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
     """Run a level like `_run_level`, and log start and end of every record in ns.
 
-    All messages start when the level is posted. `first_record`: number of the rank's first record.
+    All messages start before the level is posted, and are awaited in their order, so that an end is
+    that of the wait; then the moves run one by one. `first_record`: number of the rank's first
+    record, which has the first place in the log.
     """
     starts, ends = log.record_times
     for record in level.records:

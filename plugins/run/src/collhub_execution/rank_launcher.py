@@ -77,10 +77,10 @@ def launch(
 
 @contextlib.contextmanager
 def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
-    """Context manager: create a temporary folder with the tasks of all ranks, and remove it at the
-    end.
+    """Context manager: create a temporary folder with the tasks of all ranks; yields the job.
 
-    Raises `UsageError` if the folder cannot be written, for example without space.
+    The folder is removed at the end. Raises `UsageError` for any `OSError` while it is created, for
+    example without space; errors of the block pass through.
     """
     path = "TMPDIR"
     with contextlib.ExitStack() as stack:
@@ -142,8 +142,9 @@ class _LaunchedRanks:
     def await_end(self, shared_bytes: int) -> None:
         """Wait until the program and all ranks have finished successfully.
 
-        Raises `HubError` if a rank fails, the program ends early, or the time limit passes; see
-        `launch`.
+        Raises `HubError` if a rank stores a failure, the program ends with another status than 0 or
+        before all ranks have ended, or the time limit passes; see `launch`. The program is not
+        stopped here. `shared_bytes`: shared memory that the ranks may need, for the message.
         """
         while (status := self._process.poll()) is None:
             if self._job.failure():
@@ -158,7 +159,9 @@ class _LaunchedRanks:
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
         """Return the error of a failed run: that of a rank, else one with the program's output.
 
-        The latter also names file systems that are full. `status`: exit status of the program.
+        A `PluginError` of a rank is returned as it is, any other with the positions of all ranks.
+        Without a stored reason the message names the exit `status` if it is not 0, file systems
+        with too little space for `shared_bytes`, and a summary of the output.
         """
         failure = self._job.failure()
         if isinstance(failure, PluginError):
@@ -175,7 +178,8 @@ class _LaunchedRanks:
     def _make_late_error(self) -> InputError:
         """Return the error after the time limit: code `deadlock` or `timeout`, with all positions.
 
-        It is a deadlock if all ranks have begun and no position changes within a short wait.
+        It is a deadlock if all ranks have begun and no position changes within 0.2 s. If some have
+        not begun it is a timeout, and the message says how many.
         """
         ranks = self._request.program.num_ranks
         before = self._job.positions()

@@ -86,7 +86,10 @@ class RankPlan:
     is_done: BoolArray
 
     def levels(self) -> Iterator[RankLevel]:
-        """Yield the levels of the rank that have records, in ascending order."""
+        """Yield the levels of the rank that have records, in ascending order.
+
+        Levels without records of this rank are omitted; the records must be sorted by level.
+        """
         # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):

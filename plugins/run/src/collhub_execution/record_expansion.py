@@ -78,10 +78,11 @@ def expand_steps(
 ) -> SortedRecords:
     """Create the records of all steps, in the time of a sort.
 
+    They are sorted by rank, level, messages before local ones, then message number or position.
     `regions` and `scratch`, int64[num_ranks], the SCRATCH of the algorithm, are in blocks. A slot
     is live from the level in which it is filled to the level in which it is read last; slots are
     placed after the SCRATCH of the algorithm and share blocks if they are not live at the same
-    time.
+    time. The result includes the new size of SCRATCH by rank.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
@@ -114,11 +115,11 @@ def _assign_slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the offset of each step's slot in SCRATCH (-1: no slot), and the size of SCRATCH per
-    rank.
+    """Return the offset of each step's slot in SCRATCH, and the size of SCRATCH per rank.
 
-    Steps whose template contains a slot get one, which lasts from the level that fills it to the
-    step's level. Offsets are in blocks, after the algorithm's SCRATCH.
+    Steps whose template contains a slot get one of the size of their region, which lasts from the
+    level that fills it (that of the message, or the step's own) to the step's level; all others
+    have -1. Offsets are in blocks, after the algorithm's SCRATCH.
     """
     slotted = np.concatenate(
         [

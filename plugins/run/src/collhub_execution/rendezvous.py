@@ -28,11 +28,12 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order in which all records can run.
+    """Return an order in which all records can run, divided into batches of independent ones.
 
-    Raises `InputError` with the position of every rank if there is none. For a well levelled
-    program the order is level by level, by the proof in `LevelledProgram`, with the k-th local
-    records of all ranks together; any other program is simulated message by message.
+    For a well levelled program the order is level by level, by the proof in `LevelledProgram`:
+    first the messages (only their RECVs, which move the data), then the k-th local records of all
+    ranks together, reductions apart. Any other program is simulated message by message, with
+    batches of one record. Raises `InputError` with the position of every rank if there is no order.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -84,7 +85,10 @@ def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Ar
 
 
 def _is_in_order(program: LevelledProgram) -> bool:
-    """Return whether records are sorted by rank, level, messages before local ones, message."""
+    """Return whether records are sorted by rank, level, messages before local ones, and message.
+
+    Messages must have ascending numbers within a level; its local records may have any order.
+    """
     position = np.arange(len(program))
     # Local records of a level may have any order, but follow its messages.
     number = np.where(program.is_local, position, program.message)
@@ -204,7 +208,8 @@ class _SimulatedRanks:
     def waiting(self) -> list[int | None]:
         """Return per rank the first record for which it waits: an open message, or its next record.
 
-        None for a rank that has finished.
+        The first message that was posted and is still open takes precedence. None for a rank that
+        has finished.
         """
         records: list[int | None] = []
         for rank, open_messages in enumerate(self._open):

@@ -91,8 +91,9 @@ class RunSetup:
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """Return a note if the size was rounded down to whole elements per chunk, otherwise an
-        empty list.
+        """Return a note if the size was rounded down to whole elements per chunk.
+
+        The list is empty if all requested bytes are run.
         """
         if self.collective_bytes == self.asked_bytes:
             return []
@@ -132,7 +133,9 @@ class RunSetup:
     def _refuse_too_large(self) -> None:
         """Raise `UsageError` if the memory of this host is too small, before inputs are created.
 
-        Does not include the scratch that levelling adds, which executors check.
+        Counted are the memory of all ranks and their inputs, without the scratch that levelling
+        adds, which executors check. Nothing is refused if the memory of the host is unknown. If it
+        is too small, the algorithm is levelled first, which may raise its own errors.
         """
         algorithm = self.algorithm
         scratch = algorithm.scratch_units

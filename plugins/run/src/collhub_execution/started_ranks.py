@@ -89,7 +89,8 @@ class StartedRun:
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str, num_ranks: int) -> StartedRun:
         """Check the options and level the algorithm, which messages call `name`.
 
-        Raises `HubError`, the same on all ranks.
+        `num_ranks`: how many processes were started. Raises `UsageError` if the algorithm has
+        another number of ranks, and the errors of `RunSetup.of`; they are the same on all ranks.
         """
         required = algorithm.num_ranks
         if required != num_ranks:
@@ -175,7 +176,7 @@ def run_rank(
 def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
     """Send every rank its input from rank 0; return the input of this rank.
 
-    `inputs`: of all ranks, used at rank 0 only.
+    `inputs`: of all ranks, used at rank 0 only. Blocks until the data have been sent or received.
     """
     # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:

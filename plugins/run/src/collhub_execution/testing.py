@@ -251,10 +251,10 @@ class LaunchedExecutor:
         assert "waits for rank" in error.diagnostics[1].message
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
-        """Kill one rank of a long run, and check that the run fails in time with the code
-        `rank-died`.
+        """Kill one rank of a long run, and check that the run fails with the code `rank-died`.
 
-        Returns the error. Skips the test without /proc.
+        The run is a ring all-reduce of 4 ranks. Returns the error. Raises `AssertionError` if it
+        does not fail within `limit_s` seconds or with another code. Skips the test without /proc.
         """
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)

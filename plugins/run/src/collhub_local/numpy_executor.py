@@ -109,8 +109,9 @@ class _Runner:
 def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
     """Build the runner that is faster for the mean size of the moves.
 
-    Small moves run as one indexed numpy call per batch, large ones as one call per move, where a
-    message that is only reduced needs no slot.
+    If they have less than `_INDEXED_BYTES` bytes on average, and less than 2^24 blocks in total,
+    they run as one indexed numpy call per batch, else as one call per move, where a message that is
+    only reduced needs no slot. The runner also states how many elements of every rank it uses.
     """
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
@@ -184,7 +185,11 @@ def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
 
 
 def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction) -> None:
-    """Run batch by batch; records of a batch are independent, so numpy may use any order."""
+    """Run batch by batch, in order, on `blocks` (one row per block), which is modified.
+
+    A reducing batch combines the written rows with the read ones, in this order of operands; any
+    other copies. Records of a batch are independent, so numpy may use any order.
+    """
     for written, read, reduces in batches:
         if reduces:
             blocks[written] = reduction(blocks[written], blocks[read])

@@ -129,11 +129,11 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare a level; the returned function signals the receivers and returns the messages to
-        wait for.
+        """Prepare a level; the returned function signals the receivers of the sends.
 
-        Waiting for a receive copies (or reduces) the sender's data; waiting for a send lasts until
-        the receiver has done that.
+        It returns the messages to wait for, receives before sends. Waiting for a receive waits for
+        the sender's signal and copies (or reduces) its data; waiting for a send lasts until the
+        receiver has done that.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]

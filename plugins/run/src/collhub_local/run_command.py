@@ -246,8 +246,10 @@ def run_fields(done: LocalRun) -> dict[str, str]:
 def _read_algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
-    """Read the algorithm in IN; the messages of a flat job become an algorithm, which is verified
-    here.
+    """Read the algorithm in the input of the command.
+
+    The messages of a flat job become an algorithm, which is verified here; any other input is read,
+    and verified, as an algorithm. Raises `HubError` for an incorrect one.
     """
     from collhub_local.job_messages import algorithm_of_job
 

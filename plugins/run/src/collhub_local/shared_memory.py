@@ -120,8 +120,9 @@ class ForkedRanks:
             raise self._make_error(code, message, set())
 
     def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
-        """Return the error, followed by the position of every rank that still waits; `dead` ones do
-        not.
+        """Return the error, followed by the position of every rank that still waits.
+
+        Ranks in `dead`, ranks that have not started and those that have finished have no position.
         """
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):

@@ -66,8 +66,9 @@ def drop_names(world: MPI.Intracomm) -> None:
 def remove_segments_on_error() -> Iterator[None]:
     """Context manager: if the block fails, remove shared memory of ranks that were killed.
 
-    Only old segments of this user that no process has mapped are removed, repeatedly until none is
-    left or a limit of time passes. The error is raised again.
+    Only segments of this user that were created since about the start of the block, are old enough
+    and that no process has mapped are removed, repeatedly until none is left or a limit of time
+    passes. The error is raised again; errors of the removal are ignored.
     """
     start = time.time()
     try:
@@ -156,8 +157,8 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
     """Run a levelled request with one process per rank, started by the launcher of the options.
 
-    Without one, `find_launcher` chooses it. If the run fails, shared memory of killed ranks is
-    removed.
+    The launcher is a command with its own options; without one, `find_launcher` chooses it. If the
+    run fails, shared memory of killed ranks is removed. Raises as `find_launcher` and `launch`.
     """
     # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else find_launcher()

@@ -61,8 +61,8 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
     """Join the group of all started ranks, run this rank, and return its exit status.
 
     `name`: the algorithm's file; `values`: options of the run. Both are checked before the group is
-    joined, so that an error needs no clean-up. Raises `UsageError` if torchrun has not set this
-    rank's environment variables.
+    joined, so that an error needs no clean-up. Limits torch to one thread, and waits for all ranks
+    at the end. Raises `UsageError` if torchrun has not set this rank's environment variables.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     # The ranks that torchrun has assigned to this process.

@@ -116,8 +116,9 @@ class LoadedAlgorithm:
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Run the operator on a group by its name, and return a new tensor with the output.
 
-        Raises `UsageError` for a group that is not attached, an unknown operator, or a tensor that
-        does not fit.
+        The call is enqueued, on a GPU without waiting for the result. Raises `UsageError` for a
+        group that is not attached, a tensor that does not fit, an unknown operator, or a first
+        dimension that cannot be divided as the collective needs, in this order.
         """
         session = self._get_session(group)
         check_tensor(source, self.device)
@@ -136,8 +137,9 @@ class LoadedAlgorithm:
 def load_once(folder: Path, device: str) -> LoadedAlgorithm:
     """Return the algorithm of a resolved folder; further calls return the same object.
 
-    Raises `InputError` for a folder of another kind, `PluginError` if the library is not built or
-    torch does not support its collective, `UsageError` if another folder uses its name.
+    Raises `UsageError` for an unknown device or if another folder uses its name, `InputError` for a
+    folder of another kind, `PluginError` if the library is not built or torch does not support its
+    collective.
     """
     if device not in DEVICES:
         raise UsageError(

@@ -122,7 +122,7 @@ class FinishedWork(_Work):
 def _make_delegate(*names: str) -> Callable[..., Any]:
     """Return a method that calls the fallback's method of the first name that this torch has.
 
-    The method raises `PluginError` if there is none.
+    All arguments are passed on. The method raises `PluginError` at the call if there is none.
     """
 
     def method(self: CollhubGroup, *arguments: Any, **named: Any) -> Any:

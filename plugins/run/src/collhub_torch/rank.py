@@ -236,10 +236,10 @@ class TensorMemory:
 
 
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
-    """Return torch's collective on `source`, the task's input, and a new target; None if torch has
-    none.
+    """Return torch's collective on `source`, the task's input, and a new target.
 
-    `fill` restores the target of collectives that work in place.
+    None if torch has none. `fill` restores the target of collectives that work in place from
+    `source`; for others it does nothing, since each run overwrites the target.
     """
     run = _NATIVE.get(task.collective)
     if run is None:

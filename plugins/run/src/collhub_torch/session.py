@@ -83,7 +83,8 @@ def check_tensor(tensor: torch.Tensor, device: str) -> None:
 def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
     """Return why the library does not support a tensor, None if it does.
 
-    It must be on `device`, contiguous, and of a type that NCCL knows.
+    It must be on the kind of `device`, strided and contiguous, and of a type that NCCL knows; the
+    first violation is described, as the rest of a sentence.
     """
     if tensor.device.type != device:
         return f"is on {tensor.device.type}, the library is loaded for {device}"

@@ -112,9 +112,10 @@ class Claim:
                     raise FlawError("collective", message)
 
     def carrying_planes(self) -> dict[int, CertifiedPlane]:
-        """Return the entries of all planes that carry data; empty for a single plane.
+        """Return the entries of all planes that carry data, by number; empty for a single plane.
 
-        Raises `FlawError` unless the shares of the planes add up to 1.
+        Planes are independent networks. Raises `FlawError` unless the shares of the entries add up
+        to exactly 1 and their planes exist; if a plane has several entries, the last one counts.
         """
         if len(self.planes) == 1:
             return {}
@@ -210,10 +211,10 @@ def check_same_collective(
     algorithm: Algorithm,
     document_name: str,
 ) -> None:
-    """Raise `FlawError` if a document is for another size, kind, root or other ranks than an
-    algorithm.
+    """Raise `FlawError` if a document is for another size, kind, root or ranks than an algorithm.
 
-    `document_name`: for the message. A missing size and a custom algorithm cannot be compared.
+    Ranks of the document must be 0, 1, ... in order. `document_name`: for the message. An algorithm
+    without size, or without root, fits any; of a custom algorithm only the size is compared.
     """
     actual = algorithm.collective
     is_same = algorithm.collective_bytes in (None, document["collective_bytes"])

@@ -116,8 +116,10 @@ def _build_directed_tree(
 ) -> DirectedTree:
     """Build the directed tree of `direction`; root, weight and target are those of `tree`.
 
-    `is_down`, `is_up`: whether data flow away from and to the root. Raises `FlawError` for a cycle,
-    a target without path, a parent of the root, and nodes that do not exist.
+    `is_down`, `is_up`: whether data flow away from and to the root. The served rank is the only
+    target, or the root if the tree reaches all ranks. Raises `FlawError` for a cycle, a target or
+    node without path to the root, a parent of the root, another number of parents than NPUs, and
+    routes of nodes without parent.
     """
     root = tree["root"]
     npus = claim.document["network"]["npus"]
@@ -166,7 +168,8 @@ def check_traffic(
 ) -> None:
     """Raise `FlawError` unless the ranks send exactly the data of a plane's trees to each other.
 
-    `data_per_rate`: fraction of the data per unit of weight.
+    Compared is the fraction of the data by (sender, receiver), on this plane only, exactly.
+    `data_per_rate`: fraction of the data per unit of weight. The first pair that differs is named.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:

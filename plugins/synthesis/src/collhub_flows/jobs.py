@@ -197,12 +197,12 @@ class FlowJobs:
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
     def improve_orders(self) -> Iterator[Int64Array]:
-        """Yield the starts of successively improved orders.
+        """Yield the starts of successively improved orders; a later one may be worse.
 
         The first order is longest remaining time first. Then passes alternate: the reversed jobs by
         latest end, and the jobs by latest end of the reversed schedule (forward-backward
-        improvement of Li and Willis, Eur. J. Oper. Res. 56, 1992). Ends after two passes without a
-        gain, or if a pass changes nothing.
+        improvement of Li and Willis, Eur. J. Oper. Res. 56, 1992). Ends after `_PASSES` passes, two
+        successive ones without a gain, or if a pass changes nothing.
         """
         start = self._compute_starts(self._rank_jobs(-self._compute_remaining()))
         yield start

@@ -123,6 +123,8 @@ class FlowNetwork:
     def of(cls, topology: Topology) -> FlowNetwork:
         """Build the arcs between all pairs of NPUs that a link or switches connect.
 
+        Without switches these are the pairs with a link, each once; with switches all pairs of
+        different NPUs whose route passes through no other NPU. Routes are those of simulators.
         Raises `InputError` if the topology has switches and an NPU cannot reach another one.
         """
         npus = topology.num_npus
@@ -180,8 +182,9 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
 
     `cost`: time of one share on every link, float64. Variables: sources times arcs, plus the time.
     All shares of a source are one commodity, because only their targets differ (source-aggregated
-    multicommodity flow). Returns None if the solver fails; raises `InputError` if a target is
-    unreachable.
+    multicommodity flow). The result has the amounts by source and arc, and the prices of links
+    (dual variables), all at least 0. Returns None if the solver fails; raises `InputError` if a
+    target is unreachable.
     """
     # Imported here, because the import of scipy takes half a second.
     from scipy.optimize import linprog

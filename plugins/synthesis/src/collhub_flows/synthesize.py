@@ -158,7 +158,7 @@ class _Problem:
     def share_units(self) -> int:
         """Return the units of a share: `_SHARE_UNITS`, or one per byte of smaller shares.
 
-        Raises `UsageError` for shares below one byte.
+        Bytes of a share are rounded down. Raises `UsageError` for shares below one byte.
         """
         if self.share_bytes < 1:
             raise UsageError(

@@ -246,7 +246,8 @@ class Tiles:
 def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
     """Cut the ordered chunks of each rank into at most `max_tiles` tiles of nearly equal length.
 
-    None: one chunk per tile. `orders`: chunks by rank; a rank without chunks gets no tile.
+    None: one chunk per tile. `orders`: chunks by rank, in the order of `ranks`; a tile has
+    successive ones of a rank. A rank without chunks gets no tile, and no tile is empty.
     """
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):

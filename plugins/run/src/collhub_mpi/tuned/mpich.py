@@ -234,8 +234,8 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
     """Parse a selection file and return the calls of all tuned collectives.
 
-    Raises `InputError` for other files, and if two MPI functions of one collective choose
-    differently.
+    Collectives for which the file keeps MPICH's default are left out. Raises `InputError` for other
+    files, and if two MPI functions of one collective choose differently.
     """
     try:
         document = json.loads(part.load())
@@ -288,7 +288,10 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
 
 
 def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """Return the number of ranks of a tree that `_insert_tuned` wrote, None for any other tree."""
+    """Return the number of ranks of a tree that `_insert_tuned` wrote, None for any other tree.
+
+    It is recognized by its three keys in their order: below n ranks, up to n, and any.
+    """
     keys = list(tree)
     match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
     if match is None or keys != [keys[0], f"comm_size<={match[1]}", "comm_size=any"]:
@@ -323,7 +326,10 @@ def _read_windows(
 
 
 def _get_subtree(tree: object, key: str) -> Mapping[str, object]:
-    """Return the subtree of a key. Raises `InputError` if it is missing."""
+    """Return the subtree of a key.
+
+    Raises `InputError` if `tree` is no object, the key is missing, or its value is no object.
+    """
     subtree = tree.get(key) if isinstance(tree, dict) else None
     if not isinstance(subtree, dict):
         raise _make_error(f"{key} is missing")

@@ -90,7 +90,8 @@ def _format_tokens(
 ) -> Iterator[str]:
     """Yield one token of the tune string per size window of a collective, for `num_ranks` ranks.
 
-    Sizes are those of a message part; a window that contains none is left out.
+    Sizes are those of a message part (the full buffer divided by the number of parts), rounded up;
+    the end is exclusive, `inf` without a limit. A window that contains no such size is left out.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:

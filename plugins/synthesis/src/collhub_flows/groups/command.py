@@ -347,8 +347,10 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return the line about groups for which the named synthesizer did not run; empty if there are
-    none.
+    """Return the line about groups for which the named synthesizer did not run.
+
+    It names their number, the groups and the reason of the first one (all are equal). Empty if
+    there are none.
     """
     if not plan.not_tried:
         return {}

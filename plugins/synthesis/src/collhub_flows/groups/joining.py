@@ -59,9 +59,10 @@ def combine_algorithms(
     """Combine algorithms into one that executes all of them at the same time.
 
     All have the same number of ranks and a size. Buffers are concatenated, and each algorithm has
-    separate channels. A unit is the largest common divisor of the units of all algorithms. `turns`:
-    order of the messages of different algorithms, by default none. Raises `InputError` if the
-    common unit is too small to count in it.
+    separate channels. A unit is the largest common divisor of the units of all algorithms; the size
+    is rounded up to whole bytes. The result is custom, with the operator of the first algorithm; it
+    states no expected contents if it is too large. `turns`: order of the messages of different
+    algorithms, by default none. Raises `InputError` if the common unit is too small to count in it.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -93,11 +94,10 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Return the bytes of the common unit, and per algorithm the number of common units in its
-    unit.
+    """Return the bytes of the common unit, and the common units in a unit of each algorithm.
 
     The common unit is the greatest common divisor of all units; an algorithm without size has 1
-    byte. Raises `InputError` if an algorithm would have more than `_MAX_UNITS`.
+    byte. Raises `InputError` if an algorithm would have more than 2^40 common units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
@@ -176,7 +176,10 @@ def _build_steps(
 def _shift_offsets(
     steps: StepTable, buffer: np.ndarray, offset: Int64Array, base: Int64Array
 ) -> Int64Array:
-    """Add the base of the algorithm's part of each buffer to offsets; 0 for unused operands."""
+    """Add the base of the algorithm's part of each buffer to offsets.
+
+    `base`: by rank and buffer, in units of `offset`. Unused operands (buffer UNKNOWN) get 0.
+    """
     used = buffer != Buffer.UNKNOWN
     # Unused operands need any valid index.
     index = np.where(used, buffer, 0)

@@ -133,9 +133,11 @@ def plan_groups(
 ) -> GroupPlan:
     """Return the fastest plan for groups that run at the same time; never slower than one by one.
 
-    At a time limit the plan consists of the best schedules so far, at least one for each group.
-    Raises `InputError` for unreachable NPUs and for requests that are too large, `UsageError` for
-    unknown NPUs, several planes, and sizes below one byte per share.
+    Candidates are the joint schedule, the separate algorithms at once, and one by one (the latter
+    two for several groups only); of equally fast ones the first counts. At a time limit the plan
+    consists of the best schedules so far, at least one for each group. Raises `InputError` for
+    unreachable NPUs and for requests that are too large, `UsageError` for unknown NPUs, several
+    planes, and sizes below one byte per share.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
@@ -263,11 +265,11 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group in isolation: packed trees, or the named
-    synthesizer.
+    """Find the fastest algorithm of each group alone: packed trees, or the named synthesizer.
 
     Of equally fast ones the packed trees are taken. Also returns, by number of the group, why the
-    synthesizer did not run (its budget was used up).
+    synthesizer did not run (the budget, which all groups share, was used up); packed trees are
+    always computed.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}

@@ -225,11 +225,12 @@ def compute_joint_bounds(
 
 
 def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
-    """Compute a lower bound of the joint time in s: bytes that must leave a set / bandwidth of its
-    links.
+    """Compute a lower bound of the joint time in s, by cuts of the network.
 
-    The maximum over balls of nodes around NPUs and their complements. A share with a giver in the
-    set and a taker outside must leave it at least once. `size`: bytes of every share.
+    It is the maximum of the bytes that must leave a set of nodes, divided by the bandwidth of the
+    links that leave it, over balls of nodes around the first 1024 NPUs (by hops) and their
+    complements. A share with a giver in the set and a taker outside must leave it at least once.
+    `size`: bytes of every share. 0 if no set gives a bound.
     """
     hops = _find_distances(topology, np.ones(topology.num_links))
     best = 0.0

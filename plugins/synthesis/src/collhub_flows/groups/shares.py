@@ -200,8 +200,9 @@ def _create_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """Return the columns of the shares of one group, without shares that stay on their rank.
 
-    The columns are group, root, target (-1: all), whether it is summed, whether it is distributed,
-    and bytes. Sums for all members have their roots on the members, round robin.
+    The columns are group, row among all shares of the group, root (NPU), target (NPU, -1: all),
+    whether it is summed, whether it is distributed, and bytes. A sum has its root where it ends;
+    sums for all members have their roots on the members, round robin.
     """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
@@ -249,10 +250,10 @@ class Pieces:
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
 
     def cut(self, parts: int) -> Pieces:
-        """Divide every piece into `parts` of equal size; a unit then is 1 / `parts` of the unit
-        before.
+        """Divide every piece into `parts` of equal size; all parts of a piece are adjacent.
 
-        The first parts of all pieces have lower numbers than the second ones.
+        A unit then is 1 / `parts` of the unit before. In a share, the first parts of all pieces
+        have lower numbers than the second ones.
         """
         piece = np.repeat(np.arange(len(self.share)), parts)
         part = np.tile(np.arange(parts), len(self.share))
