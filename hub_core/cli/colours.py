@@ -48,9 +48,10 @@ def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether text on a stream is coloured: `NO_COLOR` forbids it, then `FORCE_COLOR` forces it.
+    """Return whether text on a stream is coloured.
 
-    Without them, on a terminal that is not `dumb`. Empty variables count as unset.
+    `NO_COLOR` forbids it, then `FORCE_COLOR` forces it; variables that are empty count as unset.
+    Without them, on a terminal whose TERM is not `dumb`.
     """
     if os.environ.get(_OFF):
         return False
@@ -62,7 +63,8 @@ def has_colours(stream: TextIO) -> bool:
 def coloured_cell(cell: str, stream: TextIO) -> str:
     """Return a cell of a table, coloured if its text is a verdict and the stream has colours.
 
-    Blanks around the text are kept.
+    The entire text of the cell, without blanks around it, must be the verdict; the blanks are kept.
+    Any other cell is returned unchanged.
     """
     colour = _VERDICTS.get(cell.strip())
     if colour is None or not has_colours(stream):

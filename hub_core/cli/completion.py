@@ -93,7 +93,11 @@ class CommandGroup(click.Group):
     """A group that reports unknown subcommands in one line, and shows complete summaries."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one row per subcommand; a long summary is wrapped, not truncated."""
+        """Write a section with one row per subcommand, in the order of registration.
+
+        A row has the name and the short help; up to 1000 characters of it are wrapped, not
+        truncated. Hidden commands are listed as well.
+        """
         rows = [(name, self.commands[name].get_short_help_str(1000)) for name in self.commands]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -227,7 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ensure_exit(code: int) -> None:
     """Start a thread that ends the process with `code` if threads of plugins still run at its end.
 
-    Without non-daemon threads of plugins, nothing is done.
+    Without non-daemon threads other than the main one, nothing is done. The function returns at
+    once.
     """
     threads = [thread for thread in threading.enumerate() if not thread.daemon]
     if len(threads) > 1:

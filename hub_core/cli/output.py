@@ -92,10 +92,11 @@ def print_table(
 
 
 def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Merge the ranks with equal rows: one row for each distinct row, ordered by first rank.
+    """Merge the ranks with equal rows: one row for each distinct row.
 
-    `cells`: cells of the row by rank. The first cell of a merged row is the list of ranks, such as
-    `0-7`.
+    `cells`: cells of the row by rank; rows are equal if all their cells are. The rows are in the
+    order in which they first appear in `cells`. The first cell of a merged row is the list of its
+    ranks, such as `0-7`.
     """
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, row in cells.items():

@@ -52,7 +52,11 @@ class SessionMessages:
         output.print_note(note)
 
     def say_written(self, written: WrittenFiles, lead: str = "") -> None:
-        """Print `LEADwrote FIRST and N more` on standard error; nothing for standard output."""
+        """Print `LEADwrote FIRST and N more` on standard error.
+
+        FIRST is the first written path, N the number of all others; that part is omitted for a
+        single file. Nothing is printed for standard output, which has no paths.
+        """
         if written.paths:
             first, rest = written.paths[0], len(written.paths) - 1
             output.print_note(f"{lead}wrote {first}" + (f" and {rest} more" if rest else ""))

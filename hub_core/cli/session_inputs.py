@@ -150,7 +150,10 @@ class SessionInputs(SessionState):
             )
 
     def own_topology(self, opened: OpenedInput) -> Topology | None:
-        """Read the network that IN contains in addition to its model; None if it has none."""
+        """Read the network that IN contains in addition to its model; None if it has none.
+
+        Progress is shown. Raises `HubError` if the network cannot be read.
+        """
         from hub_core.pipeline.inputs import own_topology
 
         with output.progress(f"reading the network of {opened.name}"):
@@ -240,8 +243,9 @@ def admit(
 
     An algorithm is verified in the modes that it claims; the report on it is returned. A workload
     is examined by all installed checks of workloads. Under REFUSE, raises `InputError` with the
-    errors if there are any. Inputs that cannot be verified, such as timing-only traces, are
-    accepted with a note. Returns None for workloads, and under OFF.
+    errors if there are any; under WARN, all of them are reported as warnings. Inputs that cannot be
+    verified, such as timing-only traces, are accepted with a note. Returns None for workloads, and
+    under OFF, which verifies nothing.
     """
     if policy is VerifyPolicy.OFF:
         return None

@@ -218,9 +218,9 @@ class SessionOutputs(SessionState):
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
     """Return the output with its final path, for an output that is made from an input.
 
-    `folder/` becomes a file or a prefix in that folder with the name of the input, unless the
-    format itself is a folder. Raises `UsageError` if the output would replace the input, except
-    with `force`.
+    `folder/` becomes a file or a prefix in that folder with the name of the input (`algorithm` for
+    standard input), unless the format itself is a folder. Raises `UsageError` if the output would
+    replace a file of the input, except with `force`.
     """
     target = place_in_folder(target, _stem(opened))
     if not force and _replaces_input(target, opened):

@@ -35,7 +35,8 @@ class Content:
 def name_defect(name: object, layout: Layout) -> str | None:
     """Return why an artifact must not have this name in this layout; None if it may.
 
-    No accepted name leaves the folder of the output.
+    Anything but a text has a defect. The pattern of the layout in `_SAFE_NAMES` decides; no
+    accepted name leaves the folder of the output.
     """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
@@ -187,9 +188,10 @@ def _move_all(
 ) -> None:
     """Move staged files to their targets; the files that they replace go to the scratch folder.
 
-    `stale`: older files that are removed in the same way. The steps that reverse each move are
-    appended to `undo` before the move, so that an interrupt loses nothing. A single file without
-    stale ones is replaced by one atomic move.
+    `moves`: (staged file, target); `stale`: older files that are removed in the same way. Missing
+    folders of targets are created. The steps that reverse each move are appended to `undo` before
+    the move, so that an interrupt loses nothing. A single file without stale ones is replaced by
+    one atomic move, without an undo step. Raises `OSError`.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])

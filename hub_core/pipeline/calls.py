@@ -49,7 +49,9 @@ DEFAULT_EXECUTOR = "numpy"
 def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object:
     """Bind texts to the options of an offer; only here the environment provides values.
 
-    Raises `UsageError` for unknown names and for values that do not fit.
+    Returns a record of the offer's class of options; `texts` None means none are given. Given texts
+    take precedence over environment variables, and these over defaults. Raises `UsageError` for
+    unknown names and for values that do not fit.
     """
     owner = f"{kind_of(provided.offer).noun} {provided.name}"
     record: type = getattr(provided.offer, "options", NoOptions)
@@ -59,8 +61,10 @@ def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object
 def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
     """Call the function of an offer, and check the type of its result.
 
-    During the call, `run_registry` returns the registry of the offer. Exceptions other than
-    `HubError`, and a result of another type, raise `PluginError` that names the plugin.
+    `returns`: the type, of which subclasses are accepted. The function is imported now. During the
+    call, `run_registry` returns the registry of the offer. Exceptions other than `HubError`, Ctrl-C
+    and lack of memory raise `PluginError` that names the plugin, except those of the core's own
+    offers; a result of another type raises it in any case.
     """
     with running_with(provided.registry), blame(provided):
         result = resolve(reference_of(provided.offer))(*arguments)

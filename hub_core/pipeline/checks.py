@@ -206,9 +206,11 @@ def check_runtime(
 ) -> CheckReport:
     """Check whether a runtime uses a file, and for which calls and sizes, or why not.
 
-    `runtime`: its name, or NAME@VERSION. Without a version, the file is checked by the rules of the
-    versions that use such files, and a warning reports if the newest version does not. Raises
-    `HubError`.
+    `runtime`: its name, or NAME@VERSION; `options`: those of its check. For a version that uses no
+    such files, the report says so without the check. Without a version, the file is checked by the
+    rules of the versions that use such files, and a warning reports if the newest version does not.
+    Findings on opening the file go to `report`. Raises `HubError` for an unknown runtime, version
+    or option and for an unreadable file; a file that is not used is no error.
     """
     registry = registry or run_registry()
     check, versions = find_runtime(runtime, registry)
@@ -223,7 +225,8 @@ def check_runtime(
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
     """Find the check of NAME or NAME@VERSION, and the row of versions (None without VERSION).
 
-    Raises `HubError` with the closest name, or with the known versions.
+    The text is split at the first `@`. Raises `HubError` with the closest name for an unknown
+    check, and `UsageError` with the known versions for an unknown or empty version.
     """
     name, mark, version = text.partition("@")
     check = find_check(name, Subject.RUNTIME, registry)

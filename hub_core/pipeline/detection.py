@@ -190,7 +190,8 @@ def is_trace(format: Format) -> bool:
 def trace_form(format: Format) -> Format | None:
     """Return the form of canonical traces, binary or JSON, that a format has, or None.
 
-    The suffixes decide; the JSON form must also be a set of rank files.
+    It has the binary form if it shares a suffix with it, and the JSON form if it has exactly the
+    suffixes of that form and is a set of rank files.
     """
     if set(format.suffixes) & set(CHAKRA.suffixes):
         return CHAKRA

@@ -166,11 +166,12 @@ def open_source(
     report: Report,
     more: Sequence[str] = (),
 ) -> tuple[Source, Provided[R]]:
-    """Open a file, and find its reader among readers of `kind`.
+    """Open a file, and find its reader among readers of `kind`; return both.
 
     `format`: name of the reader; None to choose it by suffix and content. `more`: further rank
-    files, as of `open_algorithm`. `report` gets warnings about the file. Raises `HubError` if the
-    file cannot be opened or no single reader fits.
+    files, as of `open_algorithm`. `report` gets warnings about the file. The source is decompressed
+    if the reader accepts gzip. Raises `HubError` if the file cannot be opened, no single reader
+    fits, or the file is compressed and the reader does not accept that.
     """
     chosen = registry.find(kind, format) if format is not None else None
     readers = registry.all(kind) if chosen is None else [chosen]

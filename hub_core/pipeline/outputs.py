@@ -153,7 +153,8 @@ def choose_writer(
 ) -> Provided[W]:
     """Return the writer named `target_format`; without a name, that for the suffix of the output.
 
-    Raises `HubError` if there is not exactly one.
+    With a name, the suffix of `out` does not matter. Raises `HubError` if no or several writers of
+    the kind have that name, and `UsageError` if not exactly one has the suffix (see `find_writer`).
     """
     if target_format is not None:
         return registry.find(kind, target_format)
@@ -191,7 +192,9 @@ class SelectionFolders:
     def served_calls(self, source: Source, format: str) -> Sequence[ServedCalls]:
         """Read files of a format and return the calls that a runtime serves with them.
 
-        Raises `PluginError` if the reader fails or returns no list.
+        `format`: name of a writer of selections, whose function `read` is called. The order is as
+        returned; a tuple is as good as a list. Raises `HubError` for an unknown format and as the
+        function refuses the files, `PluginError` if it fails or returns anything else.
         """
         writer = self.registry.find(SelectionWriter, format)
         with blame(writer):

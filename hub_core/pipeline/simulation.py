@@ -167,7 +167,7 @@ def exact_time(
 
 
 def check_size(collective_bytes: int) -> None:
-    """Raise `UsageError` for a size below 1 byte."""
+    """Raise `UsageError` for a size of a collective below 1 byte; there is no upper limit."""
     if collective_bytes < 1:
         message = f"a collective of {collective_bytes} bytes moves nothing"
         raise UsageError(message, cure="state a size, such as 1MiB")
@@ -298,10 +298,12 @@ def choose_timing(
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
     `machine`: name or content of a profile, `none`, or None if the option is not given; with
-    `uses_known` None selects the profile of a known machine that the topology names. Without a
-    topology or a profile, the result has no machine. `tries_instances`: on a machine, algorithms
-    have the time of the fastest number of instances, as runtimes execute them. Raises `HubError`
-    for an unknown profile, and for one of another machine than the topology.
+    `uses_known`, and `backend` the default, None selects the profile of a known machine that the
+    topology names. Without a topology, a profile or a plugin that models machines, the result has
+    the simulator `backend` and no machine. `tries_instances`: on a machine, algorithms have the
+    time of the fastest number of instances, as runtimes execute them. Raises `HubError` for an
+    unknown profile, for one of another machine than the topology, and for two options that exclude
+    each other.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)

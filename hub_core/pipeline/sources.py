@@ -106,10 +106,11 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 
 
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Whether the contents of files show that they are rank files, although their names do not.
+    """Return whether the contents of files show that they are rank files; their names do not.
 
-    True if one format of rank files has the signature of all of them. False if a file is repeated
-    or missing, or the name of one is that of a set.
+    True if one format of rank files has the signature of all of them, each in its first 4096 bytes,
+    decompressed if necessary. False if a file is repeated or missing, or the name of one is that of
+    a set. Raises `InputError` for an empty or unreadable file.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):
@@ -162,9 +163,10 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
     """Find the set of rank files that a path names, ordered by rank; [] if it names none.
 
-    A file names the set of the files with its prefix and suffix; a name that is no file is a prefix
-    in its folder; otherwise a folder names the set in it. Only suffixes of `formats` with rank
-    files count. Raises `InputError` for several sets.
+    A file names the set of the files with its prefix and suffix in its folder, itself included; a
+    name that is no file is a prefix in its folder; otherwise a folder names the set in it. Only
+    suffixes of `formats` with rank files count. Raises `InputError` for several sets with that
+    prefix or in that folder.
     """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
@@ -350,8 +352,8 @@ def _open_part(file: Path) -> BinaryIO:
     """Open a file as a stream of bytes.
 
     Regular files with content are opened and read by the caller. Pipes, devices and empty files are
-    loaded completely, which also checks them: raises `InputError` for an empty one, and for one
-    that is too long or cannot be read.
+    loaded completely, which also checks them: `InputError` is raised for an empty regular file, and
+    for a file that is too long or cannot be read.
     """
     opened = open_file(file)
     status = os.fstat(opened.fileno())

@@ -120,10 +120,11 @@ def decompress_head(head: bytes) -> bytes:
 
 
 def decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """Return a stream of the decompressed content of `file`, or `file` itself if it is no archive.
+    """Return a stream of the decompressed content of `file`, unchanged if it is no archive.
 
-    Closing the stream closes `file`. `name`: for errors. Reading raises `InputError` for a damaged
-    archive, and for one that expands more than `MAX_EXPANSION` times.
+    The first two bytes decide, which must be those of gzip. Closing the stream closes `file`.
+    `name`: for errors. Reading raises `InputError` for a damaged archive, and for one that expands
+    to more than 64 MiB plus `MAX_EXPANSION` (300) times its size.
     """
     raw = cast(io.RawIOBase, file)
     stored = file if isinstance(file, io.BufferedReader) else io.BufferedReader(raw)

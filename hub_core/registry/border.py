@@ -34,8 +34,10 @@ class Attempt(Generic[T]):
 def attempt(work: Callable[[], T]) -> Attempt[T]:
     """Run `work`; return its value, or the reason of the exception that it raised, and its output.
 
-    All exceptions are caught, including `SystemExit` and `os._exit`; only Ctrl-C and lack of memory
-    are not. Standard output and error are captured, standard input is empty.
+    The value is None after an exception, and the reason None without one. All exceptions are
+    caught, including `SystemExit` and `os._exit`; only Ctrl-C and lack of memory are not. Standard
+    output and error are captured together, standard input is empty. Only one thread at a time runs
+    here.
     """
     with _STREAMS, _intercept_exit(), _capture_streams() as stream:
         try:

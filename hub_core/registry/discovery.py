@@ -309,7 +309,7 @@ def _import_plugin(
 
 
 def _create_manager() -> pluggy.PluginManager:
-    """Create a plugin manager that knows the hooks, without plugins."""
+    """Create a plugin manager of pluggy that knows the hooks of the hub, without plugins."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     return manager

@@ -202,9 +202,10 @@ def _run_exchange(
 ) -> _ProcessEnd:
     """Send the job to the process, receive its output, and stop it at the time limit.
 
-    `clock_limit_s`: limit of elapsed time; then SIGXCPU makes the process report its position, and
-    shortly afterwards all its processes are killed, also after errors. Returns its output and exit
-    status, whether the limit was reached, and whether the output was too long.
+    `clock_limit_s`: limit of elapsed time; then SIGXCPU makes the process report its position, for
+    which it has 2 s, and all its processes are killed, also after errors. Output that is still in
+    the pipe is received for 1 s more. Returns its output and exit status (negative for a signal),
+    whether the limit was reached or the output became too long, and whether it was too long.
     """
     exchange = _Exchange(process, job)
     try:

@@ -122,9 +122,10 @@ def error_report(message: str, line: int, code: str) -> Report:
 
 
 def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
-    """Return the indices of the selected programs: by number from 1, else by name.
+    """Return the indices from 0 of the selected programs: by number from 1, else by name.
 
-    None selects all; [] if there is no such program; several if programs have the same name.
+    A text of digits that is no number of a program may be a name. `chosen` None selects all; [] if
+    there is no such program; several if programs have the same name.
     """
     if chosen is None:
         return list(range(len(names)))
@@ -166,8 +167,9 @@ def _list_system_files() -> list[str]:
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
     """Set the limits of CPU time and memory of this process, and forbid core dumps.
 
-    At the CPU limit, SIGXCPU writes the position of the program to `report`; two seconds later the
-    process is killed.
+    The time is in whole seconds, the memory is the address space in bytes. At the CPU limit,
+    SIGXCPU writes the position of the program's current thread to `report`, and the process then
+    ends by that signal; two seconds later at the latest it is killed.
     """
     # Not available on every system.
     import resource
@@ -259,10 +261,11 @@ class _Run:
         exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
-        """Return the report of an exception, with the innermost line that is in the program.
+        """Return the report of an exception, with the innermost line that is in the program, or -1.
 
-        Lack of memory, syntax errors and errors of the hub have reports of their own; an error of
-        the hub keeps its line, code and remedy.
+        The code is `memory-limit` for lack of memory, `syntax` for a syntax error in the program
+        itself (with its own line), that of the first finding for an error of the hub (with its
+        remedy, and its line if it is in the program), and `program-failed` for all others.
         """
         name = self._name
         line = _find_line(error, name)
@@ -282,8 +285,9 @@ class _Run:
     def _message(self, error: BaseException) -> str:
         """Return the message for an exception: the explanation of the language, if it has one.
 
-        Otherwise the text of an exception of the language; for others, after the type of the
-        exception.
+        Otherwise, if the exception was raised in the language's own files and has a text, that text
+        alone; for all others, the type of the exception and its text, if any. The text of a
+        `KeyError` is its first argument.
         """
         message = str(error)
         # The text of a KeyError is the `repr` of its argument.

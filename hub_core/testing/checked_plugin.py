@@ -154,7 +154,8 @@ class Rendering:
 def call(offer: Offer, *arguments: object) -> object:
     """Call the function of an offer with default options as last argument and return its result.
 
-    Exceptions of the function are not caught.
+    The environment is not read. The type of the result is not checked, and exceptions of the
+    function are not caught.
     """
     record: type = getattr(offer, "options", NoOptions)
     # No options and an empty environment: the kit checks the defaults only.

@@ -151,7 +151,8 @@ def _build_environment(hash_seed: str) -> dict[str, str]:
 def _describe_failure(status: int | None, limit_s: float, message: str) -> str:
     """Return the predicate of a sentence about a process without an answer.
 
-    `status`: None for the time limit, negative for a signal; `message`: its last line of errors.
+    `status`: None for the time limit (`limit_s`), negative for a signal; `message`: its last line
+    of errors, of which the first 200 characters follow the exit status.
     """
     if status is None:
         return f"was not done after {limit_s:g} s"
@@ -204,7 +205,11 @@ class _Loading:
                     yield f"{module}.{name}"
 
     def _admission(self, plugin: Plugin) -> None:
-        """Record the state before the import of the plugin; admit every plugin."""
+        """Record the state before the import of the plugin under examination; admit every plugin.
+
+        The state is the functions of the library and the core, and the time; other plugins leave no
+        record.
+        """
         if plugin.name == self._plugin:
             self._before = _record_functions()
             self._start = time.perf_counter()

@@ -93,8 +93,10 @@ class _Simulation:
     def advance(self, now_ns: float, row: int, hop: int) -> None:
         """Process an event: start a step (hop 0), or send its message over the next link.
 
-        A message waits until the link is free. After its last link it releases its receive. A step
-        finishes when its first link is free, local steps at once.
+        `now_ns`: the time of the event. A message waits until the link is free, occupies it, and
+        arrives at the next hop later, which is a new event. After its last link it releases its
+        receive. A step finishes when its message has left its first link, local steps, receives and
+        messages without a link at once.
         """
         path = self.paths.get(row, [])
         departure_ns = now_ns
@@ -122,7 +124,8 @@ class _Simulation:
     def _release(self, row: int, at_ns: float) -> None:
         """Count one dependency of a row as finished at `at_ns`.
 
-        After the last one, the row starts at the latest of these times.
+        After the last one, the row starts at the latest of these times: an event of hop 0 is added
+        for it.
         """
         self.starts[row] = max(self.starts[row], at_ns)
         self.waits[row] -= 1

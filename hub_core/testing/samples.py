@@ -130,7 +130,9 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
     """Build an in-place all-reduce by recursive halving, then doubling, one unit per rank.
 
-    The number of ranks must be a power of two. Source: Thakur et al., IJHPCA 2005.
+    In the first half, ranks at distances n / 2, n / 4 ... 1 exchange and reduce blocks of as many
+    units; in the second, they exchange complete blocks at distances 1, 2 ... n / 2. The number of
+    ranks must be a power of two, which is not checked. Source: Thakur et al., IJHPCA 2005.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _list_doubling_distances(n)

@@ -384,9 +384,10 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
 
 
 def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
-    """Return the bound and the ratio of the time to it, unless that is `-`, as one text.
+    """Return the bound and the ratio of the time to it as one text.
 
-    The offer that proves the bound is named unless it is the core.
+    `bound`, `ratio`: formatted; a ratio of `-` (unknown) is omitted. The offer that proves the
+    bound is named unless it is the core, or there is no bound.
     """
     from hub_core.pipeline.bounds import CORE_METHOD
 

@@ -86,8 +86,9 @@ class _Search:
     def cause(self, row: int) -> int:
         """Return the node whose begin determined the end of `row`: itself, or one on another rank.
 
-        For a receive its send, unless the message had arrived before; for a collective the member
-        that began last.
+        For a receive its send, unless the message had arrived before, so that the receive took no
+        time; for a collective the member that began last, if it began later than this one. The row
+        itself for all others and for messages without a partner.
         """
         partner = int(self._partner[row])
         if self._nodes.kind[row] == NodeKind.RECV:

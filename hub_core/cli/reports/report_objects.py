@@ -44,7 +44,11 @@ def cut_objects(cuts: Sequence[SearchCut]) -> list[JsonValue]:
 
 
 def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
-    """Return the text field on parts of a search that a limit cut; empty without such parts."""
+    """Return the text field `cut` on parts of a search that a limit cut.
+
+    It says that the answer is partial, and lists the parts in their order. Empty without such
+    parts.
+    """
     if not cuts:
         return {}
     return {"cut": f"so the answer is partial: {'; '.join(map(str, cuts))}"}
