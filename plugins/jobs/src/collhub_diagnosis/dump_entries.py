@@ -186,7 +186,11 @@ class _DumpParser:
         return members
 
     def parse_ranks(self, name: str, ranks: object) -> tuple[int, ...]:
-        """Return the ranks of a list, or of the text of a list such as "[0, 1]"."""
+        """Return the ranks of a list, or of the text of a list such as "[0, 1]", in their order.
+
+        Raises `InputError` for other text or types, more than 2^18 ranks, a rank that is negative
+        or above 2^24, and a rank that appears twice. `name`: of the group, for messages.
+        """
         if isinstance(ranks, str):
             if not re.fullmatch(r"[\[(]?[\d\s,]*[\])]?", ranks):
                 _fail(

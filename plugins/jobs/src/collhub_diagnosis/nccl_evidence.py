@@ -203,7 +203,10 @@ class _RasParser:
         self.ranks_left = MAX_RANKS
 
     def parse(self, root: Mapping[str, object]) -> RasReport:
-        """Return all communicators of a query. Raises `InputError` at the path of a wrong field."""
+        """Return all communicators of a query, in their order.
+
+        Raises `InputError` at the path of a wrong field, and for more than 2^16 communicators.
+        """
         communicators = self.objects(root, "communicators", "")
         if len(communicators) > MAX_COMMUNICATORS:
             self.fail("communicators", f"at most {MAX_COMMUNICATORS} are read")
@@ -218,8 +221,10 @@ class _RasParser:
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
         """Return a communicator at the path `where`: processes, counts and problems of its ranks.
 
-        The count of a rank is the sum over all kinds of collectives. Both hashes make the name,
-        because communicators with equal ranks have equal first hashes.
+        The count of a rank is the sum over all kinds of collectives. Missing ranks have no counts,
+        but a text: dead before not responding before missing. Both hashes make the name, because
+        communicators with equal ranks have equal first hashes. Raises `InputError` for wrong
+        fields.
         """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):

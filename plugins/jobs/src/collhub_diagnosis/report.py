@@ -89,7 +89,10 @@ def verdict_fields(verdict: Verdict) -> dict[str, str]:
 
 
 def finding_lines(verdict: Verdict) -> list[str]:
-    """Return the findings with the frames of their operations."""
+    """Return the findings with the frames of their operations, each after an empty line.
+
+    At most 40 findings are listed; a last line counts the others.
+    """
     lines: list[str] = []
     for finding in verdict.findings[:MAX_LINES]:
         lines += ["", f"{finding.kind}: {finding.text}"]

@@ -398,9 +398,11 @@ class _Diagnosis:
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
     def find_skews(self) -> list[Finding]:
-        """Return operations that other ranks completed when they wrote their dumps.
+        """Return operations that other ranks completed when they wrote their dumps, one per rank.
 
-        They are a fault of the device if that was longer ago than the dumps are apart.
+        The first such operation of a rank is a `skew`, `undecided` if a buffer may have lost its
+        partner. They are a fault of the device if that was longer ago than the dumps are apart;
+        ranks that wait for no rank are left to `find_late_ranks`.
         """
         findings = []
         for rank, front in self.graph.fronts.items():

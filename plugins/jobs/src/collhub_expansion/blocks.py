@@ -121,7 +121,11 @@ class Blocks:
 
 
 def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
-    """Expand dependencies: every end of the parent precedes every start of the child."""
+    """Expand dependencies: every end of the parent precedes every start of the child.
+
+    `last_nodes`, `first_nodes`: ends and starts by entry, as (row pointer, nodes). Edges of entries
+    with an empty list vanish; the order of the edges is kept.
+    """
     parents, children = edges
     last_counts = np.diff(last_nodes[0])[parents]
     first_counts = np.diff(first_nodes[0])[children]

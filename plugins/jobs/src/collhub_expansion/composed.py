@@ -170,7 +170,11 @@ def _reorder_axes(
     first: Sequence[int],
     sizes: dict[int, int],
 ) -> tuple[Buffer, int]:
-    """Reorder the axes of the buffer to begin with `first`, and return its location."""
+    """Reorder the axes of the buffer to begin with `first`, and return its location.
+
+    The other axes follow in their order. If the order changes, the data are copied to a new part of
+    the scratch buffer; else nothing is added. `sizes`: ranks by dimension.
+    """
     target_axes = [*first, *(level for level in axes if level not in first)]
     if target_axes == list(axes):
         return location

@@ -74,7 +74,10 @@ class _Chosen:
 
     @property
     def pieces(self) -> Pieces:
-        """Pieces as columns."""
+        """Return the pieces as columns: collective and template by piece, and the waits.
+
+        Waits are (earlier, later) numbers of pieces.
+        """
         instance, template = np.array(self.instance, np.int64), np.array(self.template, np.int64)
         waits = np.array(self.waits, np.int64).reshape(-1, 2).T
         return Pieces(instance, template, (waits[0], waits[1]))
@@ -185,7 +188,10 @@ def _choose_algorithms(
 
 
 def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoReturn:
-    """Raise `InputError` for a collective without data, or of unknown kind."""
+    """Raise `InputError` for a collective without data, or of unknown kind.
+
+    `number`: index of the collective; the error is located at its first call.
+    """
     row = int(calls.row[np.argmax(calls.instance == number)])
     code = int(calls.collective[number])
     operation = JobCollective(code).name.lower() if code >= 0 else "collective of unknown kind"

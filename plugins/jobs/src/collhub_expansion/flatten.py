@@ -96,7 +96,12 @@ def _columns(
     number: Int64Array,
     block: Int64Array,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks."""
+    """Build columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks.
+
+    Nodes of the job keep their values. Nodes of a template have its values in `_OF_TEMPLATES`,
+    those of the replaced collective in `_COPIED_COLUMNS`, and defaults otherwise. Identity, extra
+    and algorithm are left out.
+    """
     nodes, row = workload.nodes, plan.row[block]
     # The catalogue lists the nodes of the job first, then those of templates.
     is_old = number < len(nodes)

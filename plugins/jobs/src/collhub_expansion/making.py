@@ -221,7 +221,11 @@ class Maker:
         return Phase(number, phase.level, time_ns)
 
     def _estimate_time_ns(self, template: Template, level: int) -> int:
-        """Estimate the time of a phase in which a rank sends messages sequentially."""
+        """Estimate the time in ns of a phase in which a rank sends messages sequentially.
+
+        It is that of the first rank: its durations, plus bytes / bandwidth and one latency per
+        message of the dimension `level`. 1 if the topology has no dimensions.
+        """
         if not self._topology.dimensions:
             return 1
         dimension = self._topology.dimensions[level]
@@ -387,7 +391,11 @@ class Maker:
     def _create_timer(
         self, topology: Topology, size: int
     ) -> Callable[[Algorithm], int | None] | None:
-        """Return the function that times algorithms on the machine in ns; None without one."""
+        """Return the function that times algorithms on the machine in ns; None without a machine.
+
+        It simulates with the backend and options of the timing, for this topology and size in
+        bytes. Errors of the simulation propagate.
+        """
         timing = self._timing
         if timing.machine is None:
             return None

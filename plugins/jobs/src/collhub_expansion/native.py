@@ -61,7 +61,10 @@ class NativeSystem:
 
 
 def read_recorded_network(workload: Workload, registry: Registry) -> Topology | None:
-    """Read the network in the folder of a job; None without one."""
+    """Read the network in the folder of a job from its extension; None without one.
+
+    Raises `HubError` for an invalid network, or without a reader of its format.
+    """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None
     if not isinstance(text, str):
@@ -103,7 +106,11 @@ def native_system(workload: Workload) -> NativeSystem:
 
 
 def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
-    """Return the algorithms with traces in the job's folder, by kind."""
+    """Return the algorithms with traces in the job's folder, by kind; empty if none are stated.
+
+    `stated`: extension of the job. The n-th prefix in `custom` is that of the n-th algorithm of the
+    workload.
+    """
     prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
     if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
         return {}
@@ -146,7 +153,9 @@ def native_phases(
 ) -> list[NativePhase]:
     """Return the sequential phases of a stream of all ranks (`generate_collective`).
 
-    `sizes`: of the dimensions. `mask`: bit d selects dimension d. Raises `InputError` if ASTRA-sim
+    `sizes`: of the dimensions. `mask`: bit d selects dimension d; dimensions of size 1 or without
+    an algorithm are left out. Each reduce-scatter divides the size in bytes of later phases by its
+    dimension (rounded down), each all-gather multiplies it. Raises `InputError` if ASTRA-sim
     aborts, never ends, or has an undefined order.
     """
     names = _configured_names(system, kind)
@@ -312,7 +321,10 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
 
 
 def _list_named_algorithms(workload: Workload) -> Int64Array:
-    """Return the algorithm that each node names: int64 per row."""
+    """Return the algorithm that each node names, int64 per row, -1 without one.
+
+    The column of the node precedes what the job's system says of its identity.
+    """
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)
     numbers = _index_by_node(stated) if isinstance(stated, dict) else {}

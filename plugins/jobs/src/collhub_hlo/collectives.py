@@ -74,6 +74,8 @@ def read_call(
 ) -> Call:
     """Read bytes and groups of a collective. `name`: its opcode without `-start`.
 
+    Bytes are those of all operands, of the first one for sends and ragged all-to-alls, and of the
+    received value for `recv`. Data types that differ are joined by `+`. A missing channel is 0.
     Raises `InputError` with the line for invalid groups, and for shapes that do not fit them.
     """
     shapes = list(operands)

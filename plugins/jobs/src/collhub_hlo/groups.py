@@ -106,7 +106,9 @@ def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: D
 def parse_groups(text: str, count: int) -> Groups:
     """Parse groups of ids: explicit, iota or mesh; () for `{}`.
 
-    `count`: number of ids, the size of every iota and mesh. Raises `ValueError`.
+    `count`: number of ids, the size of every iota and mesh. Empty explicit groups are dropped;
+    whether their ids are distinct or below `count` is not checked. Raises `ValueError` for other
+    text and sizes.
     """
     text = text.strip()
     if match := _IOTA.match(text):
@@ -125,7 +127,12 @@ def parse_groups(text: str, count: int) -> Groups:
 
 
 def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:
-    """Return whether ids are ranks, and the ranks by id (first axis) and other coordinate."""
+    """Return whether ids are ranks, and the ranks by id (first axis) and other coordinate.
+
+    Without a channel, ids are replicas. With one, ids are partitions for `_PARTITION_OPERATIONS`,
+    ranks with `use_global_device_ids`, and replicas otherwise. Raises `ValueError` for global ids
+    without a channel; a channel of 0 or less is none.
+    """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     is_global = attributes.get("use_global_device_ids") == "true"
     grid = devices.grid()

@@ -373,7 +373,11 @@ def _count_iterations(
 
 
 def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
-    """Return the amount that a loop body adds to an element of its state; None for others."""
+    """Return the amount that a loop body adds to an element of its state; None for others.
+
+    `index`: of the element. A subtraction gives a negative amount; it must be constant during the
+    loop.
+    """
     result = _element(body, body.root, index)
     if result is None or result.opcode not in ("add", "subtract") or len(result.operands) != 2:
         return None

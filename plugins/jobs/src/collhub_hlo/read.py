@@ -87,7 +87,8 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
 def lines(workload: Workload) -> Sequence[str]:
     """Describe the module of a workload for `inspect`: devices, matrix products, each collective.
 
-    Empty for workloads that these readers did not create.
+    Operations are those of matrix products per device. Collectives come in the order of the
+    extension, with their bytes per call. Empty for workloads that these readers did not create.
     """
     facts = workload.extensions.get(EXTENSION)
     if not isinstance(facts, dict):

@@ -304,7 +304,11 @@ class _Lowering:
         self._add_arguments(self._open[-1].arguments)
 
     def _begin_block(self, text: str) -> None:
-        """Read the label of a block: the arguments of its region."""
+        """Read the label of a block: the arguments of its region; nothing outside regions.
+
+        Raises `ValueError` if the region has arguments or instructions already: branches between
+        blocks are not read.
+        """
         if not self._regions:
             return
         region = self._regions[-1]
@@ -630,7 +634,9 @@ class _Lowering:
     ) -> None:
         """Make a computation of a region of a loop, whose parameter is the state of the loop.
 
-        The body returns all iterated values, and the captured ones unchanged.
+        The state is a tuple of the iterated values and the `captured` ones. The body returns all
+        iterated values, and the captured ones unchanged; the condition returns its first value.
+        Raises `ValueError` if the number of arguments or of returned values does not fit the state.
         """
         names = [*region.arguments, *(_CAPTURED + value[1:] for value in captured)]
         if len(names) != len(shapes):

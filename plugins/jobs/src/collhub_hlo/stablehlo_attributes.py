@@ -118,7 +118,9 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
 def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     """Return the smallest numbers of replicas and partitions that the collectives can have.
 
-    Ids of collectives with a channel are partitions, those of others replicas.
+    Ids of collectives with a channel are partitions, those of others replicas; a mesh counts by the
+    product of its sizes, other groups and pairs by their largest id. Without collectives, both are
+    1.
     """
     replicas = partitions = 1
     for instruction in instructions:

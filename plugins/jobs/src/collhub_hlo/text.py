@@ -290,7 +290,11 @@ class InstructionParser:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape; layouts, tiles and memory spaces are dropped. Raises `ValueError`."""
+    """Parse a shape; layouts, tiles and memory spaces are dropped.
+
+    It is a tuple if the text begins with `(`; nested tuples are flattened. Raises `ValueError` for
+    unknown element types and invalid dimensions.
+    """
     leaves = []
     for dtype, inside in _LEAF.findall(text):
         if dtype not in ELEMENT_BITS:
@@ -365,7 +369,10 @@ def _find_close(text: str, start: int) -> int:
 
 
 def _split(text: str, start: int, end: int) -> list[str]:
-    """Split text at commas outside of brackets and strings; empty pieces are dropped."""
+    """Split `text[start:end]` at commas outside of brackets and strings; empty pieces are dropped.
+
+    Pieces keep surrounding space. Brackets of all kinds count alike.
+    """
     pieces, depth, first = [], 0, start
     for token in _TOKEN.finditer(text, start, end):
         if token[0] in "([{":

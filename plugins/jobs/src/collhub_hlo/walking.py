@@ -205,7 +205,9 @@ class _Evaluation:
         """Append a collective, or the rows of a message: send, receive, or both for a permutation.
 
         A collective with `-start` runs next to what follows it, unless its configuration has
-        `is_sync`; others delay the following rows of a schedule.
+        `is_sync`; so do sends and receives. Others delay the following rows of a schedule. An
+        instruction that is executed again is the same call, whose count increases. Rows have the
+        bytes of the operands.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
@@ -256,8 +258,11 @@ class _Evaluation:
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
         """Begin to evaluate the computation that an instruction executes.
 
-        Computations without work, and loops of 0 iterations, are skipped. Of a conditional, the
-        branch with the most communication is evaluated, which is counted as a loss.
+        Computations without work, and loops of 0 iterations, are skipped: the value is what the
+        operands depend on. One that a fusion executes too is evaluated as one computation. Of a
+        conditional, the branch with the most communication is evaluated, which is counted as a
+        loss. Only calls and asynchronous computations get their arguments one by one. Pushes a
+        frame on the stack.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)

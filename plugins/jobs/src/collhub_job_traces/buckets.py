@@ -128,7 +128,11 @@ def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
 
 
 def _fill(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
-    """Return (first, stop) of the buckets with at least two entries, in order."""
+    """Return (first, stop) of the buckets with at least two entries, in order.
+
+    A bucket ends before an entry with which it would exceed `limit` bytes, or whose depth differs
+    from that of its first entry. There is at least one entry; a single one may exceed the limit.
+    """
     buckets, first, filled = [], 0, 0
     values = zip(sizes.tolist(), depths.tolist(), strict=True)
     for index, (size, depth) in enumerate(values):

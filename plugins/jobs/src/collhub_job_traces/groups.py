@@ -65,7 +65,11 @@ def _values(tokens: str) -> Iterator[str]:
 
 
 def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Parse a list of groups as (name, ranks); nothing for other texts."""
+    """Parse a list of groups as (name, ranks); nothing for other texts.
+
+    The text from the first `[{` to the last `}]` counts. Entries without a name or with repeated
+    ranks are left out.
+    """
     first, last = text.find("[{"), text.rfind("}]")
     try:
         entries = json.loads(text[first : last + 2]) if 0 <= first < last else []
@@ -76,7 +80,10 @@ def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _is_group(entry: object) -> bool:
-    """Return whether an entry has a name and distinct ranks."""
+    """Return whether an entry is an object with a text `pg_name` and distinct ranks of at least 0.
+
+    An empty list of ranks is allowed.
+    """
     if not isinstance(entry, dict) or not isinstance(entry.get("pg_name"), str):
         return False
     ranks = entry.get("ranks")

@@ -166,7 +166,11 @@ class DecodedParts:
         return known
 
     def _decode_tail(self, node_type: int, tail: bytes) -> DecodedNode | None:
-        """Decode a tail as a node without a head; its extra has only the tokens of attributes."""
+        """Decode a tail as a node without a head; its extra has only the tokens of attributes.
+
+        None if the tail has other fields than attributes, or if the columns do not restore the node
+        type or an attribute. Raises `ValueError` for values that are invalid in any node.
+        """
         record_fields = list(fields(tail))
         bodies = [value for number, value, _ in record_fields if number == ATTRIBUTE]
         if len(bodies) < len(record_fields):

@@ -65,8 +65,9 @@ class Bridged(NamedTuple):
 def bridge_markers(workload: Workload) -> Bridged:
     """Remove all markers; dependencies on a marker become dependencies on its parents.
 
-    A dependency through a marker becomes a control dependency. Without markers the job is returned
-    unchanged.
+    A dependency through a marker becomes a control dependency, whatever its kind; direct ones
+    remain. The result has the old row of every node that remains, in order. Without markers the job
+    is returned unchanged.
     """
     nodes = workload.nodes
     is_marker = nodes.is_kind(NodeKind.MARKER)

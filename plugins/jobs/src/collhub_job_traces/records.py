@@ -139,7 +139,10 @@ def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
 
 
 def varints(packed: bytes) -> list[int]:
-    """Decode a packed list of numbers."""
+    """Decode a packed list of numbers as unsigned integers.
+
+    Raises `ValueError` if the last number is cut, or a number has more than 10 bytes.
+    """
     numbers, at = [], 0
     while at < len(packed):
         number, at = _varint(packed, at)
@@ -148,7 +151,11 @@ def varints(packed: bytes) -> list[int]:
 
 
 def attribute(body: bytes) -> Attribute:
-    """Decode the message of an attribute; the last of repeated fields is used."""
+    """Decode the message of an attribute; the last of repeated fields is used.
+
+    Without a value, the kind is 0 and the value empty. Bytes of the name that are not UTF-8 are
+    replaced. Raises `ValueError` for messages that are cut.
+    """
     name, kind, value = "", 0, b""
     payload: int | bytes = value
     for number, content, _ in fields(body):

@@ -113,7 +113,12 @@ def _content(
     head: bytes | None,
     omitted: frozenset[str],
 ) -> bytes:
-    """Encode the file of a rank; `head`: its original metadata if still valid, else None."""
+    """Encode the file of a rank; `head`: its original metadata if still valid, else None.
+
+    After the metadata follows each node with its length. A rank without a node gets one computation
+    with id 0, because simulators hang otherwise. `omitted`: names of attributes that are not
+    written.
+    """
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
     parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
@@ -167,7 +172,13 @@ class _RankColumns:
         self._identity = nodes.identity
 
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
-        """Return the tokens of the record of a row, and the values that they name."""
+        """Return the tokens of the record of a row, and the values that they name.
+
+        Tokens are those with which the row was read, without omitted attributes; for others they
+        are created from the columns, and followed by tokens of further attributes. A complete
+        preserved record needs no values. A record that had no id gets one if the node has an id
+        other than 0.
+        """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
         stated = self._workload.extras[extra] if extra >= 0 else ""

@@ -157,9 +157,11 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
-    """Return the first difference between the collectives of the ranks of a group, or nothing.
+    """Return at most one finding on the collectives of a group, or nothing.
 
-    Also a call by a rank outside of the group, and a group of a single rank.
+    In this order: a call by a rank outside of the group; a group of a single rank (except that of
+    all ranks); the first difference of the collectives of another member from those of the first
+    member.
     """
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"

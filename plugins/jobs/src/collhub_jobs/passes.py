@@ -44,10 +44,12 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
 
 
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
-    """Scale durations (rounded to ns), operations and bytes of computations.
+    """Scale durations (rounded to ns), operations and bytes of computations by a factor.
 
-    All three are scaled, so that roofline times scale like recorded times. Raises `UsageError` for
-    ranks outside the job.
+    All three are scaled, so that roofline times scale like recorded times; unknown values and zeros
+    are unchanged, others become at least 1. Without the option `ranks`, all ranks are meant. The
+    report has no message if no computation is chosen. Raises `UsageError` for ranks outside the
+    job.
     """
     nodes = workload.nodes
     chosen = nodes.is_kind(NodeKind.COMPUTE)
@@ -120,7 +122,11 @@ def _number_pieces(
 
 
 def _multiply_edges(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
-    """Copy the dependencies of nodes to all of their pieces."""
+    """Copy the dependencies of nodes to all of their pieces: (parents, children) of the pieces.
+
+    `copies`: pieces per node; `first`: row of its first piece. Every piece of a child waits for
+    every piece of its parent.
+    """
     parents, children = edges
     counts = copies[children]
     rows = expanded_ranges(first[children], counts)

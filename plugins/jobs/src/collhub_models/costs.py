@@ -53,7 +53,11 @@ class Costs:
         return self.activation_bytes // parts
 
     def attention(self) -> Part:
-        """Projections, scores and weighted values; biases and norms among the parameters."""
+        """Return projections, scores and weighted values; biases and norms among the parameters.
+
+        Operations and inner bytes are divided by the tensor parallelism; scores count all pairs of
+        tokens, 4 x tokens x sequence x hidden operations, and are not written to memory.
+        """
         options, h, parts = self.options, self.options.hidden, self.options.tensor
         weights = h * (2 * h + self._kv_columns)
         scores = 4 * self.tokens * options.sequence * h

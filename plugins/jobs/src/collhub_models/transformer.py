@@ -236,7 +236,12 @@ class StageProgram:
         return parameters * self._options.element_bytes
 
     def _gathered_weights(self, name: str) -> list[int]:
-        """Gather the shards of a layer's weights, one layer ahead where that overlaps."""
+        """Gather the shards of a layer's weights, and return the row; empty without FSDP.
+
+        The shard has the bytes of the layer divided by the data-parallel ranks, rounded up. With
+        overlap the gather waits for the computation before the last two, so that it runs one layer
+        ahead; else for the last one.
+        """
         if not self._options.fsdp or self._options.data == 1:
             return []
         shard = -(-self._layer_bytes() // self._options.data)

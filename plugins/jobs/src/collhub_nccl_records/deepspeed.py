@@ -156,8 +156,10 @@ def _to_entry(
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     """Return the number of ranks of the job, and a note if several numbers fit.
 
-    Bus bandwidth / algorithm bandwidth = (n - 1) / n, both rounded to 0.01. Of several numbers
-    that fit all entries, the one with the most factors of two is assumed.
+    Bus bandwidth / algorithm bandwidth = (n - 1) / n, both rounded to 0.01 Gbit/s. Entries of
+    operations outside `_SCALED`, or with an algorithm bandwidth below 0.5 Gbit/s, are ignored. Of
+    several numbers that fit all entries, the one with the most factors of two is assumed. Raises
+    `InputError` if no number up to 2^14 fits all entries, or if no entry can be used.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

@@ -279,7 +279,11 @@ _FACTS: tuple[tuple[str, Callable[[NcclLog, _Line], bool]], ...] = (
 
 
 def _split(number: int, content: bytes) -> Iterator[_Line]:
-    """Split a line at the prefixes of NCCL: processes may tear each other's lines."""
+    """Split a line at the prefixes of NCCL: processes may tear each other's lines.
+
+    `number`: of the line, the same for all parts. Text before the first prefix is dropped, as are
+    colours; nothing for lines without NCCL.
+    """
     if b" NCCL " not in content:
         return
     text = _COLOUR.sub("", content.decode("utf-8", "replace"))

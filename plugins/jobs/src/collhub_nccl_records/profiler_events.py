@@ -42,8 +42,10 @@ def read_profiler_events(
 ) -> Iterator[CallRecord | SkippedLine]:
     """Yield the collectives and messages in the order of their ends, and findings.
 
-    Times are those of the first and the last kernel event within a call, if the file has them.
-    Memory: the calls that are open.
+    Times are those of the first and the last kernel event within a call, if the file has them;
+    kernel events belong to the last call that their process began. Lines that are no events,
+    invalid calls, and at the end calls without an end are findings. At most 2^16 calls are open;
+    further ones are ignored.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}

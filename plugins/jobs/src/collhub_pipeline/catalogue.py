@@ -90,7 +90,12 @@ def closed_form(
 def _compute_blocking_form(
     schedule: str, stages: int, micros: int, times: PassTimes, base: Time
 ) -> Time | None:
-    """Return the makespan in closed form if senders wait for their transfers."""
+    """Return the makespan in closed form if senders wait for their transfers, or None.
+
+    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 micro-batches, and
+    transfers that take longer than a forward or a backward pass. Any name other than `gpipe` counts
+    as 1F1B.
+    """
     backward = times.input_gradient + times.weight_gradient
     if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
         return None
@@ -264,7 +269,11 @@ def _generate_candidates(shape: Shape) -> Iterator[Schedule]:
 
 
 def _generate_greedy(shape: Shape) -> Iterator[Schedule]:
-    """Yield greedy schedules with the memory of ZB-H1, of ZB-H2, and the available memory."""
+    """Yield greedy schedules with the memory of ZB-H1, of ZB-H2, and the available memory.
+
+    These are at most devices, 2 x devices - 1, and `shape.memory` (without one, all micro-batches)
+    micro-batches per device, in ascending order and each number once.
+    """
     devices = shape.devices
     passes = [
         Operation(kind, 0, stage, micro)

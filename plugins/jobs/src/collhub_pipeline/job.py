@@ -198,7 +198,11 @@ class _Writer:
         return devices[at] if exists else None
 
     def _add_receives(self, operation: Operation) -> list[int]:
-        """Add receives for a pass: from the other device, then from forwarding ranks."""
+        """Add receives for a pass: from the other device, then from forwarding ranks.
+
+        Between them, this rank forwards what has arrived, because neighbours wait for it. Returns
+        the rows of the receives; none if the pass reads nothing of another device.
+        """
         device = self._find_neighbour(operation, -1)
         if device is None or device == self._position[0]:
             return []

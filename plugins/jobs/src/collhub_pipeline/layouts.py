@@ -207,7 +207,11 @@ class MeshLayout:
         return Ranks(widths, self.replicas)
 
     def groups(self) -> dict[str, Ints]:
-        """Return ranks with equal tiles, and ranks with equal weights for different batch rows."""
+        """Return ranks with equal tiles, and with equal weights for different batch rows, by role.
+
+        The first groups are within a replica and stage, the second within a stage across all
+        replicas.
+        """
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}
         for device, side in enumerate(self.sides):

@@ -122,7 +122,11 @@ def _micro(unit: int, devices: int, chunks: int) -> int:
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
-    """Send half of the micro-batches in each direction. Raises `UsageError` for odd numbers."""
+    """Send half of the micro-batches in each direction, in a greedy order.
+
+    Per direction, stage s holds at most devices - s micro-batches, as in 1F1B. Raises `UsageError`
+    for an odd number of micro-batches or devices.
+    """
     for number, option in ((micros, "micro_batches"), (devices, "stages")):
         if number % 2:
             message = f"{number} {option.replace('_', '-')} cannot be split in two directions"
@@ -166,9 +170,11 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
 
 
 def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
-    """Order the passes of a stage: weight gradients follow their input gradients by `delay` passes.
+    """Order the passes of a stage: a weight gradient follows if more than `delay` are pending.
 
-    The remaining weight gradients come at the end.
+    First come `warmup` forward passes; then per micro-batch its input gradient, at most one weight
+    gradient (the oldest pending one), and a remaining forward pass. The remaining weight gradients
+    come at the end.
     """
 
     def step(kind: Pass, micro: int) -> Operation:

@@ -85,7 +85,11 @@ class Call:
 
 
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
-    """Parse a name as kind of node and collective (-1 for messages); None for `wait` etc."""
+    """Parse a name as kind of node and collective (-1 for messages); None for `wait` etc.
+
+    Upper case, characters other than letters, and what precedes the last colon do not count.
+    Endings in `_ENDINGS` are removed one after another until the name is known.
+    """
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:
         if word in _COLLECTIVES:
@@ -138,7 +142,11 @@ def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
 def call_of_shapes(
     name: str, dims: Sequence[Any], types: Sequence[Any], group: GroupRecord = GroupRecord()
 ) -> Call | None:
-    """Parse a call from an annotation `nccl:NAME` with the shapes and types of its inputs."""
+    """Parse a call from an annotation `nccl:NAME` with the shapes and types of its inputs.
+
+    None if the name is no communication. Only the first input counts: bytes are its elements times
+    the size of its type, -1 if either is unknown or the shape is empty, and 0 for a barrier.
+    """
     kinds = kind_of(name)
     if kinds is None:
         return None

@@ -218,7 +218,10 @@ def _check_options(
     machine: str | None,
     ranks_per_node: int | None,
 ) -> None:
-    """Raise `UsageError` for options that need another one."""
+    """Raise `UsageError` for options that need another one.
+
+    Algorithms and the machine `none` need a topology, ranks per node a machine other than `none`.
+    """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")
     if machine == _NO_MACHINE and topology_text is None:
@@ -258,7 +261,9 @@ def _read_job(
 def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
     """Open a job in a format that is none of profiles; None for profiles and unknown formats.
 
-    A card of CCL-Bench is its folder.
+    A card of CCL-Bench is its folder. None too for inputs that are no workload. Raises `HubError`
+    for folders and cards that cannot be opened; errors of other files are left to the reader of
+    profiles.
     """
     from collhub_pytorch.profile_formats import has_profile_signature
     from collhub_pytorch.trace_files import list_files

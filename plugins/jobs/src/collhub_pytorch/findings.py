@@ -339,7 +339,10 @@ def _rank_findings(
 
 
 def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
-    """Sum the idle times of all streams of a rank; None without a device."""
+    """Sum the idle times in ns of all streams of a rank by their reason.
+
+    None without a device, or if the workload does not state them.
+    """
     streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):
         return None

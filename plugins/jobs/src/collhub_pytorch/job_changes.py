@@ -110,7 +110,12 @@ def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
 def _limit_transfers(
     workload: Workload, meetings: Meetings, transfer_ns: Int64Array, predictor: Predictor
 ) -> tuple[Int64Array, ...]:
-    """Return the transfer times at both limits of the errors; empty if an error is not known."""
+    """Return the transfer times in ns at both limits of the errors, shorter first.
+
+    Empty if the error of a predicted call is not known. With relative error e, its times are
+    divided by 1 + e and by 1 - e; the latter are kept if e is 1 or more. Other nodes keep their
+    times in both.
+    """
     calls = list(predicted_calls(workload, meetings))
     limits = transfer_ns.copy(), transfer_ns.copy()
     answers = predictor.predict(key for _, key in calls)

@@ -358,7 +358,11 @@ def _format_result(calls: ComparedCalls, machine: str) -> str:
 
 
 def _saving_line(saving: MachineSaving, machine: str) -> str:
-    """Format the saving with its band: `saves 10 us (8 us to 12 us by the held-out error)`."""
+    """Format the saving with its band: `saves 10 us (8 us to 12 us by the held-out error)`.
+
+    Without a band, it reads `error not measured`. The percentage is relative to the replayed time,
+    0 if that is 0.
+    """
     if saving.min_saved_ns is None or saving.max_saved_ns is None:
         band = "error not measured"
     else:
@@ -376,9 +380,10 @@ def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTi
     """Simulate a job; its collectives take the times of the machine, without contention.
 
     Computations take their durations. Measured times of collectives are replaced. Ranks are placed
-    by the option, otherwise as the files record it, otherwise one on each GPU. Raises `UsageError`
-    without a machine or registry, `InputError` for computations without a duration and for calls
-    that the profile does not predict.
+    by the option, otherwise as the files record it, otherwise one on each GPU. Times are in ns;
+    exposed is the end of a rank less its computation. Changes are tried only with the option
+    `changes`. Raises `UsageError` without a machine or registry, `InputError` for computations
+    without a duration and for calls that the profile does not predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

@@ -70,7 +70,11 @@ class MachinePredictor:
         return self.description.name
 
     def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
-        """Predict the times of calls; calls beyond the profile have a reason instead of a time."""
+        """Predict the times of calls, in their order.
+
+        Calls beyond the profile have a reason instead of a time. Answers are kept: only new calls
+        are asked for, all together. Sets the ranks per node to those that the machine assumes.
+        """
         listed = list(keys)
         new = [key for key in dict.fromkeys(listed) if key not in self._answers]
         if new or self._description is None:

@@ -87,7 +87,11 @@ def align_clocks(
 ) -> Workload:
     """Convert to a common clock with time 0 at the earliest start of a rank.
 
-    `has_common_clock`: the times of all ranks already have one clock.
+    `has_common_clock`: the times of all ranks already have one clock. Clocks are fitted by the ends
+    of collectives only if they are neither common nor stated by the options, there are several
+    files with times, and `mismatches` is not `keep`; offsets and residual in ns are then added to
+    the extension. Raises `InputError` for communications that do not match, and for clocks that
+    cannot be fitted.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)
@@ -110,7 +114,7 @@ def align_clocks(
 
 
 def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
-    """Set the start times of the ranks."""
+    """Return the workload with these starts of the ranks in ns, the durations of first nodes."""
     nodes = workload.nodes
     duration = nodes.duration_ns.copy()
     duration[nodes.rank_indptr[:-1]] = begins_ns
@@ -118,7 +122,11 @@ def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
 
 
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
-    """Return the maximum difference between the ends of a collective."""
+    """Return the maximum difference in ns between the ends of a collective.
+
+    It is the option in seconds, if given; else `_DEVICE_RESIDUAL_NS` if any collective runs on a
+    device, and `_HOST_RESIDUAL_NS` otherwise, since host threads end when they get a core.
+    """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9
     # Device collectives end with the network; host threads end when they get a core.

@@ -111,7 +111,11 @@ def counts_table(calls: Sequence[CallGroup]) -> Table:
 
 
 def kind_lines(findings: Findings) -> list[str]:
-    """Format lines such as `all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`."""
+    """Format lines such as `all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`.
+
+    There is one line per kind, ordered by kind, with times summed over all ranks. If waiting is
+    unknown, the line has the transfer time and says so.
+    """
     lines = []
     for call_group in sum_by_kind(findings.calls):
         if call_group.waiting_ns is None or call_group.waiting_percent is None:

@@ -84,7 +84,11 @@ def launched(
     dur_us: float,
     args: Mapping[str, object] | None = None,
 ) -> list[Event]:
-    """A kernel and the call that launched it."""
+    """Return the call that launched a kernel, and the kernel, as events of one profile.
+
+    Times are in microseconds; the call takes 5. `args`: further arguments of the kernel, which
+    precede its own. The device is 0.
+    """
     kernel_args = {"device": 0, "stream": stream, "correlation": correlation}
     kernel = {
         "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start_us,

@@ -170,7 +170,11 @@ class Placement:
         return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
 
     def tile_coordinates(self, mesh: Mesh) -> Int64Array:
-        """Return the tile of every device per dimension: int64[devices, dimensions]."""
+        """Return the tile of every device per dimension: int64[devices, dimensions].
+
+        The first axis of a dimension varies slowest; dimensions without axes have tile 0. Devices
+        are in the order of the mesh.
+        """
         places = mesh.coordinates()
         tiles = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
         for dimension, axes in enumerate(self.axes):
@@ -196,7 +200,12 @@ class Placement:
 
 
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse a spec for a tensor of `rank` dimensions on a mesh. Raises `InputError`."""
+    """Parse a spec for a tensor of `rank` dimensions on a mesh, in one of three notations.
+
+    Placements of DTensor such as `Shard(0)`, a partition spec of JAX that begins with `(`, `P(` or
+    `PartitionSpec(`, else letters such as `S0 R`. Raises `InputError` for invalid specs, and for a
+    mesh axis that is used twice.
+    """
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
         placement = _dtensor(stripped, rank, mesh)

@@ -115,7 +115,11 @@ def parse_tensor(text: str) -> TensorType:
 
 
 def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:
-    """Parse `mesh(2,4): S0 R R` for a tensor of `rank` dimensions. Raises `InputError`."""
+    """Parse `mesh(2,4): S0 R R` for a tensor of `rank` dimensions.
+
+    The text before the first colon is the mesh, whose devices count from `first_device`;
+    `host_size`: devices of a host, None for that of the mesh. Raises `InputError`.
+    """
     # Neither meshes nor specs hold a colon.
     mesh_text, colon, spec = text.partition(":")
     if not colon:
@@ -138,7 +142,9 @@ def parse_move(
 ) -> Move:
     """Parse a move from three texts; destination devices follow source devices.
 
-    Unless `@` names them: then the meshes may share devices. Raises `InputError`.
+    Unless `@` names them: then the meshes may share devices, and have hosts of `host_size` or of
+    the last axis of the source. Without `host_size` and `@`, destination hosts follow the source
+    hosts. `release_s` and `due_s` are passed on. Raises `InputError`.
     """
     tensor_type = parse_tensor(tensor)
     rank = len(tensor_type.shape)
@@ -360,7 +366,10 @@ def _cells(
 
 
 def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (count, devices) of the groups of tasks, concatenated."""
+    """Return (count, devices) of the groups of tasks, concatenated in the order of `groups`.
+
+    `groups`: group of `tiles` by task; the devices of a group are in the order of the mesh.
+    """
     # Replicas of a tile are found once,
     # whatever the number of its boxes.
     indptr, members = tiles.members()

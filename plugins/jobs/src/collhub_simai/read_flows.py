@@ -48,8 +48,9 @@ _MAX_FIELD = 1 << 16
 def read(source: Source, options: SimcclOptions) -> Algorithm:
     """Read the flows of one collective: one unit is one byte.
 
-    Further collectives of the file are reported. Raises `InputError` with the line for invalid
-    rows, repeated or unknown flows, and cyclic dependencies.
+    The collective is of the kind CUSTOM, with as many units as the busiest rank sends or receives.
+    Further collectives of the file are reported. Raises `InputError` for several files, and with
+    the line for invalid rows, repeated or unknown flows, and cyclic dependencies.
     """
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; the flows of a job are one file"

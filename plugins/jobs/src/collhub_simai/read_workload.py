@@ -266,7 +266,10 @@ def read(source: Source, options: SimaiOptions) -> Workload:
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
     """Return the ranks of the groups of each role: int64[groups, size].
 
-    Ranks are numbered with tensor parallelism first, then data, then pipeline stages.
+    Ranks are numbered with tensor parallelism first, then data, then pipeline stages; expert groups
+    consist of consecutive data-parallel ranks, and those of expert data of corresponding ranks in
+    them. Raises `InputError` (line 1) if tensor x pp does not divide the GPUs, or ep the
+    data-parallel ranks.
     """
     tensor, stages = text.value("model_parallel_NPU_group"), text.value("pp")
     expert = text.value("ep")

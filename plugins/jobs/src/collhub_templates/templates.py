@@ -206,7 +206,11 @@ def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int6
 
 
 def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
-    """The number of every message among those of its two ranks, the same at both ends."""
+    """Return the number of every message among those of its two ranks, the same at both ends.
+
+    Numbers count from 0 in the order of connections (sender, receiver, channel), within these in
+    the order of steps; the k-th send meets the k-th receive. Steps without a message have -1.
+    """
     rows = np.flatnonzero(is_message)
     rank_columns = steps.ends(rows)
     keys = connection_keys(*rank_columns, steps.channel[rows])

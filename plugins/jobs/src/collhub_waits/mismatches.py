@@ -56,10 +56,12 @@ Calls = Mapping[int, tuple[Call, ...]]
 def compare_calls(
     calls: Calls, group: Sequence[int] | None, *, is_completed: bool
 ) -> Difference | None:
-    """Return the first difference: of the operations, then of the sizes, then of the types.
+    """Return the first difference: of operations, then of sizes, then of types; or None.
 
-    `group`: the ranks in the order of the group, None if they are not known. A contradiction
-    between input and output that all ranks share is ignored if the operation completed.
+    Culprits are the minority; none, if calls of ranks that are not recorded could make it the
+    majority. Then come contradictions within a call, whose culprits are all ranks with one, and
+    which are ignored if all ranks have one and the operation completed; finally the segments and
+    sums of all-to-alls. `group`: the ranks in the order of the group, None if they are not known.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(

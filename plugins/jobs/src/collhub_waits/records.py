@@ -201,7 +201,10 @@ class Records:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The columns of all dumps one after another, by ascending rank, and `rank`."""
+        """Return the columns of all dumps one after another, by ascending rank, and `rank`.
+
+        Computed once. Without dumps, all columns are empty.
+        """
         order = [self.dumps[rank] for rank in sorted(self.dumps)]
         columns = to_columns([])
         if order:
@@ -214,7 +217,10 @@ class Records:
 
     @cached_property
     def first_row(self) -> dict[int, int]:
-        """The row of the first operation by rank."""
+        """Return the row of the first operation by rank.
+
+        A rank without operations has the row at which they would be. Computed once.
+        """
         starts, row = {}, 0
         for rank in sorted(self.dumps):
             starts[rank] = row

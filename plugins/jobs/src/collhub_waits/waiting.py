@@ -83,7 +83,11 @@ class WaitGraph:
 
     @cached_property
     def decided(self) -> dict[int, tuple[int, ...]]:
-        """Awaited ranks with a dump, by waiting rank."""
+        """Return the awaited ranks by waiting rank, without waits that the dumps do not decide.
+
+        These are those for ranks without a dump, or whose entries are lost. Ranks ascend; the tuple
+        is empty for a rank that waits for none. Computed once.
+        """
         awaited: dict[int, set[int]] = {rank: set() for rank in self.fronts}
         for wait in self.waits:
             if wait.arrival not in _UNDECIDED:
@@ -97,7 +101,12 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Fronts of the ranks for which others wait and that wait for no rank, by rank."""
+        """Return the fronts of the ranks that are late and wait for no rank themselves, by rank.
+
+        A rank is late if an operation of another one waits for it to issue it. Its front may only
+        have batches of messages whose partners all wait for a message that the rank lacks
+        (`_lacks_call`). Ranks ascend. Computed once.
+        """
         waiting: dict[int, set[int]] = {}
         for wait in self.waits:
             if wait.arrival is Arrival.LATE:

@@ -165,7 +165,11 @@ class _Calls:
         return np.concatenate([sends, more[0]]), np.concatenate([receives, more[1]])
 
     def find_incomplete(self) -> Int64Array:
-        """Return calls of collectives that a rank of their group lacks, and unmatched messages."""
+        """Return calls of collectives that a rank of their group lacks, and unmatched messages.
+
+        They are rows of nodes, messages last; of such a collective, those of the ranks that issued
+        it.
+        """
         size_of_group = np.array(
             [len(self.workload.members(number)) for number in range(-1, len(self.workload.groups))]
         )
@@ -201,8 +205,10 @@ class _Calls:
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
         """Return nodes, in ascending order of their ranks, as operations with these states.
 
-        Dependencies order the calls of a workload, not their numbers within a group: every
-        collective and every message is the only one of its group.
+        `rows`: the nodes; `states`: state by row. Dependencies order the calls of a workload, not
+        their numbers within a group: every collective and every message is the only one of its
+        group. Only waiting operations, and the last one of each rank, have a stack: one frame that
+        describes the node.
         """
         tables = Tables()
         nodes = self.nodes

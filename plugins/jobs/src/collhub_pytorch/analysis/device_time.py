@@ -117,7 +117,10 @@ def _split_rows_by_rank(workload: Workload) -> list[Int64Array]:
 
 
 def _merge_intervals(times: Timeline, rows: Int64Array) -> Intervals:
-    """Merge the times of the nodes to disjoint intervals (starts, ends)."""
+    """Merge the times of the nodes to disjoint intervals (starts, ends) in ns, ascending.
+
+    Intervals that touch are merged. Without rows, both arrays are empty.
+    """
     order = np.argsort(times.start[rows], kind="stable")
     start, end = times.start[rows][order], times.end[rows][order]
     if not len(rows):
@@ -132,7 +135,10 @@ def _length(intervals: Intervals) -> int:
 
 
 def _measure_overlap_ns(first: Intervals, second: Intervals) -> int:
-    """Measure the time in which an interval of both sets is active."""
+    """Measure the time in ns in which an interval of both sets is active.
+
+    Intervals of one set must be disjoint.
+    """
     starts, ends = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
     moments = np.concatenate([starts, ends])
     change = np.concatenate([np.ones(len(starts), np.int64), np.full(len(ends), -1)])

@@ -100,7 +100,11 @@ def _check_equal(
 
 
 def _find_differences(workload: Workload, first: Int64Array, second: Int64Array) -> Int64Array:
-    """Find positions at which recorded kind, size or type of two ranks' collectives differ."""
+    """Find positions at which recorded kind, size or type of two ranks' collectives differ.
+
+    `first`, `second`: rows of equal number. Sizes and types count only if both are recorded, and
+    sizes of all-to-alls never, because they may be uneven. The positions ascend.
+    """
     nodes = workload.nodes
     differs = nodes.collective[first] != nodes.collective[second]
     first_size, second_size = nodes.bytes[first], nodes.bytes[second]

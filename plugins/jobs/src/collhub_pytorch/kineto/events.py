@@ -55,7 +55,11 @@ _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
 
 
 def _times_ns(event: Record) -> tuple[int, int]:
-    """Return start and duration of an event in ns. Raises `ValueError` for invalid times."""
+    """Return start and duration of an event in ns, rounded from its microseconds.
+
+    A missing duration is 0. Raises `ValueError` for other types, negative durations, and times that
+    are not within 2^62 ns of 0, and `KeyError` without a start.
+    """
     start, duration = event["ts"], event.get("dur", 0)
     try:
         start_ns, duration_ns = round(start * 1000), round(duration * 1000)
@@ -287,7 +291,10 @@ def _add_device_work(events: RankEvents, record: Record) -> None:
 
 
 def _drop_other_operators(events: RankEvents) -> None:
-    """Drop operators that issue no collectives: with a device, host work consists of launches."""
+    """Drop operators that issue no collectives: with a device, host work consists of launches.
+
+    Modifies `events`: the kept operators are numbered anew, in the order of `issuers`.
+    """
     operators, issuers = events.operators, events.issuers
     issuer_columns = EventColumns()
     for row in issuers:

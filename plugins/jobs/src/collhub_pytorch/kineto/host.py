@@ -264,7 +264,11 @@ def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Arr
 def _issued_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """List the collectives issued within the window, in issue order."""
+    """List the collectives issued within the window, in the order of issue.
+
+    The window includes its start and excludes its end; None for all. Collectives of device
+    libraries are issued at the start of their span, and precede those of the host at equal times.
+    """
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
         calls = [

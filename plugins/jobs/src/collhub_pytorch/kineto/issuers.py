@@ -101,7 +101,11 @@ class _Assignment:
         keys: Callable[[Issuer], Iterable[Hashable]],
         key: Callable[[Span], Hashable],
     ) -> None:
-        """Assign each span to the first free candidate with its key that was issued before it."""
+        """Assign each unassigned span to the first free candidate of its key, issued before it.
+
+        An issuer may have several `keys`. If the first free candidate of a key begins after the
+        span, the span stays unassigned.
+        """
         queues: dict[Hashable, list[int]] = {}
         for index in reversed(candidates):
             for name in keys(self._issuers[index]):

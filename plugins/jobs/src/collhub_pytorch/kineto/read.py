@@ -229,7 +229,11 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Sort runtime calls by time, and find the last call of each correlation."""
+    """Sort runtime calls by start, and find the last call of each correlation.
+
+    `correlation`: number by activity; negative numbers, and those of no call, have no launch (-1 in
+    `of_activity`). Equal starts keep the order of the file.
+    """
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")
     start = calls.column("start")[order]
@@ -339,7 +343,9 @@ def _awaited(
 ) -> Int64Array:
     """Return for every call the activity that it awaited: the last one that ends within the call.
 
-    The activity must have been launched before. Copies to pageable memory block their launch, too.
+    Only blocking calls, and launches of an activity, wait; others have -1. A launch awaits only its
+    own activity (copies to pageable memory block), a blocking call also any activity that was
+    launched by its start.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")

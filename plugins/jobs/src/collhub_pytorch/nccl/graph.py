@@ -32,7 +32,7 @@ class _RankCalls:
     end_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, kind: int, start_ns: int, end_ns: int) -> None:
-        """Append a call."""
+        """Append a call with its kind (index of the recorded kinds), start and end in ns."""
         self.kind.append(kind)
         self.start_ns.append(start_ns)
         self.end_ns.append(end_ns)
@@ -103,9 +103,11 @@ class CallGraph:
     def _place_in_order(self) -> None:
         """Place calls one after the other, in an order common to all ranks.
 
-        A rank without a timed record of a collective of its communicator gets one, with the
-        shortest recorded time: such records are lost. A log has all calls; one that is missing
-        there is a mismatch, which is left to the comparison of the ranks.
+        A call ends on all its ranks at the earliest time at which each can have executed it after
+        its previous call. A rank without a timed record of a collective of its communicator gets
+        one, with the shortest recorded time: such records are lost, and their number is noted. A
+        log without times has all calls (times are NONE); one that is missing there is a mismatch,
+        which is left to the comparison of the ranks.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0

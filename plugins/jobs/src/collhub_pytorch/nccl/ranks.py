@@ -224,9 +224,10 @@ def match_records(
 ) -> dict[CallKey, dict[int, int]]:
     """Return the records (row by rank) of every call, in the order of the first record.
 
-    Sequence numbers are common to all operations of a communicator, unless a rank has one
-    number twice, with different operations. Equal records are dropped. `notes`: findings are
-    appended.
+    Sequence numbers are common to all operations of a communicator, unless a rank has one number
+    twice, with different operations: then they count per operation. Records without a number are
+    numbered in their order by rank and communicator. Of records with equal rank and call, the first
+    is kept. Messages and unknown operations are calls of their own. `notes`: findings are appended.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}

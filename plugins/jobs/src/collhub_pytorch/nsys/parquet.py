@@ -202,7 +202,10 @@ def _fulfils(values: Any, condition: Condition) -> Any:
 
 
 def _to_values(values: Any) -> list[object]:
-    """Convert a column to Python values; text in no encoding gets replacement characters."""
+    """Convert a column to Python values; null becomes None.
+
+    Bytes of text that are not UTF-8 become replacement characters.
+    """
     pyarrow, _ = _import_pyarrow()
     if pyarrow.types.is_dictionary(values.type):
         values = values.dictionary_decode()

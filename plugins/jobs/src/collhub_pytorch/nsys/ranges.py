@@ -299,7 +299,12 @@ class PayloadDecoder:
         return cls({key: (sizes[key], values) for key, values in fields.items()})
 
     def decode(self, content: object, text: str) -> NcclPayload | None:
-        """Decode a payload, or the text of a range of ATLAHS; None without any."""
+        """Decode a payload, or the text of a range of ATLAHS if there is none; None without either.
+
+        `content`: bytes, or their hexadecimal text as other tools store them; text of another form
+        counts as empty. Equal payloads are decoded once, as long as at most 2^12 are kept. Each
+        payload that cannot be decoded gives None and increases `undecodable`.
+        """
         if content is None:
             return _decode_text(text)
         if isinstance(content, str):

@@ -87,7 +87,10 @@ def read_file(tables: Tables) -> FileContents:
 
 
 def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
-    """Return the last call with the correlation of each activity in its process, or -1."""
+    """Return the last call with the correlation of each activity in its process, or -1.
+
+    The last is that with the latest start. Activities with a negative correlation have none.
+    """
     keys = runtime.pid << 40 ^ runtime.correlation
     order = np.lexsort((runtime.start, keys))
     activity_keys = activities.pid << 40 ^ activities.correlation
