@@ -245,7 +245,10 @@ def insert_true_dependencies(
 
 
 def list_claimed_modes(collective: Collective) -> list[bool]:
-    """List the modes that the collective claims: True (in place), then False (out of place)."""
+    """List the modes that the collective claims: True (in place), then False (out of place).
+
+    A mode that it does not claim is left out.
+    """
     modes = []
     if collective.in_place:
         modes.append(True)

@@ -178,9 +178,10 @@ class Ref:
         return self.prog.reduce(self, other, (sendtb, recvtb, ch))
 
     def split(self, num: int) -> list[Ref]:
-        """Split the reference into `num` consecutive references of equal size.
+        """Split the reference into `num` consecutive references of equal size, in ascending order.
 
-        Raises `AssertionError` if the size is not a multiple of `num`, or `num` is below 1.
+        Nothing is recorded. Raises `AssertionError` if the size is not a multiple of `num`, or if
+        `num` is below 1 or above the size.
         """
         # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"

@@ -188,8 +188,11 @@ class _BlockAssignment:
         return root
 
     def _refuse(self, message: _BlockMessage, block: RankBlock, reason: str) -> NoReturn:
-        """Raise `InputError` at a message's line, beginning with the text of the public
-        compiler."""
+        """Raise `InputError` for a thread block, beginning with the text of the public compiler.
+
+        The line is that of the message, or none if it is not known (not above 0); the code is
+        "thread-block-assignment". `reason`: end of the sentence about the block.
+        """
         raise InputError(
             f"Illegal threadblock assignment: thread block {block[1]} of rank {block[0]} {reason}",
             location=Location(self.file, message.line if message.line > 0 else None),

@@ -38,8 +38,9 @@ def allreduce_ring(size: int, channels: int = 1) -> None:
 def allreduce_allpairs(size: int) -> None:
     """Add an in-place all-reduce of `size` * `size` chunks on `size` ranks.
 
-    Every rank collects and sums part r (`size` chunks) of all ranks, then sends the sum to all
-    others.
+    Rank r collects part r (chunks r * size to r * size + size - 1 of the input) of all others in
+    one scratch buffer per peer, adds them to its own, chunk by chunk, and then sends the sums to
+    all others. Raises `ValueError` if a slot is empty.
     """
     for owner in range(size):
         for peer in _list_peers(owner, size):

@@ -253,8 +253,9 @@ def dgx_a100() -> Topology:
 def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     """Build the topology of a host's NVLinks from the text of `nvidia-smi topo -m`.
 
-    None runs this command on this host. The bandwidth is the number of NVLinks; other connections
-    are no links. Raises `ValueError` for a text without the table.
+    None runs this command on this host, and raises `OSError` or `CalledProcessError` if it fails.
+    The bandwidth is the number of NVLinks; other connections are no links. Only rows of GPUs and
+    their first columns, one per GPU, count. Raises `ValueError` for a text without the table.
     """
     text = nvidia_smi_topo
     if text is None:

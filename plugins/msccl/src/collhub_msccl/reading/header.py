@@ -159,7 +159,10 @@ class _AttributeReader:
         return _COLLECTIVES.get(name, CollectiveKind.CUSTOM)
 
     def check_protocol(self) -> None:
-        """Record an error for a missing protocol, or one that is not Simple, LL or LL128."""
+        """Record an error for a missing protocol, or one that is not Simple, LL or LL128.
+
+        The comparison is exact; the codes are "missing-attribute" and "unknown-protocol".
+        """
         name = self._algo.get("proto")
         if name is None:
             self._add_error("missing-attribute", "<algo> has no attribute 'proto'")
@@ -200,7 +203,8 @@ class _AttributeReader:
     def _parse(self, name: str) -> int | None:
         """Return the number in an attribute; None after an error if it is not a number below 2^31.
 
-        Warns of characters after the number, which are ignored.
+        The attribute must exist. Codes of errors: "not-a-number" without digits, "attribute-range"
+        for a larger number. Characters after the number are ignored with a warning "odd-number".
         """
         text = self._algo[name]
         shown = text[:_MAX_SHOWN_CHARACTERS]

@@ -197,10 +197,11 @@ def _choose_operands(
     slot: Int64Array,
     is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    """Return source and destination (buffer, offset) of every step's first row.
+    """Choose source and destination (buffer, offset) of every step's first row.
 
-    An `rrs` writes to the slot of its thread block. Sides that a step does not use keep the values
-    of the file, which the caller clears.
+    They are those of the file, except: an `rrs` writes to the slot of its thread block in SCRATCH,
+    and with `is_dsl_reading` reductions of received data take the destination of the file as local
+    operand. Sides that a step does not use keep the values of the file, which the caller clears.
     """
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:

@@ -66,10 +66,10 @@ def scan_xml(
 
 
 def _feed(scanner: _Scanner, content: bytes) -> None:
-    """Pass the file to the parser, which calls the handlers.
+    """Pass the file to the parser, which calls the handlers, and end the document.
 
     Of a run of equal steps the parser gets the first; if it is a valid step, the others are added
-    at once.
+    at once, else the parser gets them too. Errors of the parser are not caught.
     """
     # Slices of a view are not copies.
     view = memoryview(content)

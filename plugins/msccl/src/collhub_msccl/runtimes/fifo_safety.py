@@ -74,7 +74,10 @@ def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
 
 
 def _iterate_splits(count: int) -> Iterator[int]:
-    """Yield the minimum u for every value of ceil(count / u), descending from `count` to 1."""
+    """Yield the minimum u for every value of ceil(count / u), descending from `count` to 1.
+
+    For count 5: 5, 3, 2, 1 (1, 2, 3 and 5 transfers). Nothing for a count below 1.
+    """
     units = count
     while units >= 1:
         transfer_count = -(-count // units)

@@ -157,8 +157,8 @@ def _check_chunks(
 ) -> None:
     """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (microsoft/msccl only).
 
-    Size 0 is accepted. The input of an all-gather, and the output of a reduce-scatter, is one part
-    per rank.
+    They must be equal; of an all-gather the input, and of a reduce-scatter the output, times
+    `ngpus`. Size 0 and negative sizes are accepted here. Each violation is a "chunks-inconsistent".
     """
     chunk_count = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):

@@ -139,11 +139,12 @@ class _Assembly:
         self._arrangement = arrangement
 
     def _cut_blocks(self) -> Blocks:
-        """Build the thread blocks of the current cuts, and arrange the steps again if any lane is
-        cut.
+        """Build the thread blocks of the current cuts; arrange the steps again if any lane is cut.
 
-        Local steps are distributed in the previous order. Raises `NoProgramError` if the cuts make
-        steps wait for each other in a cycle.
+        Local steps are distributed in the previous order. Only pairs of fusable steps within one
+        block remain fusable. The order of a producer's lane is kept only within each part. Changes
+        the arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in a
+        cycle.
         """
         draft, lanes = self._draft, self._lanes
         blocks = cut_lanes(draft, lanes, self._cuts, self._arrangement.position)

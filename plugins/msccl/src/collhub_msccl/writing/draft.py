@@ -177,8 +177,10 @@ def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
     """Split steps into chunks of at most `max_count` units; return the same draft if none is
     larger.
 
-    Both sides of a message are split at the same offsets. A forwarding send waits for its chunk
-    only, so that the two can be fused; all other steps wait for all chunks of their predecessor.
+    The chunks of a step follow each other, and all but the last have `max_count` units, so both
+    sides of a message are split at the same offsets. Chunk k of a forwarding send waits for chunk k
+    of its receive only, so that the two can be fused; all other steps wait for all chunks of their
+    predecessor.
     """
     chunk_counts = -(-draft.count // max_count)
     if not len(draft) or int(chunk_counts.max()) <= 1:

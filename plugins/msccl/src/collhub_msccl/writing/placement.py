@@ -118,9 +118,10 @@ def place_chains(
 ) -> Placement | None:
     """Choose blocks and channels of all rows; None if the limits do not permit it.
 
-    A chain is a message with the steps that forward it, and gets one channel. `begin`: begin of
-    each node if it had a separate block, but shared links. Chains that begin earlier are placed
-    first.
+    A chain is a message with the steps that forward it, and gets one channel; a local step is a
+    chain of its own. `begin`: begin of each node if it had a separate block, but shared links.
+    Chains that begin earlier are placed first, on a tie the one with the longest remaining work.
+    Local rows have channel 0.
     """
     placer = _Placer(graph, begin, limits)
     # Chains are placed in the order in which they begin; on a tie the longest remaining work first.

@@ -328,14 +328,20 @@ class ListScheduler:
             self._queue_node(node)
 
     def _get_incoming(self, node: int) -> _Pipe | None:
-        """Return the connection on which a node receives; None if it does not receive."""
+        """Return the connection on which a node receives; None if it does not receive.
+
+        A connection is (sender, receiver, channel); it is created at its first use.
+        """
         graph = self._graph
         if graph.source[node] < 0:
             return None
         return self._get_pipe((graph.recv[node], graph.rank[node], graph.channel[node]))
 
     def _get_outgoing(self, node: int) -> _Pipe | None:
-        """Return the connection on which a node sends; None if it does not send."""
+        """Return the connection on which a node sends; None if it does not send.
+
+        A connection is (sender, receiver, channel); it is created at its first use.
+        """
         graph = self._graph
         if graph.target[node] < 0:
             return None

@@ -76,12 +76,14 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Check a plan: static rules, then `launches` consecutive simulated launches.
+    """Check a plan: static rules, then `launches` (at least 1) consecutive simulated launches.
 
     Races are detected between operations of the same and of different launches. The contents after
     every launch are compared with the result of the collective. A plan that breaks rules needed to
-    simulate it, or that is too large, gets the verdict n/a. Raises no exception. Cost: linear in
-    operations and in transferred chunks.
+    simulate it, or that is too large, gets the verdict n/a. Otherwise the verdict is that of the
+    first launch, and the verdict of relaunches is the most severe of all (deadlock, race, wrong,
+    ok); with unequal halves of scratch only one launch is simulated and it is a deadlock. Raises no
+    exception. Cost: linear in operations and in transferred chunks.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)

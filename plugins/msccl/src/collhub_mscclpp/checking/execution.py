@@ -256,7 +256,8 @@ class Execution:
     def _free_clocks(self) -> None:
         """Free all stored clocks except those of counts that were not yet taken.
 
-        The next launch does not read the clocks of packets.
+        The next launch does not read the clocks of packets. The list of free rows is replaced, in
+        ascending order.
         """
         state = self.state
         in_use = np.zeros(len(state.kept), np.bool_)

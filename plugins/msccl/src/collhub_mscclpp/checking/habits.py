@@ -322,9 +322,11 @@ class _Accesses:
 def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
     """Report operations that need a block barrier before them and have none.
 
-    A barrier is needed between a wait or acquire and data, between data and the signal or release
-    that announces it, and between operations on the same data of which one writes it. A reported
-    barrier counts as present for the operations that follow.
+    A barrier (a nop, or another operation at which all threads meet) is needed between a wait or
+    acquire and data, between data and the signal or release that announces it (except between a put
+    and a signal through ports), and between operations on the same data of which one writes it.
+    Thread blocks are examined separately, in the order of the plan. Each finding is a "missing-nop"
+    at the later operation, and counts as a present barrier for the operations that follow.
     """
     table = plan.operations
     accesses = _Accesses(plan, ranges)

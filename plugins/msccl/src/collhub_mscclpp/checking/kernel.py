@@ -47,9 +47,11 @@ STUCK, POOL_OF_CLOCKS, POOL_OF_READS = 0, 1, 2
 def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
     """Execute operations, and record races, until all thread blocks wait or are finished.
 
-    Also stops if a pool is exhausted, before the operation that needs it. `launch`: from 0; `done`:
-    number of operations in `state.order`. Returns STUCK (all wait or are finished), POOL_OF_CLOCKS
-    or POOL_OF_READS, and the new number of executed operations.
+    Blocks take turns in their order, each as far as it can, until a round executes nothing. Also
+    stops if a pool is exhausted, before the operation that needs it, so that the call can be
+    repeated with a larger one. `launch`: from 0; `done`: number of operations in `state.order`.
+    Returns STUCK (all wait or are finished), POOL_OF_CLOCKS or POOL_OF_READS, and the new number of
+    executed operations.
     """
     blocks = len(program.block_first) - 1
     moved = True
@@ -236,7 +238,8 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
     """Increment the counter of every item; the raiser's clock is stored with the count.
 
     Counters below 0 have no partner and are skipped. The raiser is the block, or the proxy of a
-    lagging port channel.
+    lagging port channel, whose clock then also covers the block's. Counts queue in the order in
+    which they are raised, and each takes one free clock of the pool.
     """
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]

@@ -278,10 +278,11 @@ def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
 
 
 def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list[Recorded]:
-    """Insert a nop before each operation that depends on one since the last barrier, also in
-    pipelines.
+    """Insert a nop before each operation that depends on one since the last barrier.
 
-    Two operations are dependent if one writes local plain data that the other one accesses.
+    Two operations are dependent if one writes local plain data that the other one accesses. Present
+    barriers and inserted nops both end the search for earlier operations. Bodies of pipelines are
+    treated by themselves. Returns a new list.
     """
     inserted: list[Recorded] = []
     since_barrier: list[Recorded] = []

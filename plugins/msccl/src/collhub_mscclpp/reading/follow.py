@@ -108,7 +108,9 @@ class PlanFollower:
         """Announce steps of the thread block to the waiting rank of each signalled counter.
 
         Within the rank: all its earlier steps. To another rank: messages received there since the
-        last signal.
+        last signal of this block to it (of several counters to one rank, only the first announces
+        them). A signal without steps is announced too. Counters below 0 have no partner and are
+        skipped.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):

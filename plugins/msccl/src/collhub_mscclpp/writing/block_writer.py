@@ -178,8 +178,9 @@ class BlockWriter:
     def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
         """Call `write`, and make the operations that it adds a pipeline over `chunks` chunks.
 
-        If they exceed the tables of this thread block, the entire pipeline moves to the next one,
-        for which `write` is called again.
+        `slice_bytes`: bytes of a slice. A barrier comes first. If the operations exceed the tables
+        of this thread block, everything that `write` added is taken back and the entire pipeline
+        moves to the next one, for which `write` is called again.
         """
         self.add_barrier()
         before, count = self._last.copy(), len(self.segments)

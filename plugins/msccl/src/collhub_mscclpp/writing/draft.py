@@ -136,9 +136,10 @@ def _group_steps(work: PlanWork) -> Int64Array:
 def _group_connections(work: PlanWork) -> Int64Array:
     """Group the receives (2 c) and the sends (2 c + 1) of every connection c: int64[2 c].
 
-    Receives share a block with the sends of one connection that forward their data, so that a ring
-    needs no semaphores. Receives that are added to the same sum share a block, so that one
-    operation adds several messages. Only steps without a lane count.
+    Receives that are added to the same sum (equal destination and count, one dependent on the
+    other) share a block, so that one operation adds several messages. Receives also share a block
+    with the sends of one connection that forward their data, so that a ring needs no semaphores:
+    pairs with the most steps first, each side once. Only steps without a lane count.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -230,9 +231,10 @@ class Draft:
         return self.options.tbg
 
     def rows_of_blocks(self) -> list[list[int]]:
-        """List the rows of every thread block in execution order, blocks by rank and number.
+        """List the rows of every thread block in the order of execution.
 
-        Blocks without rows are left out.
+        Blocks are sorted by rank, then by number; those without rows are left out, so that
+        positions in the list are not numbers of blocks.
         """
         rank = self.work.steps.rank.astype(np.int64)
         order = self.work.order

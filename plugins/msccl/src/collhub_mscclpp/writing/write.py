@@ -126,8 +126,10 @@ def build_draft(
 ) -> Draft:
     """Make all choices of a plan: network, order of steps, thread blocks, channels, landing ranges.
 
-    `topology`: the network; it replaces `options.topology`. Raises `UsageError` if the options
-    contradict each other or the algorithm, `InputError` if no plan can express the algorithm.
+    `topology`: the network; it replaces `options.topology`. Sums by switches need the option `pull`
+    and no packets. Raises `UsageError` if the options contradict each other or the algorithm (also
+    for packets of an algorithm that is only in place, if the plan is not correct in place),
+    `InputError` if no plan can express the algorithm or the topology cannot be read.
     """
     _check_options(algorithm, options)
     if topology is None and options.topology is not None:
