@@ -81,7 +81,11 @@ def _nvidia_machine() -> str:
 
 
 def _amd_cpu(cpu: int) -> str:
-    """A CPU with one GPU."""
+    """Return the XML of an AMD CPU, number 0 or 1, with one GPU.
+
+    The bus id of the GPU is the number of the CPU plus 1, and it is linked to the GPU of the other
+    CPU.
+    """
     pci = _pci(cpu + 1, _AMD_GPU, speed="16.0")
     # The bus ids of the two GPUs are 1 and 2.
     devices = _AMD_CPU.format(pci=pci, dev=cpu, peer=2 - cpu)

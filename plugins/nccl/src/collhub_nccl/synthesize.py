@@ -193,9 +193,11 @@ def _cheapest_modelled(call: ExplainedCall, algorithm: str) -> Alternative:
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
-    """Reduce chunks, so that every unit has a byte and the steps fit in memory.
+    """Return the plan with so few chunks that every unit has a byte and the steps fit in memory.
 
-    Raises `InputError` if one chunk per channel is still too much.
+    Each channel of a ring without root is cut into as many parts as ranks. Chunks are at least 1.
+    Raises `UsageError` if the bytes are fewer than the parts of all channels, and `InputError`
+    (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES` messages.
     """
     ranks = request.collective.num_ranks
     is_ring = plan.algorithm == "ring"

@@ -223,7 +223,11 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
 
 
 def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
-    """Find the largest piece size that divides blocks, torn rows and their offsets."""
+    """Find the largest piece size, in units, that divides blocks, torn rows and their offsets.
+
+    Only offsets in INPUT and OUTPUT count, and `size` is that of blocks. No piece of such a size
+    crosses the border of a block.
+    """
     multiples = [np.asarray([size]), steps.count[torn]]
     for side in SIDES:
         rows, _, offset = side.outer_regions(steps)

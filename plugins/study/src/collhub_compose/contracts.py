@@ -112,7 +112,10 @@ def _count_complete_sets(
 
 
 def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Find distinct columns in order, and the sum of `times` of each."""
+    """Find the distinct columns of the table in sorted order, and the sum of their `times`.
+
+    The first row is the most significant key. An empty table gives empty results.
+    """
     order = np.lexsort(table[::-1])
     table, times = table[:, order], times[order]
     starts = np.flatnonzero(_differs_from_previous(table))

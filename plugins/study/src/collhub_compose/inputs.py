@@ -185,8 +185,8 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     """Find the operator of the pair: that of the part that reduces.
 
-    Raises `UsageError` if both reduce with different operators, or if both average: no operator
-    describes that.
+    If neither reduces, it is that of the first. Raises `UsageError` (code `reduce-op`) if both
+    reduce with different operators, or if both average: no operator describes that.
     """
     reducing = [part for part in (first, second) if _has_reductions(part)]
     # A part without reductions fits any operator.
@@ -212,9 +212,13 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
 
 
 def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
-    """Find the size of the pair in bytes; the parts have common units. None if no part has a size.
+    """Find the size of the pair in bytes; the parts have common units.
 
-    Raises `UsageError` if the parts have different sizes of the data in between.
+    None if no part has a size.
+
+    It is the size of a unit of the first part with a size, times `unit_count`. Raises `UsageError`
+    (code `seam`) if both have sizes and those of the longest data in between differ; other buffers
+    may differ.
     """
     sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
     if not sized_parts:

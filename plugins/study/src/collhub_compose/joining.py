@@ -97,7 +97,11 @@ def _concatenate(
 
 
 def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Renumber the channels of messages so that every part has its own."""
+    """Return the channels of each part, renumbered so that every part has its own for messages.
+
+    The channels of a part are shifted above the largest of all parts before it; those of local
+    steps stay unchanged.
+    """
     shifted: list[Int64Array] = []
     first = 0
     for part in parts:

@@ -102,7 +102,7 @@ def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
 def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
     """Check the new numbers of ranks 0..`expected`-1: distinct and below `num_ranks`; return int64.
 
-    Raises `UsageError`.
+    Raises `UsageError` (code `ranks`) with the first defect that `_find_defect` names.
     """
     message = _find_defect(ranks, expected, num_ranks)
     if message is None:

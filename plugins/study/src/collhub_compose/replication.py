@@ -38,10 +38,10 @@ from hub_core.verification import common_unit
 
 
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
-    """Divide every unit into `factor` units; vendor extensions are dropped.
+    """Divide every unit into `factor` units; the data that move stay the same.
 
-    A factor of 1 returns the algorithm itself. Raises `UsageError` for factors below 1 and for
-    results that are too large.
+    Vendor extensions are dropped, and the provenance is "rescale". A factor of 1 returns the
+    algorithm itself. Raises `UsageError` for factors below 1 and for results that are too large.
     """
     if factor < 1:
         raise UsageError(

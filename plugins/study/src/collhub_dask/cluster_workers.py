@@ -202,7 +202,10 @@ class ClusterWorkers:
     def _find_misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
     ) -> UsageError | None:
-        """Return the reason why a worker is unsuitable, or None; `nanny`: its nanny, if any."""
+        """Return the reason why a worker is unsuitable, or None; `nanny`: its nanny, if any.
+
+        It must have the same packages as this process, and a nanny if tasks have a timeout.
+        """
         lacking = find_difference(self._versions, packages)
         if lacking is not None:
             return UsageError(f"the worker {address} {lacking}", cure=_SAME_CURE)

@@ -36,7 +36,9 @@ _SETTINGS: dict[str, object] = {
 def start_local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalCluster]:
     """Start a scheduler in this process, and one process per worker, each with one thread.
 
-    `memory_bytes`: memory limit per worker; a worker that exceeds it is killed.
+    `memory_bytes`: memory limit per worker; a worker that exceeds it is killed. The workers use a
+    temporary folder of this user. At the end of the `with` block all processes are killed, also if
+    Ctrl-C interrupts the start.
     """
     with (
         _use_safe_path(),
@@ -79,7 +81,7 @@ def restart_local_workers(cluster: LocalCluster, addresses: Sequence[str]) -> No
 
 
 def _stop(cluster: LocalCluster) -> None:
-    """Kill all processes; a graceful stop would wait for running tasks."""
+    """Kill all processes and close the cluster; a graceful stop would wait for running tasks."""
     for nanny in cluster.workers.values():
         # Prevents the nanny from restarting its process.
         nanny.close_gracefully()

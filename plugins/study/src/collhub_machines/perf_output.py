@@ -172,7 +172,12 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
 
 def _set_parameters(test: _Test, line: str) -> None:
-    """Keep settings that change the meaning of a time: aggregation, graphs, kernels."""
+    """Keep settings that change the meaning of a time: aggregation, graphs, kernels.
+
+    They become the variant of the library, as "agg iters 4, graph 1", without those that have their
+    default (1 and 0). A line with a kernel number is of MSCCL++, whose name replaces the library.
+    Modifies `test`.
+    """
     settings: list[str] = []
     for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):
         match = re.search(rf"\b{label}:\s*(\d+)", line)

@@ -279,7 +279,8 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
 def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Combine equal findings on lines of one file into one, at the first line, with their number.
 
-    Texts that differ only in numbers count as equal.
+    Findings are equal if code, cure and file are, and messages up to numbers. The order is that of
+    the first ones; location and message of the first are kept, which gets "(and N more lines)".
     """
     groups: dict[tuple[object, ...], list[Diagnostic]] = {}
     for note in notes:

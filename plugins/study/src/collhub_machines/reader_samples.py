@@ -102,7 +102,10 @@ def collhub_program() -> Sequence[MeasurementRequest]:
 
 
 def mscclpp_tuned() -> Sequence[MeasurementRequest]:
-    """Return a configuration with one entry."""
+    """Return a configuration with one entry, as requests to test the reader.
+
+    It is an all-reduce of 8192 bytes on 8 ranks in 6.1 us.
+    """
     entry = {"message_size": 8192, "algorithm": "packets", "nblocks": 28, "time_us": 6.1}
     profile = {"sku": "H100", "scale": 8, "collectives": {"allreduce": [entry]}}
     return _requests("tuned.json", json.dumps({"version": 1, "profiles": [profile]}))

@@ -301,7 +301,11 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
-    """Estimate the time of a fixed pattern in nanoseconds; infinite if unknown."""
+    """Estimate the time of a synthesizer's result in nanoseconds; infinite if unknown.
+
+    It is unknown for synthesizers without an estimate and if estimating fails; the reason is
+    reported when the synthesizer is tried.
+    """
     try:
         estimate = hub_core.estimate_synthesis(name, request, registry)
     except HubError:

@@ -183,7 +183,10 @@ def baselines_to_json(
 
 
 def format_origin(baseline: Baseline) -> str:
-    """Return method, machine and error of a time: `interpolated, h100, error 3.1 %`."""
+    """Return method, machine and error of a time: `interpolated, h100, error 3.1 %`.
+
+    The machine is left out if it is empty, the median error if it is unknown or 0.
+    """
     parts = [baseline.method]
     if baseline.machine:
         parts.append(baseline.machine)
@@ -253,7 +256,11 @@ class SizeDecision:
 
     @property
     def kind(self) -> str:
-        """`undecided`, or the kind of the winner's time: `measured`, `simulated`, `predicted`."""
+        """`undecided`, or the kind of the winner's time: `measured`, `simulated`, `predicted`.
+
+        The winner None is undecided. A named algorithm is measured or simulated; the empty name
+        means the library's default, which is measured or predicted.
+        """
         if self.winner is None:
             return "undecided"
         if self.winner:

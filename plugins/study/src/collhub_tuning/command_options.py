@@ -65,9 +65,10 @@ def select_roots(
 def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
     """Return the named synthesizers and files; by default all synthesizers but those only by name.
 
-    Repeated names count once, in the order of the first. A name that is a synthesizer wins over a
-    file; the portfolio `auto` counts as neither offered nor default. Raises `HubError` for names
-    that are neither, and `UsageError` if there is nothing to compare.
+    The portfolio is no default either, because it returns the result of another synthesizer.
+    Repeated names count once, in the order of the first. The name of a synthesizer other than the
+    portfolio wins over a file. Raises `HubError` for names that are neither, and `UsageError` if
+    there is nothing to compare.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm

@@ -238,7 +238,10 @@ def _compare_job(
 def _print_sensitivity(
     context: CommandContext, outcome: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> None:
-    """Print every size's winner on every network, and the slowdown of the base network's winner."""
+    """Print each size's winner on every network, and the slowdown of the base network's winner.
+
+    A table of sizes comes first, then one line per size on robustness, each after an empty line.
+    """
     from collhub_tuning import variations as sensitivity
 
     context.print_line("")

@@ -128,7 +128,10 @@ class MeasuredFiles:
 
     @property
     def note(self) -> str:
-        """One line that counts the ignored measurements; "" if all are used."""
+        """One line that counts the ignored measurements; "" if all are used.
+
+        It states the total, then the number for each reason in their order.
+        """
         if not self.ignored:
             return ""
         total = sum(self.ignored.values())
@@ -313,7 +316,10 @@ def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
     """Decide between the fastest simulated and the fastest measured time at a size.
 
-    None without a measurement. With an unknown error of the simulated times nothing is decided.
+    None without a measurement; the library wins if no algorithm has a time. An algorithm wins if
+    its time is below that measured by more than the held-out error of the simulation, the library
+    if it is above by more than the error; in between, and with an unknown error, nothing is decided
+    (`UNDECIDED`).
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is None:

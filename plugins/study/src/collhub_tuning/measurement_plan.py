@@ -224,7 +224,11 @@ def _test_commands(
 def _creation_command(
     tuned: TunedCollective, subject: str, size: int, out: str, format: str
 ) -> str:
-    """Return the command that writes an algorithm: synthesized for a size, or read from a file."""
+    """Return the command that writes an algorithm: synthesized for a size, or read from a file.
+
+    A file is converted, whatever the size. Names and paths of users are quoted for the shell; the
+    size is in bytes.
+    """
     question = tuned.outcome.question
     if any(one.name == subject and one.is_file for one in tuned.algorithms):
         return f"collhub convert {shlex.quote(subject)} -o {out} --to {format}"

@@ -33,7 +33,11 @@ class Stopwatch:
         self._fastest: tuple[int, Algorithm] | None = None
 
     def time_ns(self, algorithm: Algorithm) -> int | None:
-        """Return the time of an algorithm. Raises the errors of the simulator."""
+        """Return the time of an algorithm in ns, None if it never finishes.
+
+        If it has the same schedule as the fastest one so far, the stored time is returned without a
+        simulation. A faster one is stored. Raises the errors of the simulator.
+        """
         if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
             return self._fastest[0]
         time_ns = self._simulate(algorithm)

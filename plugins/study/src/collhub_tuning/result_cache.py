@@ -149,7 +149,11 @@ def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:
 
 
 def _read_rows(path: Path) -> list[_Row]:
-    """Read the rows of a file; empty if it is missing or damaged."""
+    """Read the rows of a file of the cache; empty if it is missing or damaged.
+
+    It is damaged if it is no JSON, has a wrong row, or another digest than that of its rows and
+    path.
+    """
     try:
         document = json.loads(path.read_bytes())
         rows = [_check_row(*row) for row in document["results"]]

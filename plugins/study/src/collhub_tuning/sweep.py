@@ -157,7 +157,10 @@ def compare_algorithms(
 ) -> list[Measurement]:
     """Return all measurements, in the order of the algorithms, then of the sizes.
 
-    `network`: used instead of the network that the question names; the cache belongs to it.
+    `network`: used instead of the network that the question names; the cache belongs to it. Cached
+    results are used, and new ones stored; failures of a process or a time limit become failed
+    measurements that are not stored. `progress` gets the finished fraction and the name of each
+    measured algorithm.
     """
     results: dict[ComparedAlgorithm, list[Measurement]] = {}
     for algorithm in algorithms:

@@ -106,7 +106,11 @@ class MeasuredTimes:
             yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
 
     def _winning_times(self, name: str) -> list[int | None]:
-        """Return the times of an algorithm, None at sizes at which a measured time may be less."""
+        """Return the times of an algorithm, None at sizes at which a measured time may be less.
+
+        At a size with stated winners, it must be one of them; else its time must be below the limit
+        of the size, if that has one.
+        """
         times_ns: list[int | None] = []
         for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
             if size in self.winners:
@@ -144,7 +148,8 @@ class MeasuredTimes:
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
         """Compute each algorithm's mean ratio of its time to the fastest time, sorted ascending.
 
-        Algorithms that do not fit all sizes are omitted.
+        Only `sizes` that were measured count, each equally. Algorithms without a time at one of
+        them are omitted; equal ratios keep the order of the algorithms.
         """
         indices = [index for index, size in enumerate(self.sizes) if size in sizes]
         means: dict[str, float] = {}

@@ -78,7 +78,11 @@ class CheckedFormat:
 def create_format(
     context: CommandContext, selection: Selection, name: str, options: Mapping[str, str]
 ) -> WrittenFormat:
-    """Create the files of a format and read them back like the runtime. Raises `HubError`."""
+    """Create the files of a format in memory and read them back like the runtime.
+
+    Returns them with the calls that they serve. Raises `InputError` with the errors of reading
+    them, and the `HubError` of the writer.
+    """
     folders = context.selection_folders()
     result = folders.files(selection, name, options)
     contents = {artifact.name: artifact.content() for artifact in result.artifacts}
@@ -276,7 +280,11 @@ def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
 
 
 def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
-    """Return one row per stretch with its server; equal rows of both modes are merged."""
+    """Return one row per stretch with its server; equal rows of both modes are merged.
+
+    Rows are equal if all but the mode is; they have the place of the first. The order is that of
+    the formats and stretches.
+    """
     rows = []
     for form in checked:
         modes: dict[Stretch, list[bool]] = {}

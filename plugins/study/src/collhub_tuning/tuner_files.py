@@ -123,8 +123,8 @@ def _read(file: str) -> bytes:
 def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
     """Return the only format of a file of tuner rules, by its content and name.
 
-    Raises an error if it is the output of a measurement, if several formats fit, or if none does;
-    the cure names what to give instead.
+    Raises `UsageError` (code `unreadable`) if it is the output of a measurement, if several formats
+    fit, or if none does; the cure names what to give instead.
     """
     known = ", ".join(_format_names(context))
     for provided in context.registry().all(MeasurementReader):

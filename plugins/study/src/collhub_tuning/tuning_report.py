@@ -71,7 +71,8 @@ class TuningOutcome:
 def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
     """Return one row per window, also for sizes of the runtime's default, by ascending sizes.
 
-    A collective without windows has one row without algorithm.
+    Collectives come in the order of the outcome. A collective without windows has one row with "all
+    sizes" and "none" as algorithm.
     """
     rows = []
     for tuned in outcome.tuned:

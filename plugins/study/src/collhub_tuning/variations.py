@@ -267,7 +267,11 @@ def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
 
 
 def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[list[str]]:
-    """Return one row per size: the winner on the base network, then on every variation."""
+    """Return one row per size: the winner on the base network, then on every variation.
+
+    The winner is the first of the ranking, "none" without one; the cells of variations are those of
+    `_find_winner`, which knows the winner on the base network.
+    """
     rows = []
     for size in base.question.sizes:
         ranking = base.ranking(size)

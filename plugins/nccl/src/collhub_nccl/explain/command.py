@@ -262,7 +262,11 @@ class _Machine:
     """The machine of `--machine` or `--topology`: its GPU, its profile and its topology."""
 
     def __init__(self, context: CommandContext, request: _Request) -> None:
-        """Read the machine. Raises `UsageError` or `InputError` if it is not known."""
+        """Read the machine of `--machine` or `--topology`, with the channels of `--search`.
+
+        Profile and topology are None unless they are given. Raises `UsageError` or `InputError` if
+        the machine is not known or an option is invalid.
+        """
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None
         self.version_source = "default"

@@ -68,11 +68,14 @@ def check_log(
     build: Callable[[int | None, int | None, str], Communicator] | None,
     version: str | None = None,
 ) -> LogCheck:
-    """Compare every choice and cost of a log with the model.
+    """Compare every choice and cost of a log with the model; findings are sorted by line.
 
     `build` returns the communicator of the user's machine for ranks, nodes and version, each as
     logged, else None and "". Without it the machine is the known one whose costs the log contains.
-    `version` replaces that of the log. Raises `InputError` if the log does not identify a machine.
+    `version` replaces that of the log. Ranks that are not logged are inferred from the latency of
+    ring LL, and the number of collective channels in the log replaces that of the model; notes
+    state both. Lines that could not be read are findings that do not agree. Raises `InputError` if
+    the log does not identify a machine.
     """
     used_version = version or log.version
     nodes = log.nodes or None

@@ -299,7 +299,11 @@ class _DeviceRun:
 
 
 def _libraries() -> tuple[Any, Any]:
-    """nccl4py and torch, imported when the arguments are known to be right: they take seconds."""
+    """Return the modules nccl4py and torch, whose imports take seconds.
+
+    They are imported when the arguments are known to be right. Exits with a message if one is not
+    installed or if torch finds no GPU.
+    """
     try:
         nccl = importlib.import_module("nccl.core")
         torch = importlib.import_module("torch")

@@ -46,9 +46,11 @@ def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
 
 
 def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
-    """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order.
+    """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order, to the machine.
 
-    Raises `UsageError` if the wiring is for a different number of GPUs.
+    It has direct links of pairs, links of each GPU to one new NVSwitch, or both; each link has the
+    rate of the profile. Raises `UsageError` (code `profile-size`) if the wiring is for a different
+    number of GPUs.
     """
     wiring = profile.wiring
     if wiring.gpus not in (None, len(gpus)):
@@ -124,7 +126,11 @@ class _StatedLinks:
         self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add NVLinks or xGMI links of `rate` GB/s each; the target class decides the other end."""
+        """Add `count` NVLinks or xGMI links of `rate` GB/s; the target class decides the other end.
+
+        It is the CPU of the GPU, the one NVSwitch, or another GPU (then one direction only). Raises
+        `InputError` for a link without a target class.
+        """
         if not link.text("tclass"):
             _refuse_without_class(link)
         kind = target_kind(link.text("tclass"))
@@ -172,7 +178,11 @@ class _StatedLinks:
         return self._xgmi_rate(gpu.element)
 
     def _nvlink_rate(self, element: Element) -> float:
-        """GB/s of one NVLink, from the compute capability in the element, else from the profile."""
+        """Return the GB/s of one NVLink of the GPU in `element`.
+
+        Its compute capability (`sm`) decides, else the profile. Raises `InputError` if both are
+        missing.
+        """
         capability = element.whole("sm")
         profile = self._draft.rates.profile
         if capability is not None:

@@ -276,7 +276,10 @@ def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str)
 
 
 def _merge(group: list[int], first: int, second: int) -> None:
-    """Give the devices of two groups the lower group number, in place."""
+    """Give the devices of two groups the lower of the two group numbers, in place.
+
+    `group` has the group number of each device; equal numbers change nothing.
+    """
     low, high = sorted((first, second))
     if low == high:
         return

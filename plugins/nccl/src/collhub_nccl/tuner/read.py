@@ -182,7 +182,11 @@ def explain_size(text: str, read_as: str) -> Defect | None:
 
 
 def explain_channels(text: str, dialect: Dialect) -> Defect | None:
-    """Return the fault of a number of channels; None for 1 to 64 and the word for the default."""
+    """Return the fault of a number of channels (code, message, cure); None for a valid one.
+
+    Valid are 1 to `MAX_CHANNELS` (64), 0, and the word for the default of the dialect. -1 is the
+    fault `one-channel` in a dialect that then leaves one channel; all others are `out-of-range`.
+    """
     if text == ANY and dialect.loses_channels:
         message = "channels -1 leaves one channel; 0 keeps NCCL's own number"
         return "one-channel", message, "write 0, or a number of channels from 1 to 64"

@@ -115,10 +115,11 @@ def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
 
 
 def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult:
-    """Write the file of NCCLX as CSV or JSON, with losses as `write`.
+    """Write the file of NCCLX as CSV or JSON (option `form`), with losses as `write`.
 
     Windows are in bytes per rank: a border that is no multiple of the number of ranks moves up by
-    less than a byte per rank. Calls without a rule keep NCCLX's own choice.
+    less than a byte per rank, and windows without a whole number are left out. Ranks are those of a
+    node. Calls without a rule keep NCCLX's own choice.
     """
     communicator = _find_communicator(selection)
     tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)

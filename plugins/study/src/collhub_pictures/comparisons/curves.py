@@ -78,7 +78,10 @@ def rank_series(series: Sequence[BandwidthSeries]) -> list[BandwidthSeries]:
 
 
 def find_winners(series: Sequence[BandwidthSeries], count: int) -> list[str]:
-    """Return the fastest series' name at each of `count` sizes; empty without bandwidths."""
+    """Return the fastest series' name at each of `count` sizes; "" for a size without bandwidths.
+
+    Of equal bandwidths the first series wins; a missing one counts as 0.
+    """
     names = []
     for index in range(count):
         timed = [(row.bandwidths[index] or 0.0, row.name) for row in series]
@@ -125,7 +128,12 @@ def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScal
 
 
 def create_value_scale(values: Sequence[float], start: float, end: float) -> LogScale:
-    """Create an axis that contains all values and starts and finishes at round numbers."""
+    """Create an axis that contains all values and starts and finishes at round numbers.
+
+    These are 1, 2 and 5 times powers of ten if the values span fewer than `_DIVIDED_DECADES`
+    decades, else powers of ten, and also the ticks. The values must be positive and not empty; the
+    end is always above the start. `start` and `end` are pixels.
+    """
     minimum, maximum = min(values), max(values)
     is_divided = math.log10(maximum / minimum) < _DIVIDED_DECADES
     candidates = _list_round_numbers(minimum, maximum, (1, 2, 5) if is_divided else (1,))

@@ -34,7 +34,10 @@ def label(name: str) -> str:
 
 
 def truncate(text: str, length: int) -> str:
-    """Truncate a text to `length` characters."""
+    """Return the text, cut to `length` characters of which the last one is an ellipsis.
+
+    A text that is not longer is returned unchanged.
+    """
     if len(text) <= length:
         return text
     return f"{text[: length - 1]}{_ELLIPSIS}"

@@ -118,8 +118,8 @@ def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
 
     It is kept with NEVER, and with AUTO if it has no groups or is not crowded. Otherwise groups are
     collapsed; with AUTO and only equal groups, the first one is expanded as an example if this is
-    not crowded. As long as the result is crowded, equal nodes are folded, first with switches, then
-    without. ALWAYS without groups raises `UsageError`.
+    not crowded. As long as the result is crowded, equal nodes are folded: first switches, then
+    boxes. With any other choice, a network without groups raises `UsageError`.
     """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):

@@ -100,7 +100,11 @@ class AlgorithmSteps:
     tracks = ("send", "receive", "compute")
 
     def __init__(self, algorithm: Algorithm, collective_bytes: int) -> None:
-        """Compute the message sizes from the units of the collective."""
+        """Compute the message sizes in bytes from the units of the collective.
+
+        The size of a step is its share of units of `collective_bytes`, the full buffer. Tracks
+        depend on the kind of each step; sends and receives are messages.
+        """
         steps = self.table = algorithm.steps
         self.track: Int64Array = _list_tracks(_STEP_TRACKS)[steps.kind]
         self.is_message: BoolArray = steps.sends | steps.receives
@@ -131,7 +135,10 @@ class JobNodes:
     tracks = ("collective", "send", "receive", "memory", "compute")
 
     def __init__(self, workload: Workload) -> None:
-        """Refer to the workload without a copy."""
+        """Refer to the workload without a copy; tracks depend on the kind of each node.
+
+        Sends and receives are messages.
+        """
         self._workload = workload
         nodes = self.table = workload.nodes
         self.track: Int64Array = _list_tracks(_NODE_TRACKS)[nodes.kind]
@@ -158,7 +165,11 @@ class JobNodes:
         return facts | _read_columns(self.table, row, _NODE_COLUMNS)
 
     def _describe_kind(self, row: int) -> str:
-        """Return the kind of a collective, or a message with its peer."""
+        """Return the kind of a collective, such as all-reduce, or a message with its peer.
+
+        Messages are "send to N" or "receive from N"; other nodes, and collectives of unknown kind,
+        have the name of the kind of node.
+        """
         kind, nodes = NodeKind(self.table.kind[row]), self.table
         if kind is NodeKind.COLLECTIVE and nodes.collective[row] >= 0:
             return JobCollective(nodes.collective[row]).name.lower().replace("_", "-")
