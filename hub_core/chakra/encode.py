@@ -226,9 +226,10 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
 
 
 def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:
-    """Insert bytes into the content; the parts of `inserted` follow each other in every record.
+    """Return the content with inserted bytes; the parts of `inserted` follow each other per record.
 
-    `at`: position in the result at which the inserted bytes of each record begin.
+    A part is (bytes of all records, lengths by record). `at`: position in the result at which the
+    inserted bytes of each record begin.
     """
     merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
     is_content = np.ones(len(merged), np.bool_)

@@ -126,9 +126,10 @@ class NodeFields:
     def _check_kind(
         self, name: str, present: BoolArray, accepted: BoolArray, expected: str
     ) -> None:
-        """Raise `TraceError` for the first present attribute whose kind is not accepted.
+        """Raise `TraceError` (code `attribute-kind`) for the first present value of a refused kind.
 
-        `accepted`: bool per kind. `expected`: description of accepted kinds for the message.
+        `present`: bool[nodes]; `accepted`: bool per kind. `expected`: description of accepted kinds
+        for the message.
         """
         kind = self.nodes.attributes.kind[name]
         # Absent attributes have kind 0, which is never accepted, so they are excluded.
@@ -142,7 +143,10 @@ class NodeFields:
     def _check_range(
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
-        """Raise `TraceError` for the first present value outside `low..high`, with its node."""
+        """Raise `TraceError` for the first present value outside `low..high` (both allowed).
+
+        The code is `attribute-range`, at the node. Values of absent attributes are not checked.
+        """
         # Values of absent attributes are defaults, which may be outside.
         wrong = present & ((values < low) | (values > high))
         if wrong.any():

@@ -133,7 +133,8 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
 def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of the fields of a message: an integer or bytes.
 
-    Raises `ValueError` for other wire types and for a field that does not end in the message.
+    Raises `ValueError` for other wire types and for a field that does not end in the message;
+    fields before it have been yielded.
     """
     at = 0
     while at < len(body):
@@ -203,7 +204,7 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
 
 
 def _get_kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
-    """Return kind and value of an AttributeProto; lists become tuples.
+    """Return kind and value of an AttributeProto; the value of a list is a tuple.
 
     The kind is the number of the field that is set. (None, None) if no value is set.
     """

@@ -105,10 +105,11 @@ def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
 
 
 def is_json_form(content: bytes) -> bool:
-    """Whether a file is in a JSON form.
+    """Whether a file is in a JSON form, by its first object; the rest is not checked.
 
-    It begins with a JSON object that contains a list `workload_graph`, or is GlobalMetadata and
-    followed by another object or the end of the file.
+    That begins the file after blanks, and contains a list `workload_graph`, or has only keys of
+    GlobalMetadata and is followed by another object or the end. The object must end within the
+    first `_MAX_MESSAGE` bytes.
     """
     if content[:64].lstrip()[:1] != b"{":
         return False

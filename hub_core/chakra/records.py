@@ -101,7 +101,10 @@ class Batch:
         return self._names[file], self.starts[start:stop] - self._bases[file]
 
     def error_at(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """Create an error about a node, with its file, byte and rank."""
+        """Return an error about a node, with its file, its byte in this file, and its rank.
+
+        `node`: number in the batch.
+        """
         file = int(self.file_of_node[node])
         byte = int(self.starts[node] - self._bases[file])
         rank = self.ranks[file]

@@ -206,10 +206,11 @@ class _ShapeParser:
         return self._shape
 
     def _add_field(self, item: Field) -> None:
-        """Parse a field of Node, and mark the bytes that may differ between nodes of the shape.
+        """Add a field of Node to the shape, and mark the bytes that may differ between its records.
 
         Attributes and header scalars get slots, dependencies become segments; the values of other
-        fields are not decoded. Raises `WireError` for a field number that Node does not have.
+        fields, and of these in another wire type, are not decoded. Raises `WireError` for a field
+        number that Node does not have.
         """
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
@@ -270,8 +271,8 @@ class _ShapeParser:
     def _parse_attribute(self, item: Field) -> tuple[str, Field | None]:
         """Return the name of an attribute, "" without one, and the field of its value or None.
 
-        The last of several names or values counts; unknown fields are skipped. Raises `WireError`
-        for a name that is not UTF-8.
+        The last of several names or values counts, as in protobuf; other fields are skipped. Raises
+        `WireError` for a name that is not UTF-8 and for malformed fields.
         """
         name = ""
         value = None
@@ -346,7 +347,8 @@ def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
 def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
     """Return the position after the entry of a packed list that begins at `position`.
 
-    Raises `WireError` if the entry does not end before `stop`.
+    An entry has 8 bytes (FIXED64), 4 bytes (FIXED32), or is a varint of any length. Raises
+    `WireError` if the entry does not end before or at `stop`.
     """
     if wire is WireType.VARINT:
         end = position + 1

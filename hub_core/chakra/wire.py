@@ -105,10 +105,11 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
 
 
 def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of the message in `content[start:stop]` with the positions of their values.
+    """Yield the fields of the protobuf message in `content[start:stop]`, in their order.
 
-    Raises `WireError` for a byte that starts no field, a number that does not end, and a field that
-    extends beyond `stop`.
+    A field has its number, its wire type, and start and end of its value; the value of BYTES is
+    without its length. Raises `WireError` for a byte that starts no field (number 0 or another wire
+    type), a number that is too long or does not end, and a field that extends beyond `stop`.
     """
     position = start
     while position < stop:
@@ -136,7 +137,8 @@ _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
     """Read the varint at `position`, of at most `longest` bytes: (number, position after it).
 
-    Raises `WireError` if it is longer or does not end before `stop`.
+    The number may exceed 64 bits. Raises `WireError` at `position` if it is longer, or (code
+    `truncated`) if it does not end before `stop`.
     """
     value = 0
     at = position

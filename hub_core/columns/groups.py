@@ -94,7 +94,8 @@ def is_sorted(keys: npt.NDArray[Any]) -> bool:
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
     """Return which rows differ from the previous row in any column: bool[rows].
 
-    True for the first row.
+    True for the first row; empty for columns without rows. NaN differs from NaN. At least one
+    column is required, all of equal length.
     """
     # Not by concatenation, which would copy each column.
     is_new = np.ones(len(columns[0]), np.bool_)
@@ -140,7 +141,10 @@ def sorted_ordinals(keys: IntArray) -> Int64Array:
 
 
 def ordinals(keys: IntArray) -> Int64Array:
-    """Count, for every row, the earlier rows with the same key; keys in any order."""
+    """Return, for every row, the number of earlier rows with the same key: int64[rows].
+
+    Keys may be in any order; the first row of a key has 0.
+    """
     if is_sorted(keys):
         return sorted_ordinals(keys)
     order = stable_order(keys)
@@ -271,10 +275,11 @@ def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
 
 
 def _sort_twice(keys: IntArray) -> Int64Array:
-    """Compute the stable order of many keys of any size, int64.
+    """Return the stable order of many keys of any size, int64: equal keys in ascending position.
 
     numpy uses vector instructions only for unstable sorts. So equal keys are found after such a
-    sort, and a second sort orders their positions. Without equal keys the first sort suffices.
+    sort, and a second sort orders their positions. Without equal keys the first sort suffices. For
+    fewer than 2^31 keys; this is not checked.
     """
     count = len(keys)
     order: Int64Array = np.argsort(keys)

@@ -308,10 +308,10 @@ class _Document:
     def _encode_names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]
     ) -> npt.NDArray[np.uint8]:
-        """Convert a column of names to codes, uint8[rows].
+        """Return the codes of a column of names, uint8[rows].
 
-        Zeros if an entry is no text or an unknown name; the first such entry is recorded as a
-        defect.
+        All zeros if the number of entries is not `rows`, or any entry is no text or an unknown
+        name; the first defect is recorded, not raised.
         """
         if not self._check_types(values, path, rows, str):
             return np.zeros(rows, np.uint8)
@@ -342,9 +342,9 @@ class _Document:
         return np.asarray(values, np.int64)
 
     def _check_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
-        """Check that there are `length` entries of exactly the type `expected`; a bool is no int.
+        """Return whether there are `length` entries of exactly the type `expected`.
 
-        Returns False and records the first defect otherwise.
+        A bool is no int. Otherwise one defect is recorded: the number, or the first other entry.
         """
         if len(values) != length:
             self._add_fault(f"{length} entries were expected, there are {len(values)}", path)

@@ -118,9 +118,10 @@ class Collective:
             raise InputError(message, code="invalid-collective")
 
     def _defect(self) -> str | None:
-        """Return the first defect of the number of ranks, the unit count and the root, or None.
+        """Return a text about the first defect of ranks, units and root, or None.
 
-        A root is required exactly if the kind has one.
+        Checked in this order: 1 to `MAX_RANKS` ranks; 1 to 2^62 units; a root that is a rank if the
+        kind has one, and no root if not.
         """
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
@@ -235,7 +236,9 @@ class Collective:
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return (source rank, source unit) of the contribution to OUTPUT unit `offset` of `rank`.
 
-        Source rank `ALL_RANKS` if the collective reduces. All arrays are int64 and equally long.
+        Of a collective that is not custom. The source rank is `ALL_RANKS` if the collective
+        reduces, else the rank whose part of OUTPUT it is, or the root. The source unit counts in
+        the INPUT of the source. All arrays are int64 and equally long.
         """
         traits, share = self.kind.traits, self.units_per_rank
         source_unit = offset
@@ -252,11 +255,13 @@ class Collective:
         return source_rank, source_unit
 
     def memory_layout(self, in_place: bool, scratch_units: Int64Array) -> MemoryLayout:
-        """Compute the addresses of INPUT, OUTPUT and SCRATCH of every rank.
+        """Return the addresses of INPUT, OUTPUT and SCRATCH of every rank in one memory, in units.
 
-        `scratch_units`: int64[num_ranks]. In place, INPUT and OUTPUT alias by NCCL's conventions:
-        all-gather, gather: INPUT is the rank's part of OUTPUT; reduce-scatter, scatter: OUTPUT is
-        the rank's part of INPUT; gather and scatter only at the root; all others: one buffer.
+        `scratch_units`: int64[num_ranks]. Ranks follow one another; a rank's SCRATCH follows its
+        other buffers. Out of place, OUTPUT follows INPUT. In place, INPUT and OUTPUT alias by
+        NCCL's conventions: all-gather, gather: INPUT is the rank's part of OUTPUT; reduce-scatter,
+        scatter: OUTPUT is the rank's part of INPUT; gather and scatter only at the root; all
+        others: one buffer, as large as the larger one.
         """
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)

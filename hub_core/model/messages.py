@@ -165,7 +165,11 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
 
 
 def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding for every send without a receive and every receive without a send."""
+    """Add a finding for every send without a receive and every receive without a send.
+
+    The codes are `unmatched-send` and `unmatched-receive`; the first 8 of each have texts, the rest
+    is counted.
+    """
 
     def say(row: int) -> str:
         partner = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
@@ -176,9 +180,10 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 
 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding for every matched pair of messages with different numbers of units.
+    """Add a finding (code `count-mismatch`) for every matched pair with different numbers of units.
 
-    It is at the receiving step, and names both numbers.
+    It is at the receiving step, and names both numbers. The first 8 have texts; the rest is
+    counted.
     """
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]

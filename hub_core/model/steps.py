@@ -356,10 +356,10 @@ def _reordered(
 
 
 def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[int]:
-    """Return a topological order of rows by Kahn's algorithm; among ready rows the lowest is first.
+    """Return a topological order of the rows 0..rows-1; among ready rows the lowest is first.
 
-    `parents`, `children`: the rows of every edge. Rows in cycles, and rows that depend on them, are
-    omitted.
+    `parents`, `children`: the rows of every edge; an edge may occur several times. Rows in cycles,
+    and rows that depend on them, are omitted, so that a shorter result means a cycle.
     """
     waiting = [0] * rows
     successors: list[list[int]] = [[] for _ in range(rows)]

@@ -128,10 +128,11 @@ class NodeColumns(RankTable):
     ) -> NodeColumns:
         """Build the table from columns with rows in any order; the rows are grouped by rank.
 
-        `rank` and `kind` are required. `data`, `control`: (parent rows, child rows) that index the
-        given rows. Cost: linear, plus a sort where rows or children are not in order. Raises
-        `InputError` for values out of range, and dependencies that cross ranks; `file` is named in
-        it.
+        Rows of a rank keep their order. `rank` and `kind` are required; other missing columns get
+        defaults, and `identity` the number of the row within its rank. `data`, `control`: (parent
+        rows, child rows) that index the given rows. Cost: linear, plus a sort where rows or
+        children are not in order. Raises `InputError` for values out of range, columns of different
+        lengths, and dependencies that cross ranks; `file` is named in it.
         """
         rows = len(np.asarray(columns["rank"]))
         order = np.argsort(np.asarray(columns["rank"]), kind="stable")

@@ -210,8 +210,11 @@ class _Links:
         """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.
 
         A block must send its traffic over the links that leave it, and receive over those that
-        enter it. All blocks together must exchange their traffic over all links between blocks;
-        blocks without a rank only forward. `label`: block of every node.
+        enter it; only the blocks that `_slowest` returns are examined. All blocks together must
+        exchange their traffic over all links between blocks; blocks without a rank only forward, so
+        links that leave them do not count for sending, links that enter them not for receiving.
+        With multicasting switches the needs of the blocks to send, with reducing ones those to
+        receive, are added up instead. `label`: block of every node, from 0.
         """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)
@@ -280,9 +283,10 @@ class _Links:
                 yield self._fill_ns((low <= end) & (high > end), float(needs[end]))
 
     def _fill_ns(self, mask: BoolArray, need: float) -> float:
-        """Return the minimum time in ns for the links of `mask` to carry `need` bytes.
+        """Return the minimum time in ns for the links of `mask` to carry `need` bytes together.
 
-        Each link is available from its delay on. Infinite if no link can be used.
+        Each link is available from its delay on, and then carries its bandwidth. 0 for a need of 0
+        or less; infinite if no link can be used (links with an infinite delay cannot).
         """
         if need <= 0:
             return 0.0

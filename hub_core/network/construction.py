@@ -54,9 +54,10 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
 
     Parts have one plane each; parts without links are dropped unless no part has links. The
     switches of a part are numbered after those of the previous parts; a switch name that is taken
-    gets the plane appended. NPUs have the names of the first part. Of several groups with one name,
-    that of the first part is used. Measured switches have the lowest rate of the parts. Raises
-    `UsageError` for parts with different numbers of NPUs.
+    gets the plane appended. NPUs have the names of the first part; nodes have no names if no part
+    has any. Of several groups with one name, that of the first part is used. The result has no
+    dimensions. Measured switches of all parts get the lowest rate of the parts. Raises `UsageError`
+    for parts with different numbers of NPUs.
     """
     first, npus = parts[0], parts[0].num_npus
     for part in parts:

@@ -159,7 +159,8 @@ class Traffic:
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
         """Build `count` sets of ranks: set k has the ranks whose `label` is k.
 
-        `label`: int64[ranks], -1 for a rank in no set. A set may be empty.
+        `label`: int64[ranks], -1 for a rank in no set. Stored are the number of ranks, the bytes of
+        their shares, and whether the root is in it (1.0, else 0.0). A set may be empty.
         """
         inside = label >= 0
         set_index = label[inside]
@@ -240,8 +241,8 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
     """Return the component of every node, joined by the links of `mask` regardless of direction.
 
-    int64[nodes]: the smallest node of the component. The number of rounds is about the logarithm of
-    the diameter.
+    int64[nodes]: the smallest node of the component; a node without links is its own. The number of
+    rounds is about the logarithm of the diameter.
     """
     label = np.arange(topology.num_nodes)
     sources = np.concatenate([topology.source[mask], topology.destination[mask]])
@@ -346,10 +347,11 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
-    """Yield orders by the eigenvectors of up to `_EIGENVECTORS` smallest eigenvalues.
+    """Yield orders of the nodes (int64[nodes], position of each) by eigenvectors.
 
-    Of the Laplacian of the bandwidths of both directions, without the first eigenvalue. None are
-    yielded for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes, because the cost is cubic.
+    They are those of the 2nd to (1 + `_EIGENVECTORS`)th smallest eigenvalues of the Laplacian whose
+    weights are the bandwidths of both directions. Equal entries keep the order of nodes. Nothing
+    for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes, because the cost is cubic.
     """
     nodes = topology.num_nodes
     if not 3 <= nodes <= _MAX_SPECTRAL_NODES:

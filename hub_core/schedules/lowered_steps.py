@@ -105,11 +105,13 @@ def build_message_steps(
     slot: Int64Array,
     channel: Int64Array,
 ) -> StepColumns:
-    """Build the columns of the messages: one SEND, RECV or RECV_REDUCE per end.
+    """Return the columns of the messages: one SEND, RECV or RECV_REDUCE per end, in their order.
 
     `needs`: per end, whether its rank must have the chunk afterwards; then it is received into
     OUTPUT. `slot`: otherwise, its offset in SCRATCH. `channel`: per end, the channel of its
-    message. A SEND reads the chunk from the location where it arrived, or from INPUT.
+    message. A SEND reads the chunk from the location where it arrived, or from INPUT before that. A
+    receive reduces if the transfer does and the rank has an operand: an earlier arrival, or its own
+    contribution in INPUT; otherwise it is a RECV.
     """
     has_arrived = message_ends.has_arrived
     # A relay without a contribution has no operand: its first receive is a RECV.

@@ -145,7 +145,10 @@ class _ProfileNodes:
         return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
 
     def micros(self) -> Piece:
-        """Return the piece of the duration in microseconds, rounded; 0 is omitted."""
+        """Return the piece of the duration in microseconds, rounded to the nearest, halves up.
+
+        0 is omitted, and so are unknown durations (-1).
+        """
         duration = self._nodes.duration_ns[self._rows]
         rounds_up = duration % 1000 >= 500
         # An unknown duration, -1, becomes 0, which is omitted.
@@ -214,8 +217,10 @@ class _ProfileNodes:
     def placement(self) -> list[Piece]:
         """Return channel and lane of a step, and the region that a message carries.
 
-        Default values are omitted, except for the channel of messages. The receiving half of a
-        receive-reduce is marked by `is_rrc` and has no region of its own: (UNKNOWN, 0).
+        Lane -1 and channel 0 are omitted, except for the channel of messages. A step of two nodes
+        has them at the first one. `region` is (buffer, offset, units) of the operand. The receiving
+        half of a receive-reduce is marked by `is_rrc` and has no region of its own: (UNKNOWN, 0)
+        with its count.
         """
         is_message = self._is_message
         lane, channel = self._get_column("lane", -1), self._get_column("channel", 0)
@@ -236,8 +241,9 @@ class _ProfileNodes:
     def computation(self) -> list[Piece]:
         """Return kind, operations, bytes and operands of COMP nodes.
 
-        A reduction counts one operation per 4 bytes, because an algorithm does not define the
-        element type. The symbolic dialect has no operations and bytes.
+        A reduction counts one operation per 4 bytes, rounded up, because an algorithm does not
+        define the element type; other kinds have 0. Operations (`num_ops`) and bytes
+        (`tensor_size`) are left out in the symbolic dialect.
         """
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]

@@ -255,8 +255,10 @@ class _Reader:
     ) -> dict[str, JsonValue]:
         """Return the numbering of the nodes, and data that the model does not represent.
 
-        Two entries of `Algorithm.extensions`; empty ones are omitted. `known_metadata`: names of
-        attributes that the model represents.
+        Two entries of `Algorithm.extensions`; empty ones are omitted. The second has the metadata
+        of rank 0 that are not in `known_metadata`, the nodes per attribute that is left out, and
+        the number of dropped dependencies, each only if there are any. Raises `InputError` as
+        `numbering`.
         """
         details: dict[str, JsonValue] = {
             "metadata": _select_metadata(self._metadata[0], known_metadata),
@@ -288,9 +290,9 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
 
 
 def _find_rank(part: SourcePart, count: int) -> int:
-    """Return the rank of a part, else that in its file name; else 0 for a single file.
+    """Return the rank of a part, else that in its file name; else 0 if `count` is 1.
 
-    Raises `InputError` if neither gives it.
+    `count`: number of files. Raises `InputError` if neither gives it and there are several files.
     """
     if part.rank is not None:
         return part.rank

@@ -204,7 +204,10 @@ def _compute_symbolic_sizes(
 
 
 def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
-    """Compute the maximum number of bytes that a rank sends or receives, at least 1."""
+    """Return the maximum number of bytes that a rank sends, or receives, in total; at least 1.
+
+    `sizes`: bytes of every step, 0 for local ones. Sums are doubles, exact up to 2^53.
+    """
     rank = joined.columns["rank"]
     is_send = joined.columns["kind"] == StepKind.SEND
     # Local steps carry no bytes. Doubles, because a sum of hostile sizes must not overflow.

@@ -153,8 +153,10 @@ def _read_regions(
 ) -> dict[str, Int64Array]:
     """Return buffer and offset of both operands of every node, and its count in units.
 
-    An unused operand is (UNKNOWN, 0); the receiving half of a receive-reduce gets the operands of
-    the second half. Raises `TraceError` if both regions of a node differ in their count.
+    A message has one `region`, the source of a send and the destination of a receive; a COMP has
+    `src_region` and `dst_region`. An unused operand is (UNKNOWN, 0); the receiving half of a
+    receive-reduce gets the operands of the second half. Columns are int64 by name, such as
+    `src_buffer`. Raises `TraceError` if both regions of a node differ in their count.
     """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
@@ -176,8 +178,10 @@ def _read_regions(
 def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray, BoolArray]:
     """Return the masks of the receiving and of the combining halves of receive-reduce steps.
 
-    The halves must be adjacent; the second must depend only on the first, and all other nodes only
-    on the second. Raises `TraceError` otherwise.
+    A receive with the attribute `is_rrc` is a receiving half; the node after it must be a COMP with
+    comp_kind 0, which is the combining half. This must depend only on the first, by a data
+    dependency, and no other node on the first. Raises `TraceError` otherwise, and for any COMP
+    without comp_kind.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     is_pair = _find_combining_halves(fields, is_half)
@@ -234,9 +238,10 @@ def _build_mask(rows: Int64Array, count: int) -> BoolArray:
 
 
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
-    """Raise `TraceError` for the first file whose number of steps is not that in its metadata.
+    """Raise `TraceError` (code `step-count`) unless files have as many steps as they state.
 
-    `is_first`: the nodes that are counted as steps.
+    `is_first`: the nodes that are counted as steps; `step_counts`: per file. The first such file is
+    named, at its last node.
     """
     indptr = fields.nodes.batch.file_indptr
     # Every file has nodes, so no segment is empty.

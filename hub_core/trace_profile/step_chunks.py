@@ -117,9 +117,10 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
 
 
 def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
-    """Convert an error about a step in a cycle to one about its node, with file and byte.
+    """Return an error about a step in a cycle as one about its node, with file, byte and rank.
 
-    Other errors are returned unchanged.
+    Other errors (another code, or without rank and step) are returned unchanged. `irregular`: nodes
+    by rank, which must contain the rank.
     """
     finding = error.diagnostics[0]
     location = finding.location
@@ -194,7 +195,8 @@ def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[st
 def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
     """Return [node, parents] of nodes whose parents are not listed in ascending plain order.
 
-    `plain`: plain position of every node. Repeated parents are dropped.
+    `edges`: grouped by child, parents in the order of the file. `plain`: plain position of every
+    node. Repeated parents are listed once, at their first place. Empty if all lists are plain.
     """
     unusual: list[JsonValue] = []
     cuts = run_starts(edges.children)

@@ -133,9 +133,10 @@ class FifoBuffers:
 def report_fifo_deadlock(
     steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
 ) -> None:
-    """Add a finding with the steps of a cycle, if the algorithm deadlocks with such FIFO buffers.
+    """Add a finding (code `fifo-deadlock`) if the algorithm deadlocks with such FIFO buffers.
 
-    `capacity`, `units` and errors: as of `FifoBuffers.cycle`.
+    It names the steps of one cycle, at the first of them. `capacity`, `units` and errors: as of
+    `FifoBuffers.cycle`.
     """
     cycle = FifoBuffers(steps, messages).cycle(capacity, units)
     if not cycle:

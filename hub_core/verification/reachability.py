@@ -66,9 +66,10 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 
 
 def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether there is a path from `earlier[i]` to `later[i]`: bool[pairs]. Exact.
+    """Return whether there is a path from `earlier[i]` to `later[i]`: bool[pairs], exact.
 
-    Pairs are decided by common chains first, then by searches of increasing cost.
+    A node has a path to itself. Pairs are moved along nodes with a single successor or predecessor,
+    decided by common chains, and then by searches of increasing cost.
     """
     if not len(earlier):
         return np.zeros(0, np.bool_)
@@ -99,7 +100,11 @@ def _generate_searches(
 
 
 def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether both nodes of a pair are equal, or in order on one chain: bool[pairs]."""
+    """Return whether both nodes of a pair are equal, or in order on one chain: bool[pairs].
+
+    A chain is that of a program or of a message flow, in which every node is reached from all
+    earlier ones. False does not mean that there is no path.
+    """
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # A node of a chain is reachable from all earlier nodes of the chain.
     same_flow = graph.flow_chain[earlier] == graph.flow_chain[later]
@@ -199,7 +204,12 @@ def _reach(
 
 
 def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build clocks: marks of all nodes of the chains that contain a start."""
+    """Build clocks: marks of all nodes of the program chains that contain a start.
+
+    A chain has a column; chains are numbered within their part, so parts share columns. The clock
+    of a node on its own chain is its number, and a later node has the largest number that reaches
+    it (-1 for none). Nodes of other chains have column -1.
+    """
     chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
     column_of_chain[chains] = ordinals(part[chains])

@@ -134,8 +134,9 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
 def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
     """Return the postcondition of the collective that `words`, such as `broadcast root 0`, name.
 
-    `text`: the full expectation, for messages. Raises `UsageError` for other words, a missing or
-    surplus root, and a collective that the ranks or units do not allow.
+    Hyphens, blanks and underscores in the name do not matter. Number of ranks and units are those
+    of `collective`. `text`: the full expectation, for messages. Raises `UsageError` for other
+    words, a missing or surplus root, and a collective that the ranks or units do not allow.
     """
     # Hyphens, blanks and underscores are equivalent: allgather, all-gather, all_gather.
     match = _NAMED.fullmatch(words)

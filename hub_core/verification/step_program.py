@@ -194,7 +194,9 @@ def _generate_operations(
 ) -> Iterator[_UnitOperations]:
     """Yield the operations on single cells, several complete batches at a time.
 
-    With `backwards`, the last batches come first; within a part the order is unchanged.
+    About `_OPERATIONS_AT_ONCE` operations are expanded together; a batch is never split. With
+    `backwards`, the last batches come first; within a part the order is unchanged. Nothing without
+    batches.
     """
     stops = row_pointer(program.count)
     if not len(program.batches):
@@ -231,8 +233,9 @@ def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _Un
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
     """Return how often each initial cell contributes to each of `cells`.
 
-    float64[all cells, len(cells)]. Method: the program is run backwards; the shares of a target are
-    moved to its operands.
+    float64[all cells, len(cells)]; a column per entry of `cells`. The cells are those after the
+    run. Method: the program is run backwards; the shares of a target are moved to its operands.
+    Whether cells are defined is not considered.
     """
     shares = np.zeros((program.cells, len(cells)))
     shares[cells, np.arange(len(cells))] = 1.0

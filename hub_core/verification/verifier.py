@@ -168,7 +168,11 @@ def _note_omitted_checks(task: _Task, findings: Findings) -> None:
 
 @contextmanager
 def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
-    """Convert an `InputError` of a check that is too large to a finding, an error of the report."""
+    """Context manager that converts an `InputError` of the body to a finding of the report.
+
+    The finding is an error with code and text of the first diagnostic; the cure is to verify a
+    smaller instance. Used for checks that are too large. Other exceptions pass.
+    """
     try:
         yield
     except InputError as error:
@@ -222,9 +226,11 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
 def _find_races(
     verification_input: VerificationInput, regions: Regions
 ) -> tuple[Int64Array, Int64Array]:
-    """Return unordered conflicts (earlier rows, later rows).
+    """Return unordered conflicts as (earlier rows, later rows); both are empty if there are none.
 
-    If there are any, they are neighbours in the sequential run of `sequential_positions`.
+    A conflict is a pair of steps that access the same units, of which one writes. If there are any,
+    those that are neighbours in the sequential run of `sequential_positions` are returned, so not
+    all pairs.
     """
     earlier, later = _find_unordered_conflicts(
         verification_input, regions, verification_input.relation.order.position
@@ -279,8 +285,10 @@ def _build_report(
 ) -> VerifyReport:
     """Build the report from the common findings and the findings of each mode.
 
-    The verdict of a mode is "ok", "wrong", "race" or "wrong+race". Findings of claimed modes are
-    listed. The method is the weaker one of both modes; error probabilities are added.
+    The verdict of a mode is "ok", "wrong", "race" or "wrong+race"; common errors make all modes
+    wrong. Findings of modes that are not claimed are only in the mode's report, not in the common
+    list; if both modes are claimed, the mode precedes the text. The method is the weaker one of the
+    modes (none, fingerprint, exact); error probabilities are added. `outcomes`: at least one mode.
     """
     modes = {}
     for name, (mode_findings, _) in outcomes.items():

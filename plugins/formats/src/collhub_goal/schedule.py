@@ -163,10 +163,11 @@ def format_goal(schedule: GoalSchedule) -> bytes:
 
 
 def assign_tags(steps: StepTable) -> Int64Array:
-    """Return the tag of every step: int64, 0 for local steps.
+    """Return the tag of every step: int64; local steps keep their channel, which has no meaning.
 
-    The tags are the channels if no two messages of a pair of ranks share a channel and no channel
-    is negative; otherwise every message gets a unique number. Raises `InputError` if sends and
+    The tags are the channels if no two messages of a pair of ranks share a channel and no step has
+    a negative one; otherwise every message gets a unique number from 0, ordered by source,
+    destination, channel and step. Raises `InputError` (code `unmatched-message`) if sends and
     receives do not match.
     """
     sends = _sort_sides(steps, steps.sends, steps.rank, steps.peer)
@@ -274,11 +275,10 @@ def _sort_sides(
     source: Int32Array,
     destination: Int32Array,
 ) -> _MessageSides:
-    """Select the send (or receive) sides of all messages and sort them by source, destination,
-    channel.
+    """Return the sends (or receives) of all messages, sorted by source, destination, channel.
 
     `is_side`: bool per step; `source` and `destination`: ranks of the message per step. Sides with
-    equal keys stay in the order of steps.
+    equal keys stay in the order of steps, so that the k-th of both sides match.
     """
     rows = np.flatnonzero(is_side)
     # The last key is the primary one; equal keys stay in the order of steps.

@@ -104,10 +104,12 @@ def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
 
 
 def write_job(workload: Workload, options: NoOptions) -> WriteResult:
-    """Writer `goal` of jobs: one file, one line per node.
+    """Writer `goal` of jobs: one file, in which every node of the workload is one operation.
 
-    Computations, markers, and loads and stores with a duration become `calc`. Raises `UsageError`
-    for collectives, which GOAL does not have, and for work without a duration.
+    Computations, markers, and loads and stores with a duration become `calc`. Losses state, each
+    only if present: names, process groups, numbers of operations, kinds of nodes, and the
+    difference of control and data dependencies. Raises `UsageError` for collectives, which GOAL
+    does not have, and for work without a duration.
     """
     schedule = build_job_schedule(workload)
     # List the kinds of content of a job that the schedule does not represent, each only if present.
@@ -249,8 +251,9 @@ class _OperationRows:
 
     @classmethod
     def of(cls, steps: StepTable) -> _OperationRows:
-        """Assign rows to steps in their order: two to a reducing receive (message, then sum), else
-        one.
+        """Assign rows to steps in their order: two to a reducing receive, one to any other step.
+
+        The first row of a reducing receive is the message, the second one the sum.
         """
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)

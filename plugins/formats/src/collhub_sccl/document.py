@@ -151,9 +151,8 @@ class ScclValue:
     def to_integer(self, minimum: int = 0, below: int = _MAX_INTEGER) -> int:
         """Return the value as an integer.
 
-        Raises `InputError` unless it is one in `minimum`..`below` - 1.
-
-        Booleans and floats are refused.
+        Raises `InputError` unless it is an integer in `minimum`..`below` - 1; booleans and floats
+        are refused.
         """
         value = self.value
         is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -229,10 +228,11 @@ def parse(content: bytes, file: str) -> StepDocument:
 
 
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
-    """Find all sends of an algorithm, one per unit, sorted by step, source and address.
+    """Return all sends of an algorithm, one per unit, sorted by step, source and address.
 
-    A send of INPUT data has step 0; any other is one step after the latest arrival of its data.
-    Raises `InputError` for messages that do not match.
+    A send of INPUT data has step 0; any other is one step after the one with which the last of its
+    data arrived. Local copies and sums take no step. Raises `InputError` with all findings for
+    messages that do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

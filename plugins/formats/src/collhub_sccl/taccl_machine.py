@@ -227,10 +227,11 @@ def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
 def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Count the connections of a node that can be used at once at full bandwidth.
+    """Return how many connections of a node can be used at once at full bandwidth.
 
-    All connections between two nodes are used at once; the link with the highest load decides.
-    Raises `UsageError` if the number is below 1 or not an integer.
+    All connections from node 0 to node 1 are used at once on their routes; the link with the
+    highest load for its bandwidth decides: connections / slowdown. Raises `UsageError` if the
+    number is below 1 or, beyond a relative tolerance of 1e-9, not an integer.
     """
     pairs = [
         (gpu, gpus + receiver)

@@ -401,11 +401,11 @@ class _ScheduleConversion:
         return ranks
 
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
-        """Raise `InputError` for a required demand that no path meets, or a demand that occurs
-        twice.
+        """Raise `InputError` for a required demand that the file lacks, or one that occurs twice.
 
-        `chunk`: of every demand of the file; `required`: chunk and rank of every demand of the
-        collective.
+        A demand is a pair of chunk and rank. `chunk`: of every demand of the file; `required`:
+        chunk and rank of every demand of the collective. The first missing one is named (code
+        `demand-not-met`), the others are counted. Demands that are not required are not refused.
         """
         at = self._to_ranks(self._paths.at)
         ranks = self._num_ranks

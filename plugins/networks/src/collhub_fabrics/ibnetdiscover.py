@@ -231,9 +231,10 @@ class _Listing:
         cable: _Cable,
         options: InfinibandOptions,
     ) -> float:
-        """Find the bandwidth of a cable in bytes per second; the lower one if its endpoints differ.
+        """Return the bandwidth of a cable in bytes per second.
 
-        Without a rate, that of the options. `InputError` if there is none either.
+        If its ends state different rates, the lower one is used, with the warning `unequal-rates`.
+        Without a rate it is the option `bandwidth`. Raises `InputError` if there is none either.
         """
         if not cable.rates:
             if options.bandwidth is None:

@@ -192,7 +192,11 @@ class FabricPlan:
         }
 
     def _list_names(self) -> list[str]:
-        """List the names of all nodes, in the order of their numbers."""
+        """Return the names of all nodes, in the order of their numbers.
+
+        With one GPU per host: hosts, switches, NICs. With several: GPUs as `HOST/NUMBER`, switches,
+        hosts, NICs. NICs are included only if they are nodes.
+        """
         nics = list(self._nics_by_name) if self._has_nic_nodes else []
         if self._gpus == 1:
             return [*self._hosts, *self._switches, *nics]

@@ -151,7 +151,10 @@ class Value:
         return self.raw
 
     def _fail_type(self, expected: str) -> NoReturn:
-        """Raise `InputError` for a value of a wrong type."""
+        """Raise `InputError` for a wrong type, with this type and, of a text, 80 characters.
+
+        `expected`: what was expected, in words.
+        """
         actual = _TYPE_NAMES.get(type(self.raw), type(self.raw).__name__)
         shown = f" {self.raw[:_MAX_SHOWN_CHARACTERS]!r}" if isinstance(self.raw, str) else ""
         self.fail(f"expected {expected}, got {actual}{shown}")

@@ -83,11 +83,12 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
-    """Build `dgx1-pcie`: the PCIe tree of a DGX-1.
+    """Build `dgx1-pcie`: the PCIe tree of a DGX-1 with eight GPUs; `dgx1-pcie:2` joins two.
 
-    Two GPUs per PCIe switch, two PCIe switches per CPU. With several machines, every PCIe switch
-    has a NIC to the network. Switch ids: PCIe switches, CPUs, network. Classes of links: PCIe,
-    between the CPUs, and with several machines NIC.
+    Two GPUs per PCIe switch, two PCIe switches per CPU, and a link between the two CPUs. With
+    several machines, every PCIe switch has a NIC to the network. Switch ids: PCIe switches, CPUs,
+    network. Classes of links with defaults: PCIe (12 GB/s), between the CPUs (10 GB/s), and with
+    several machines NIC (12.5 GB/s).
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
@@ -116,10 +117,10 @@ def build_dgx1_pcie(text: TopologyText) -> Topology:
 def build_dgx2(text: TopologyText) -> Topology:
     """Build `dgx2`: sixteen V100 on NVSwitches; `dgx2:2` connects two machines.
 
-    All NVSwitches of a machine are one switch; default 150 GB/s per GPU. With several machines, two
-    GPUs share a NIC, a switch whose links to GPUs and network all have the bandwidth `_EDR_NIC` by
-    default. A single machine has no NICs. Switch ids: NVSwitches, NICs, network. Classes of links,
-    for values in the text: NVSwitch; GPU to NIC to network.
+    All NVSwitches of a machine are one switch. With several machines, two GPUs share a NIC, which
+    is a switch whose links to GPUs and network have equal bandwidth; a single machine has no NICs.
+    Switch ids: NVSwitches, NICs, network. Classes of links with defaults: NVSwitch (150 GB/s per
+    GPU); GPU to NIC to network (12.5 GB/s).
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX2)
     if machines == 1:
@@ -143,8 +144,9 @@ def build_dgx2(text: TopologyText) -> Topology:
 def build_dgx_a100(text: TopologyText) -> Topology:
     """Build `dgx-a100:2`: machines of eight A100 with one NVSwitch each and a NIC per GPU.
 
-    NICs of even GPUs are linked to one network switch, those of odd GPUs to another. Switch ids:
-    NVSwitches, NICs, network. Classes of links: NVSwitch; GPU to NIC to network.
+    A single machine has no NICs. NICs of even GPUs are linked to one network switch, those of odd
+    GPUs to another. Switch ids: NVSwitches, NICs, network. Classes of links with defaults: NVSwitch
+    (300 GB/s per GPU); GPU to NIC to network (25 GB/s).
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
@@ -264,11 +266,13 @@ def _build_machines(
     nic_bandwidth: float,
     gpus_per_nic: int = 1,
 ) -> Topology:
-    """Build machines whose GPUs are connected by lanes.
+    """Build machines whose GPUs are connected by lanes; several are joined by one network switch.
 
-    Several also by NICs and one network switch. A NIC of one GPU is the link from the GPU to the
-    network. A NIC that GPUs share is a switch between them and the network, with links of equal
-    bandwidth on both sides.
+    `lanes`: number of lanes by pair of GPUs of a machine. `lane_bandwidth`, `nic_bandwidth`:
+    defaults in bytes/s of one lane and of a NIC, which values in the text replace. A single machine
+    has no NICs. A NIC of one GPU (`gpus_per_nic` 1) is the link from the GPU to the network; a NIC
+    that GPUs share is a switch between them and the network, with links of equal bandwidth on both
+    sides. Each machine is a group. Nodes: NPUs, NICs, network.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -355,7 +359,10 @@ def _name_nics(machines: int, nics_per_machine: int) -> list[str]:
 
 
 def _build_groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
-    """Group the NPUs by machine; hierarchical algorithms use these groups."""
+    """Return the NPUs of every machine as the group `node M`, M from 0.
+
+    Machines have `gpus` consecutive NPUs each. Hierarchical algorithms use these groups.
+    """
     groups = {}
     for machine in range(machines):
         groups[f"node {machine}"] = list_group_npus(machine, gpus)

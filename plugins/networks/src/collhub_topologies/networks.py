@@ -193,8 +193,10 @@ def build_dragonfly(text: TopologyText) -> Topology:
 
 
 def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
-    """List both endpoints of every pair of links within the groups of a dragonfly, the lower ones
-    first.
+    """Return both ends of every pair of links within the groups of a dragonfly, the lower first.
+
+    All `routers` of a group are joined to each other, each pair once. Routers are numbered after
+    the `npus`, group by group.
     """
     group, low, high = _list_coordinates(groups, routers, routers)
     # Routers are numbered after the NPUs.

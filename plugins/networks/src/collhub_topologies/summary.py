@@ -248,7 +248,10 @@ def _build_span(column: Int64Array | Float64Array) -> Span:
 
 
 def find_half_cuts(topology: Topology) -> list[HalfCut]:
-    """Find one cut for every dimension of at least two NPUs; none for irregular networks."""
+    """Return one cut for every dimension of at least two NPUs, in the order of dimensions.
+
+    Empty for irregular networks, which have no dimensions.
+    """
     cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
         if dimension.size > 1:

@@ -155,7 +155,10 @@ class Contraction:
         number: int,
         hop: Hop,
     ) -> None:
-        """Register a hop at its two endpoints."""
+        """Register a hop at its two vertices and in the count of hops of its pair.
+
+        It is not stored in `_hops`, which the caller does.
+        """
         self._hops_at[hop.first_vertex].append(number)
         self._hops_at[hop.second_vertex].append(number)
         self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1

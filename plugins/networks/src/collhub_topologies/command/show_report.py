@@ -126,7 +126,7 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
 
 
 def print_links(context: CommandContext, network: Topology) -> None:
-    """Print all links as a table, in their order."""
+    """Print all links as a table in their order: ends by name, bandwidth, latency."""
     rows = [_format_link(network, link) for link in network.links()]
     numbers = ("bandwidth", "latency")
     context.print_table(("link", *numbers), rows, right=numbers)
@@ -170,8 +170,10 @@ def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
 
 
 def _format_directions(spans: Mapping[str, Span]) -> str:
-    """Format links and bandwidth of the nodes of one kind, separately per direction if they
-    differ.
+    """Format links and bandwidth of the nodes of one kind: once if both directions look equal.
+
+    `spans`: minimum and maximum over the nodes by name of the number, of `collect_spans`. Otherwise
+    out comes first, then in.
     """
     rates_out = spans["bandwidth_out_bytes_per_s"]
     rates_in = spans["bandwidth_in_bytes_per_s"]
@@ -183,7 +185,10 @@ def _format_directions(spans: Mapping[str, Span]) -> str:
 
 
 def _format_direction(links: Span, rates: Span) -> str:
-    """Format one direction: `2 to 4 links, 50 GB/s to 100 GB/s`."""
+    """Format one direction: `2 to 4 links, 50 GB/s to 100 GB/s`.
+
+    A value stands alone if minimum and maximum are printed equally.
+    """
     count = _format_range(f"{links.minimum}", f"{links.maximum}")
     # Compare as printed: rates may differ by less than the digits show.
     rate = _format_range(format_bandwidth(rates.minimum), format_bandwidth(rates.maximum))
