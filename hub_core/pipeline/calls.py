@@ -141,9 +141,11 @@ def transform(
 ) -> tuple[Model, PassReport]:
     """Apply the pass `name` and return the new model and the report of its changes.
 
-    `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
-    name. Raises `UsageError` if the pass is for the other kind of model, `PluginError` if it
-    returns other types, and `HubError` as the pass raises it.
+    The kind of `model` must be that of the pass, algorithm or workload; the result is of the same
+    kind. `search_arguments`: workers, progress and budget, for passes that search. `options`: texts
+    by name; `registry`: by default that of the run. Raises `UsageError` if the pass is for the
+    other kind of model, `PluginError` if it fails or returns other types than (model,
+    `PassReport`), and `HubError` for an unknown pass or option and as the pass raises it.
     """
     algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())

@@ -174,8 +174,9 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
     """Find the check of this name and subject.
 
-    Raises `HubError` for an unknown name, with the closest check of the subject as its remedy, and
-    `UsageError` for a check of another subject.
+    Raises `UsageError` for an unknown name, with the closest check of the subject, else all of
+    them, as remedy (`PluginError` if a plugin that is not loaded may provide it), `UsageError` for
+    a check of another subject, and `PluginError` if several plugins offer the name.
     """
     known = [check.name for check in checks_of(subject, registry)]
     everything = f"checks of that subject: {', '.join(known) or 'none'}"

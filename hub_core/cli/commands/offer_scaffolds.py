@@ -235,10 +235,10 @@ def noun_of(kind: OfferKind) -> str:
 def plugin_module(nouns: Sequence[str]) -> str:
     """Return the source text of the module that offers one example of each kind in `nouns`.
 
-    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`. The module imports only
-    what these kinds need, declares the API version and the constants of the examples, each once,
-    and has one hook function per hook, in the order in which the kinds first need it. The text ends
-    with a line break. A noun that is unknown is an error of `kinds_of`.
+    `nouns`: names of kinds of offers, such as `writer` or `lower-bound`; unknown and repeated ones
+    are ignored. The module imports only what these kinds need, declares the API version and the
+    constants of the examples, each once, and has one hook function per hook, in the order of
+    `OFFER_KINDS`. The text ends with a line break.
     """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
@@ -270,8 +270,9 @@ def plugin_module(nouns: Sequence[str]) -> str:
 def readme(nouns: Sequence[str]) -> str:
     """Return the README of a new distribution, with a table of its offers.
 
-    `nouns`: kinds of offers; each has a row with the kind, the name of its example and what that is
-    about. The README still has the name of the example distribution.
+    `nouns`: kinds of offers, of which unknown ones are ignored. Each has a row, in the order of
+    `OFFER_KINDS`, with the kind, the name of its example and what that is about. The README still
+    has the name of the example distribution.
     """
     rows = []
     for kind in kinds_of(nouns):
