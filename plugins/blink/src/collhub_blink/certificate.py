@@ -49,9 +49,10 @@ def summarize_packing(
 
 
 def summarize_planes(best: Division, bound: RateBound) -> Statistics:
-    """Collect the statistics of a division, one value per plane that has a share.
+    """Collect the statistics of a division, one value per plane that has a share, as text.
 
-    The rate is the sum of the planes' rates, the best rate that of all links.
+    The rates of planes are listed one by one, in GB/s; the best rate is that of all links. Shares
+    are in percent. An interrupted search is noted.
     """
     shares = best.shares
     packings = [share.packing for share in shares]

@@ -77,7 +77,9 @@ class StreamPlan:
     def predicted_s(self, chunks: int) -> float:
         """Return the time in seconds, including the latency of the longest path.
 
-        Every link of a path stores and forwards each of the `chunks` chunks.
+        Every link of a path stores and forwards each of the `chunks` chunks: makespan times (1 +
+        (links - 1) / chunks), plus the largest sum of latencies of any path. Links are those of the
+        longest path of any stream.
         """
         position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s

@@ -294,10 +294,11 @@ def _run_round(
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
-    """Return all messages, in an order that every rank shares.
+    """Return all messages, in an order that every rank shares; unit tasks without bytes have none.
 
-    Local copies and messages within hosts first, then chains of hosts, each followed by the devices
-    within.
+    Local copies and messages within hosts come first, all in round 0. Then, piece by piece, the
+    chain of hosts: the message to the first device of the n-th host (from 0) is in round n, those
+    on to its other devices in round n + 1.
     """
     messages = []
     for row in range(len(plan.units)):

@@ -221,7 +221,8 @@ def _count_concurrent(spans: Sequence[Interval]) -> int:
 def _check_bound(claim: _ScheduleClaim) -> Fraction:
     """Recompute the bound from the hosts or the task of the proof, and return it in seconds.
 
-    Raises `FlawError` if the proof claims another bound.
+    Raises `FlawError` (`bound`) if the proof claims another bound, names a host twice, or names a
+    task (other than -1) that does not exist or whose bound is not of the kind "task".
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = str(claimed["kind"])

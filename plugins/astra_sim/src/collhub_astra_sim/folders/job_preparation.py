@@ -256,6 +256,7 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` at the first node whose algorithm has other ranks or another collective.
 
+    The number of ranks of all nodes is checked before the collectives; the code is `algorithm`.
     `rows`: nodes with an algorithm; `ranks`: number of ranks of each of them.
     """
     nodes = workload.nodes

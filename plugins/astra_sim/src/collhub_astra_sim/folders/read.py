@@ -310,7 +310,9 @@ def claims(source: Source) -> bool:
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return whether a rank has more than collectives with custom algorithms, each used once.
 
-    None for an idle rank, whose only node is a computation without duration.
+    True for nodes of other types, for a collective without a custom algorithm, and if two
+    collectives use the same one. None for an idle rank, whose only node is a computation without
+    duration.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

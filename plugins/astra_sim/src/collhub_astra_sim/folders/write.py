@@ -232,7 +232,8 @@ def collect_losses(
 ) -> tuple[Loss, ...]:
     """Return all losses that the folder adds to those of its traces.
 
-    `is_first`: whether the algorithm starts at time 0.
+    In this order: the collective's name, sizes that the simulator does not read, and, only with
+    `is_first` (the algorithm starts at time 0), messages of less than 1 ns at the start.
     """
     is_congestion_aware = options.network == CONGESTION_AWARE
     candidates = (

@@ -267,7 +267,8 @@ class _File:
     def _build_tier(self, number: int, is_top: bool) -> Tier:
         """Build a tier from its keys; the top tier needs no Radix_Up and ignores it.
 
-        Raises `InputError` for missing keys.
+        Optional keys that are missing take the defaults of `Tier`. Raises `InputError` for missing
+        keys.
         """
         values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP

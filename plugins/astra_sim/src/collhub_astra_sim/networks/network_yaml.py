@@ -161,7 +161,8 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
 def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
     """Return the entries of every known key; a single value counts as a list of one.
 
-    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for duplicate and missing keys.
+    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for a known key that occurs twice,
+    for missing keys, and for entries that are no scalars.
     """
     entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:

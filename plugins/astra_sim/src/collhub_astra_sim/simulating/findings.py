@@ -192,8 +192,9 @@ class StuckNodes:
     def _describe_near_miss(self, receive: int) -> str:
         """Describe how the messages from a RECV's peer differ from the expected one.
 
-        The first that applies: too few of them, another size, another tag, no message to the
-        receiver.
+        The first that applies: equal messages, but too few of them; the first one with an equal
+        tag, but another size; the first one with an equal size, but another tag; otherwise it
+        "never sends", although messages that differ in both may exist.
         """
         sender = f"rank {self._nodes.peer[receive]}"
         tag, size = self._nodes.tag, self._nodes.size

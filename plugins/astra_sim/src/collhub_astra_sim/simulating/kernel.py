@@ -311,7 +311,9 @@ def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> Non
 def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Post a RECV.
 
-    If its message has already arrived, schedule its end at the same time through the event queue.
+    The n-th RECV of a key (ends, tag and size) has its n-th slot. If the message of the slot has
+    already arrived, schedule the end at the same time through the event queue; otherwise the slot
+    notes who waits.
     """
     node = world.node[row]
     if node["slot"] < 0:

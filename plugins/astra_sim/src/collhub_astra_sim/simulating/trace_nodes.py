@@ -131,7 +131,8 @@ def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: 
 def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
     """Raise `InputError` at the first message with an invalid peer or a negative size.
 
-    A peer is invalid if it is no rank, or the message's own rank.
+    A peer is invalid if it is no rank, or the message's own rank. Each defect is checked for all
+    messages before the next one, in the order `peer-range`, `self-message`, `negative-size`.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     peer = nodes.peer

@@ -177,7 +177,8 @@ def _group_combinations(
 ) -> tuple[Int64Array, Int64Array]:
     """Return (first row of each distinct combination of values; combination of every row).
 
-    Combinations are numbered in ascending order. Cost: linear, unless values are far apart.
+    Combinations are numbered from 0 in ascending order, where the first column is the most
+    significant. Without rows both are empty. Cost: linear, unless values are far apart.
     """
     rows = len(columns[0])
     combination_of_row, count = np.zeros(rows, np.int64), 1

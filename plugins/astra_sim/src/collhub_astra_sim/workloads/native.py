@@ -256,9 +256,11 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the size in bytes of message `number` of a phase.
+    """Return the size in bytes of message `number` (from 0) of a phase.
 
-    Ring and direct: the rank's part. Halving and doubling: half as much per step, then twice.
+    Ring and direct: the rank's part, i.e. the stream's bytes divided by the ranks, or undivided in
+    an all-gather. Halving and doubling: half as much per step in a reduction, twice as much per
+    step in an all-gather; an all-reduce halves, then doubles. All divisions round down.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -83,8 +83,9 @@ class _StoppedJob:
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
         """Yield the findings of a rank that never finishes.
 
-        One per running node with its reason; if no further node can start, one for the first free
-        node.
+        One `unfinished-node` per running node with its reason. Then, if a node is free that has not
+        started, one finding for the first one: `slot-occupied` if some node is running, else
+        `never-issued`.
         """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())

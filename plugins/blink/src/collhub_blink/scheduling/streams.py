@@ -111,7 +111,9 @@ def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
     """Join a reduction on `upward` and a broadcast on `placed`, two trees of the same root.
 
-    A chunk leaves the root only after all of it has arrived there.
+    A chunk leaves the root only after all of it has arrived there. The operations of the reduction
+    come first; for their priority, the longest remaining broadcast is added to their remaining
+    operations.
     """
     reduce_operations, broadcast_operations = (
         reduction(_prune_nothing(upward)),

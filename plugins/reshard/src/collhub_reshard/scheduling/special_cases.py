@@ -77,7 +77,8 @@ def _choose_even_senders(tasks: HostTasks) -> list[int]:
 def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
     """Colour the edges (sender, receiver) so that edges with a common end differ.
 
-    The colours are 0, 1, ..., as few as the maximum degree.
+    The colours are 0, 1, ..., as few as the maximum degree. A sender and a receiver of equal number
+    are different ends; equal edges get different colours. The result is in the order of the edges.
     """
     taken: dict[_End, dict[int, int]] = {}
     edge_ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
@@ -236,9 +237,11 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
-    """Take `length` ticks of work from the end of a queue; return the pieces.
+    """Take `length` ticks of work from the end of a queue; return the pieces, one after the other.
 
-    A part that does not fit is divided; its remainder stays in the queue.
+    They begin at `start` (ticks). Parts that are used up leave the queue, which is changed. A part
+    that does not fit is divided; its remainder stays in the queue. Less is taken if the queue is
+    shorter.
     """
     pieces = []
     while length and queue:

@@ -279,8 +279,9 @@ def _check_causes(
 ) -> None:
     """Raise `InputError` unless at every start the source has the chunk.
 
-    Mirrored, it must have all parts of the sum. `order`, `ordered`: transfers by (chunk,
-    destination), and these keys.
+    It has it from the arrival on, which may be at the instant of the start; an origin has it from
+    `ready` of the chunk on. Mirrored, it must have all parts of the sum. The first early transfer
+    is named. `order`, `ordered`: transfers by (chunk, destination), and these keys.
     """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]

@@ -106,7 +106,7 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 
 
 def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (earlier, later) of transfers of one chunk.
+    """Return pairs (earlier, later) of transfers of one chunk, as two columns of indices.
 
     The earlier one arrives at the node where the later one starts, before it or at the same
     instant.
