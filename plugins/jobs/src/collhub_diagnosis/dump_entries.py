@@ -308,8 +308,9 @@ class _DumpParser:
     def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
         """Return the call of an entry, and its number in the table of calls.
 
-        Most entries repeat a call: its parts are compared with those of earlier entries before
-        they are parsed.
+        Most entries repeat a call: its parts are compared with those of earlier entries before they
+        are parsed. The tensors of a repeated call count towards `MAX_TENSORS_PER_DUMP` (2^22) too.
+        Raises `InputError` as `parse_call`, and above this number.
         """
         key = _call_key(entry)
         try:
@@ -332,9 +333,10 @@ class _DumpParser:
     def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
         """Return the call of an entry: backend, operation, shapes and dtypes.
 
-        `profiling_name` is `backend:operation`. For `send 1->2` and `recv 3<-0`, sender and
-        receiver are ranks in the group. Raises `InputError` for values of wrong types and more than
-        4096 characters.
+        `profiling_name` is `backend:operation`, split at the last colon; both are "" if it is
+        absent. For `send 1->2` and `recv 3<-0`, sender and receiver are ranks in the group, for
+        other operations -1. Raises `InputError` for values of wrong types and more than 4096
+        characters.
         """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:

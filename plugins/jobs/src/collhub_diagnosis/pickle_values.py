@@ -312,7 +312,8 @@ class _Walker:
         Operates on the stack like pickle. Each call counts as one container, and sets and
         frozensets as three more; more than 2^19 containers are refused. Any opcode that is not
         listed here is refused as `forbidden-opcode`. Raises `IndexError` if the stack has too few
-        values, and `InputError` for refusals, also of keys and elements that cannot be hashed.
+        values, and `InputError` for refusals, also of containers as keys of dicts or elements of
+        sets.
         """
         stack = self.stack
         self.container_count += 1
@@ -422,7 +423,10 @@ class _Walker:
             self.refuse("one key appears twice in one dict")
 
     def add_items(self, items: list[object]) -> None:
-        """Add plain values to the set on top of the stack."""
+        """Add plain values to the set on top of the stack; values that it has already are allowed.
+
+        Raises `InputError` if the top is no set, and for values that are not allowed as elements.
+        """
         target = self.stack[-1]
         if type(target) is not set:
             self.refuse(f"the target of ADDITEMS is a {type(target).__name__}, not a set")

@@ -128,7 +128,10 @@ def expand_workload(
 
 
 def _convert_host_calls(nodes: NodeColumns) -> NodeColumns:
-    """Convert calls of collectives on the host to computation."""
+    """Convert calls of collectives on the host to computations without a collective.
+
+    Other columns remain, also the group. Without such calls, `nodes` itself is returned.
+    """
     is_call = nodes.is_kind(NodeKind.COLLECTIVE) & nodes.on_host
     if not is_call.any():
         return nodes

@@ -455,7 +455,10 @@ def find_close(text: str, start: int) -> int:
 
 
 def _remove_location(text: str) -> str:
-    """Remove the location ` loc(...)` at the end of an operation; other text is unchanged."""
+    """Remove the location ` loc(...)` at the end of an operation; other text is unchanged.
+
+    The last ` loc(` counts that is outside of strings and whose bracket is closed at the end.
+    """
     if not text.endswith(")"):
         return text
     start = text.rfind(" loc(")
@@ -469,8 +472,8 @@ def _remove_location(text: str) -> str:
 def _split_types(text: str, start: int) -> tuple[str, str]:
     """Split an operation into the text before its types and the types.
 
-    The types follow the last colon outside of brackets; they are "" without such a colon. A
-    dictionary after the keyword `attributes` is dropped.
+    The types follow the last colon outside of brackets behind `start`; they are "" without such a
+    colon. A dictionary after the keyword `attributes` is dropped.
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:

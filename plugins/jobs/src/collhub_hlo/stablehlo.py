@@ -722,7 +722,9 @@ class _Lowering:
     def _count_global(self, entry: str) -> int:
         """Count the computations whose shapes are those of all devices together.
 
-        Those are outside of `sdy.manual_computation` and its older forms.
+        Those are instructions outside of `sdy.manual_computation` and its older forms, in all
+        regions that `entry` executes; each region counts once. Instructions that are free or have
+        regions do not count.
         """
         total, seen, pending = 0, {entry}, [entry]
         while pending:

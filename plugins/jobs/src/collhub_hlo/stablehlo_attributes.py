@@ -47,8 +47,9 @@ def rewrite_attributes(
 ) -> dict[str, str]:
     """Return the attributes of an operation that the reader uses, in the form of HLO text.
 
-    `opcode`: its HLO opcode; `meshes`: axes of the named meshes, as `read_mesh` returns them.
-    Raises `ValueError` for attributes that cannot be read.
+    `opcode`: its HLO opcode; `meshes`: axes of the named meshes, as `read_mesh` returns them. Empty
+    for opcodes other than dot, convolution, compare, get-tuple-element, custom-call and
+    collectives, and for missing attributes. Raises `ValueError` for attributes that cannot be read.
     """
     head = operation.head
     if opcode == "dot":
@@ -92,7 +93,8 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     """Return the elements and dimensions of a `dense<...>` attribute of integers.
 
     Elements are nested lists, one value for all, or hexadecimal text (little-endian). Raises
-    `ValueError` for other text, and if the elements do not fit the type.
+    `ValueError` for other text, for more than 2^20 elements, and if the elements do not fit the
+    type.
     """
     match = _DENSE.match(text.strip())
     if not match:

@@ -106,6 +106,8 @@ def build_groups(
 ) -> tuple[ProcessGroup, ...]:
     """Build the groups by index; `text`: JSON with the groups, empty if only nodes define them.
 
+    Without `text`, the groups that nodes state in their extras are taken if they define all names;
+    otherwise a group has the ranks whose nodes name it, ascending, which is reported to the source.
     Raises `InputError` for names that `text` does not define.
     """
     if text:
@@ -135,7 +137,11 @@ def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup
 def _list_described_groups(
     stated: Mapping[str, Sequence[int]], names: Sequence[str], file: str
 ) -> tuple[ProcessGroup, ...]:
-    """Return the groups that nodes name, by index, followed by the remaining groups."""
+    """Return the groups that nodes name, by index, followed by the remaining groups.
+
+    `stated`: ranks by name; the remaining ones keep its order. Raises `InputError` (`group`) for
+    the first of `names` that is not stated.
+    """
     for name in names:
         if name not in stated:
             cure = f"the groups that are stated: {', '.join(stated) or 'none'}"
@@ -247,7 +253,12 @@ def _find_corresponding_group(
     source_groups: Sequence[int],
     rank_groups: Sequence[int],
 ) -> int:
-    """Find the group of a rank that corresponds to group `used` of the copied rank, or -1."""
+    """Find the group of a rank that corresponds to group `used` of the copied rank, or -1.
+
+    A group that has the rank itself stays. Otherwise it is the group of the rank with the same
+    distances between its ranks, and at the same position among those. -1 without such a group, or
+    if the copied rank is not in `used`.
+    """
     if used in rank_groups or used not in source_groups:
         return used if used in rank_groups else -1
     shape = _list_distances(groups[used])

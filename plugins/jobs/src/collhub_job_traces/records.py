@@ -344,7 +344,11 @@ def _arguments(body: bytes) -> list[StatedInput]:
 
 
 def _parse_list(text: bytes) -> list[Any]:
-    """Parse a list in Python or JSON notation; empty for any other text."""
+    """Parse a list or tuple in Python notation; empty for any other text.
+
+    Text of more than `_LONGEST` bytes is not parsed. JSON is read as far as it is Python too: lists
+    with `null` or `true` give an empty list.
+    """
     if len(text) > _LONGEST:
         return []
     try:

@@ -109,7 +109,11 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
 def _number_pieces(
     nodes: NodeColumns, source: Int64Array, index: Int64Array
 ) -> npt.NDArray[np.uint64]:
-    """Number the pieces: later pieces get ids above all ids of their rank, by id and piece."""
+    """Number the pieces: later pieces get ids above all ids of their rank, by id and piece.
+
+    `source`: node of every piece; `index`: its number among the pieces of the node, from 0. First
+    pieces keep the id of the node. Ids are ordered by the id of the node, then by piece.
+    """
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)
     rows = rows[np.lexsort((index[rows], identity[rows], nodes.rank[source[rows]]))]

@@ -330,7 +330,11 @@ def _calls_object(calls: ComparedCalls) -> dict[str, JsonValue]:
 
 
 def _scope(calls: ComparedCalls) -> str:
-    """Format size, kind and ranks: `64 MiB all-reduce, 8 ranks on 1 node`."""
+    """Format size, kind and ranks: `64 MiB all-reduce, 8 ranks on 1 node`.
+
+    Different sizes read as `32 MiB to 64 MiB`; a negative one is unknown. Nodes are left out if not
+    known.
+    """
     size = "unknown size" if calls.min_bytes < 0 else format_bytes(calls.max_bytes)
     if 0 <= calls.min_bytes < calls.max_bytes:
         size = f"{format_bytes(calls.min_bytes)} to {size}"

@@ -202,7 +202,11 @@ def _lanes(workload: Workload) -> Int64Array:
 
 
 def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> Int64Array:
-    """Return the next collective of the same group and rank for chosen collectives, else -1."""
+    """Return the next collective of the same group and rank for chosen collectives, else -1.
+
+    One entry per node; collectives that are not chosen are skipped. The order is that of the
+    numbers of the communications.
+    """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & chosen)
     rows = rows[np.lexsort((meetings.of_node[rows], nodes.group[rows], nodes.rank[rows]))]
     is_next = (nodes.group[rows[1:]] == nodes.group[rows[:-1]]) & (

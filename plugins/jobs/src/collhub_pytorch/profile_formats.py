@@ -58,7 +58,10 @@ _FORMATS = (
 
 
 def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
-    """Return the format of the files. Raises `InputError` for files of two formats."""
+    """Return the format of the files, of which there is at least one.
+
+    Raises `InputError` for the first file whose format differs from that of the first one.
+    """
     formats = [_detect(file) for file in files]
     for file, form in zip(files, formats, strict=True):
         if form is not formats[0]:

@@ -375,7 +375,10 @@ def _percent(value: float | None) -> str:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Format the report without the replay; empty without times of collectives."""
+    """Format the report of measured times, without a replay; empty without times of collectives.
+
+    Raises `InputError` for communications that do not match.
+    """
     if not has_times(workload):
         return []
     text: list[str] = []

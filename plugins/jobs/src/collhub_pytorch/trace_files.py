@@ -223,7 +223,11 @@ class JsonStream:
         return not self._is_over
 
     def _syntax_error(self, position: int, is_there: bool) -> InputError:
-        """Return the error at a position of the text: invalid JSON, or a truncated file."""
+        """Return the error at a position of the text: invalid JSON, or a truncated file.
+
+        `is_there`: there is text at the position, so that the file is not truncated. The location
+        is the number of bytes before the position in the (decompressed) file.
+        """
         byte = self._bytes_before + len(self._text[:position].encode())
         location = Location(self._name, byte=byte)
         if is_there:

@@ -210,7 +210,11 @@ def _numbers(line: int, row: Mapping[str, str], file: str) -> dict[str, int]:
 
 
 def _places(text: str, by_id: Mapping[int, int], line: int, file: str) -> list[int]:
-    """Return the positions of the flows with these ids; -1 and empty texts name none."""
+    """Return the positions of the flows with these ids; -1 and empty texts name none.
+
+    Ids are separated by any characters other than digits and minus; their order is kept. Raises
+    `InputError` with the line for an id that is not in the file.
+    """
     places = []
     for word in re.split(r"[^0-9-]+", text):
         if not word or word == "-1":

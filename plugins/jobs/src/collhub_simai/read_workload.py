@@ -369,7 +369,11 @@ def _collective(
     sizes: dict[str, int],
     after: list[int],
 ) -> list[int]:
-    """Add a collective; without one, and in groups of one rank, nothing. Returns its row."""
+    """Add a collective; without one, and in groups of one rank, nothing. Returns its row.
+
+    If nothing is added, `after` is returned. The bytes of an all-gather are divided by the ranks of
+    the group, rounded up: the file has the gathered buffer, a workload the input of a rank.
+    """
     if communication is None or sizes[communication.role] < 2:
         return after
     size = communication.bytes

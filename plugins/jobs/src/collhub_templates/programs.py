@@ -170,7 +170,10 @@ def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict
 
 
 def _edges_of_all(stages: Sequence[RankPrograms], first: Ints, kind: str) -> tuple[Ints, Ints]:
-    """(parents, children) of all stages, whose nodes begin at rows `first`."""
+    """Return (parents, children) of all stages, whose nodes begin at rows `first`.
+
+    `kind`: attribute of a program with the edges of one rank, which every rank of a stage repeats.
+    """
     sides = [
         repeat_edges(getattr(stage.program, kind), len(stage.program), len(stage.ranks), row)
         for stage, row in zip(stages, first.tolist(), strict=True)

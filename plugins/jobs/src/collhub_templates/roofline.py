@@ -20,7 +20,11 @@ class MachineOptions:
 
 
 def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
-    """Columns of a computation of so many floating-point operations and bytes of memory."""
+    """Return columns of a computation of so many floating-point operations and bytes of memory.
+
+    With the option `tflops`, also the duration in ns: the longer of the times for operations and
+    for memory, rounded, at least 1.
+    """
     work = {"operations": operations, "bytes": touched}
     if machine.tflops:
         # Whichever takes longer hides the other.

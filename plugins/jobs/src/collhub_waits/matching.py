@@ -85,7 +85,8 @@ class Matching:
     def participants(self, row: int) -> tuple[Partner, ...]:
         """Return the ranks of an operation, sorted; for sends and receives only the other ends.
 
-        Equal calls return the same tuple, and all ranks of a collective share one.
+        Ranks of the group without a record of it are included, with the reason. Equal calls return
+        the same tuple, and all ranks of a collective share one.
         """
         if self.records.columns["is_p2p"][row]:
             if row not in self._partners_of_message:

@@ -136,7 +136,10 @@ def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> I
 
 
 def _group_hint(workload: Workload, row: int) -> str:
-    """Format a further reason for mismatches of host collectives; empty for device collectives."""
+    """Format a further reason for mismatches of host collectives.
+
+    Empty for nodes with a group, and for those of ranks that record the work of a device.
+    """
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):
         return ""

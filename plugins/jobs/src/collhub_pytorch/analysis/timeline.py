@@ -295,7 +295,10 @@ def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64
 
 
 def _unconnected_error(workload: Workload, ranks: Sequence[int]) -> InputError:
-    """Return the error for ranks without a collective in common with clock 0."""
+    """Return the error for ranks without a collective in common with clock 0.
+
+    It is located at the file of the first of `ranks`, and has the code `clocks`.
+    """
     message = (
         f"the clocks of ranks {format_ranks(ranks)} cannot be aligned: "
         "they share no collective with the others"

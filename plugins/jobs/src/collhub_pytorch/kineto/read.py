@@ -282,7 +282,7 @@ def _calls(
 
 
 def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
-    """Sort the spans of every thread by start, enclosing ones first."""
+    """Sort the spans of every thread by start, enclosing ones first: (starts, spans) by thread."""
     by_thread: dict[int, tuple[list[int], list[Span]]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         starts, thread_spans = by_thread.setdefault(span.thread, ([], []))

@@ -152,7 +152,10 @@ def _find_devices(
 
 
 def _describe_unknown_members(ranks_of: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Report communicators of which some ranks have no record, so that their process is unknown."""
+    """Report communicators of which some ranks have no record, so that their process is unknown.
+
+    At most one line, which names three of them; empty without any.
+    """
     names = [name for name, ranks in ranks_of.items() if min(ranks) < 0]
     if not names:
         return []
