@@ -320,7 +320,12 @@ def build_contract(collective: Collective) -> CustomContract:
 
 
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
-    """Measure the use of the buffers; `contract`: that of the algorithm's collective."""
+    """Measure the use of the buffers in units per rank; `contract`: that of the collective.
+
+    The used INPUT is that of the contract where it is defined, else what steps touch; the used
+    OUTPUT is the larger of what steps touch and what the results need. Both touched ends are part
+    of the result.
+    """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)
     needed_inputs = np.where(contract.defined, contract.input_units, inputs)

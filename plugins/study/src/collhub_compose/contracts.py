@@ -101,7 +101,11 @@ def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
 def _count_complete_sets(
     source_rank: Int64Array, times: Int64Array, group: Int64Array, num_ranks: int
 ) -> Int64Array:
-    """Count per group how often all ranks occur in it: the minimum number over the ranks, int64."""
+    """Count per group how often all ranks occur in it: the minimum number over the ranks, int64.
+
+    The rows must be distinct, `times` is how often each occurs, and `group` its group from 0. Rows
+    with the source `ALL_RANKS` do not count.
+    """
     is_named = source_rank != ALL_RANKS
     groups = group.max(initial=-1) + 1
     distinct = np.bincount(group[is_named], minlength=groups)
@@ -159,7 +163,8 @@ _UNROOTED_KINDS = (
 def compose_contracts(first: CustomContract, second: CustomContract) -> CustomContract:
     """Build the contract of `second` on the data that `first` leaves in OUTPUT.
 
-    `expected` is None if one of them has no expected results.
+    It has the input of the first and the output of the second. `expected` is None if one of them
+    has no expected results. Raises `InputError` for more than 2^24 rows.
     """
     expected = None
     if first.expected is not None and second.expected is not None:

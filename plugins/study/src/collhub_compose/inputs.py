@@ -33,9 +33,10 @@ _OPTION = "composition"
 
 
 def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
-    """Build the provenance of `operation(parts, arguments)`.
+    """Build the provenance of `operation(parts, arguments)`, as an option that a user can type.
 
-    If all parts come from one file, that is the source; otherwise the names of all parts.
+    If all parts come from one file, that is the source with its digest; otherwise the distinct
+    names of all parts, joined by " + ", without a digest.
     """
     # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
     words = [_describe_expression(part) for part in parts]

@@ -114,7 +114,10 @@ def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
 
 
 def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Renumber the lanes of every rank so that every part has its own; -1 (no lane) stays."""
+    """Renumber the lanes of every rank so that every part has its own; -1 (no lane) stays.
+
+    On each rank, the lanes of a part are shifted above the largest of the parts before it.
+    """
     shifted: list[Int64Array] = []
     first = np.zeros(parts[0].num_ranks, np.int64)
     for part in parts:
@@ -140,7 +143,8 @@ def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
 def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
     """Find a linear extension of the order of the steps of each part, part after part, int64.
 
-    -1 for steps that never run.
+    The result has one position per step of the concatenated parts, -1 for steps that never run. All
+    positions of a part are above those of the parts before it.
     """
     positions = []
     done = 0

@@ -259,7 +259,10 @@ def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffe
 def _find_new_positions(
     cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 ) -> tuple[Int64Array, Int64Array]:
-    """Find (buffer, unit) of relocated units of `buffer`, int64."""
+    """Find (buffer, unit) of relocated units of `buffer`, int64, in the order of `cells`.
+
+    `cells` are (rank, unit); the buffer and shift are those of the relocation for rank and buffer.
+    """
     rank, unit = cells
     moved_unit = relocation.shift[rank, buffer] + unit
     moved_buffer = relocation.buffer[rank, buffer]

@@ -190,7 +190,9 @@ def _build_copies(
 ) -> tuple[list[BlockMoves], list[StepTable]]:
     """Build the moves of blocks, and the steps on their parts of the data, of `count` copies.
 
-    Raises `UsageError` and `InputError` for results that are too large.
+    Torn steps are divided equally in all copies, durations are divided by the count, and copy i has
+    its own scratch after that of the copies before it. Raises `UsageError` and `InputError` for
+    results that are too large.
     """
     _check_replicated_size(algorithm, count)
     copies = _build_moves(algorithm, count, interleaved)

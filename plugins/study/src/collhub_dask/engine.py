@@ -100,7 +100,11 @@ def _create_client(
 
 
 def _restart(client: Client, addresses: Sequence[str]) -> None:
-    """Restart workers through their nannies and wait for it."""
+    """Restart workers through their nannies and wait for it, at most `_RESTART_S` seconds.
+
+    Nothing happens without addresses, and a lost scheduler or a worker that does not restart is no
+    error.
+    """
     if addresses:
         # Without a scheduler there are no workers to restart.
         with suppress(OSError, RuntimeError):

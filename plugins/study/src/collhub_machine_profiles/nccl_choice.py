@@ -102,9 +102,9 @@ def find_choice_windows(
 
     Each is (first, last, alternative), ascending; the choice is the cheapest allowed alternative,
     of equal ones the first. `algorithm` restricts the choice to its protocols; then the list is
-    empty if NCCL does not allow it. The ranges cover 0 bytes to 1 TiB and a little more, and the
-    last one all larger sizes. Sixteen sizes per power of two are evaluated, and the borders between
-    them are found by bisection; a choice that holds only between two of them may be missed.
+    empty if NCCL does not allow it. The ranges cover 0 bytes to 31/16 TiB, and the last one stands
+    for all larger sizes. Sixteen sizes per power of two are evaluated, and the borders between them
+    are found by bisection; a choice that holds only between two of them is missed.
     """
     allowed = [
         alternative

@@ -383,9 +383,10 @@ def find_best_run(
 ) -> Search:
     """Simulate with the given protocol, instances and pieces; None: with the fastest ones.
 
-    The result is the fastest run of all cases, which are kernels of one algorithm. A kernel without
-    the protocol, and one that starts later than another finishes, are left out. Raises `UsageError`
-    if no kernel has the protocol.
+    The result is the fastest run of all cases, which are kernels of one algorithm, of equally fast
+    ones the first, with the numbers of variants simulated and not tried in all. A kernel without
+    the protocol is left out, and so is nvls if it starts later than another finishes. Raises
+    `UsageError` (code `no-protocol`) if no kernel has the protocol.
     """
     searches: list[Search] = []
     for case in cases:

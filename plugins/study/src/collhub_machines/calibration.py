@@ -178,7 +178,11 @@ def _calibrate(
 def _model_points(
     gpu: Gpu | None, label: str, points: Sequence[Measurement], library: Library
 ) -> list[Measurement]:
-    """Return the points of the main version to which the model applies."""
+    """Return the points of the main version, or of an unknown one, to which the model applies.
+
+    They are reduced to one place per series (`one_place`). Empty for an unknown GPU or one whose
+    links are not switched.
+    """
     if gpu is None or not has_switched_links(label):
         return []
     versions = {library.version, ""}

@@ -128,7 +128,12 @@ def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
 
 
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:
-    """Fit all constants to the points of one node by damped, reweighted least squares."""
+    """Fit all constants to the points of one node by damped, reweighted least squares.
+
+    The result also counts, for each constant, the points whose time it influences by more than
+    `_INFLUENCE` (logarithmic slope), and names the source of the prior. `version` is that of NCCL,
+    whose choices determine the form of each point.
+    """
     calls = call_columns(gpu, points, version)
     measured = np.log([point.time_us for point in points])
     values = fit_constants(calls, measured, prior)
@@ -288,7 +293,11 @@ def _cost(residual: FloatArray, fixed: FloatArray) -> float:
 def _fixed_terms(
     position: FloatArray, start: FloatArray, widths: FloatArray, coupling: Coupling | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return residuals and slopes that do not depend on points: priors and the coupling."""
+    """Return residuals and slopes that do not depend on points: priors and the coupling.
+
+    A prior contributes (position - start) / width, weighted by `_PRIOR_WEIGHT`. The coupling, if
+    given, appends its residuals and slopes.
+    """
     residuals = _PRIOR_WEIGHT * (position - start) / widths
     slopes = np.diag(_PRIOR_WEIGHT / widths)
     if coupling is None:

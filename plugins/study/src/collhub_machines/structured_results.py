@@ -207,7 +207,10 @@ def close_json(text: str) -> str:
 
 
 def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of JSON lines with their line numbers; report lines that are not JSON."""
+    """Yield the objects of JSON lines with their line numbers, from 1.
+
+    Empty lines are ignored; lines that are no JSON object are reported as skipped.
+    """
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue

@@ -295,7 +295,11 @@ _Key = tuple[int, int]
 
 
 def _read_key(gpu: Element) -> tuple[_Key, int]:
-    """((rank or -1, device), device) of a GPU; GPUs are sorted and compared by the first part."""
+    """Return ((rank or -1, device), device) of a GPU; the first part sorts and compares GPUs.
+
+    The device is hexadecimal, the rank decimal and -1 if missing. Raises `InputError` for other
+    texts.
+    """
     device, rank = gpu.text("dev"), gpu.text("rank")
     if not _DEVICE.fullmatch(device):
         _refuse(gpu, f"dev={device!r:.40} is not a hexadecimal device number")

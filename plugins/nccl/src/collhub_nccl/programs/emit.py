@@ -121,7 +121,11 @@ def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
 
 
 def fixed_files() -> Iterator[Artifact]:
-    """Yield the files that are equal for every algorithm."""
+    """Yield the files that are equal for every algorithm.
+
+    These are the files of the runtime, then those of the double for the CPU in the folder
+    `double/`.
+    """
     for name in _RUNTIME:
         yield _shipped("runtime", name, name)
     for name in _DOUBLE:
@@ -313,7 +317,12 @@ def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
 
 
 def _derive_name(algorithm: Algorithm) -> str:
-    """A valid name from the source file or the producer, which may be any text; else `schedule`."""
+    """Return a valid name from the source file or the producer, which may be any text.
+
+    The name of the file without its suffix comes first. Letters become lower case, all other
+    characters but digits underscores, leading digits are dropped, and it has at most
+    `_MAX_NAME_CHARACTERS`. If neither gives a valid word, or only "unknown", it is `schedule`.
+    """
     origin = algorithm.provenance
     for text in (PurePath(origin.source_name).stem, origin.producer):
         word = re.sub(r"[^a-z0-9]+", "_", text.lower()).lstrip("_0123456789")

@@ -87,7 +87,11 @@ def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> Non
 
 
 def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
-    """Hand a message to NCCL, which starts it when the group ends."""
+    """Hand a message to NCCL, which starts it when the group ends.
+
+    `row` is a record of the schedule: a send reads its source, every other kind is a receive into
+    its target; offsets and count are in blocks.
+    """
     kind, source, target, _, peer, source_offset, target_offset, count, _ = row
     if kind == SEND:
         calls.send(buffers.region(source, source_offset, count), peer)

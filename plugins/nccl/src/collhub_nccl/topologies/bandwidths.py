@@ -112,9 +112,10 @@ def is_known_gcn(gcn: str) -> bool:
 def socket_to_socket(
     architecture: str, vendor: str, family: int, model: int, is_rccl: bool
 ) -> float:
-    """Bandwidth between two CPUs of one machine in GB/s, from the facts about the sending CPU.
+    """Return the bandwidth between two CPUs of one machine in GB/s, from facts about the sender.
 
-    Unlimited for an unknown vendor.
+    A known architecture decides first, then the vendor; for Intel and Zhaoxin family and model too,
+    for Intel also whether the file is of RCCL. Unlimited for an unknown vendor.
     """
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]

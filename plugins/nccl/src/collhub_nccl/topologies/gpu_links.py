@@ -118,7 +118,11 @@ class _StatedLinks:
             self._add_nvlinks(gpu, link, rate, count)
 
     def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
-        """Add NVLink-C2C, which joins the GPU of a superchip with its CPU."""
+        """Add `count` links of NVLink-C2C, which joins the GPU of a superchip with its CPU.
+
+        The bandwidth of each is `bw` in MB/s (1000 MB/s are 1 GB/s). Raises `InputError` if it is
+        missing or not between 0 and 1e9.
+        """
         rate_mbyte = link.real("bw")
         if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
             link.fail_value("bw", "a bandwidth in MB/s")

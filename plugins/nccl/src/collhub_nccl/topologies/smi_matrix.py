@@ -91,7 +91,10 @@ def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
 
 
 def _first_line(name: str, lines: Sequence[str]) -> int:
-    """Index of the line with the names of all devices."""
+    """Return the index of the line with the names of all devices.
+
+    It is the first one whose first word is GPU0. Raises `InputError` if there is none.
+    """
     header_lines = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
     start = next(header_lines, None)
     if start is None:

@@ -235,7 +235,11 @@ def is_gpu_class(pci_class: str) -> bool:
 
 
 def bus_number(text: str) -> int | None:
-    """A bus id such as `0000:07:00.0` or `07:00.0` as a number; None for any other text."""
+    """Return a bus id such as `0000:07:00.0` or `07:00.0` as a number; None for any other text.
+
+    Digits are hexadecimal. A missing domain or function is 0; the number has the function in its
+    last 4 bits, then 8 bits each of device and bus, then the domain.
+    """
     if not _BUS_ID.match(text):
         return None
     head, _, function = text.strip().partition(".")

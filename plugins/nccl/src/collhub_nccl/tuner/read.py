@@ -363,7 +363,10 @@ def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
 
 
 def _find_ends_of_32_bits(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
-    """Yield a warning for each window that ends at 4 GiB - 1 without a window that follows it."""
+    """Yield a warning `ends-early` for each window that ends at 4 GiB - 1 without a successor.
+
+    A successor is a window of the same collective, of any filters, that begins at 4 GiB.
+    """
     starts = {(rule.kind, rule.sizes[0]) for rule in rules}
     for rule in rules:
         if rule.sizes[1] == _END_OF_32_BITS and (rule.kind, 1 << 32) not in starts:

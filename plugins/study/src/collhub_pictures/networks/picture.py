@@ -264,7 +264,10 @@ def _format_course(picture: _NetworkPicture, row: int) -> str:
 
 
 def _format_ends(picture: _NetworkPicture, row: int) -> str:
-    """Return the end nodes as text: `0 <-> 1`, or `0 -> 1` for an arrow."""
+    """Return the end nodes as text by name: `0 <-> 1`, or `0 -> 1` for an arrow.
+
+    An arrow leads from the source to the destination.
+    """
     source = int(picture.lines.source[row])
     destination = int(picture.lines.destination[row])
     sign = "<->"

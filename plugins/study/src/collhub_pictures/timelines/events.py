@@ -209,7 +209,10 @@ def _create_arrow_ends(
 
 
 def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
-    """Yield the names of processes and threads, then all slices and arrows sorted by time."""
+    """Yield the names of processes and threads, then all slices and arrows sorted by time.
+
+    At equal times, slices come first, then starts of arrows, then their ends.
+    """
     shown = ShownTimes.of(run)
     track = assign_tracks(run, shown)
     yield from _create_names(run, track)
@@ -301,7 +304,11 @@ def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
 
 
 def _compute_edges(last: int) -> Int64Array:
-    """Return the borders of the intervals in integer nanoseconds, int64."""
+    """Return the borders of the intervals in integer nanoseconds from 0 to `last`, int64.
+
+    They are nearly equal intervals, at most `_INTERVALS`, and none is empty; a `last` below 1
+    counts as 1.
+    """
     # Distinct borders, so that no interval of a short run is empty.
     end = max(last, 1)
     count = min(_INTERVALS, end)
@@ -331,7 +338,10 @@ def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float
 
 
 def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return for every edge the sum of the differences to all earlier `times`, float64."""
+    """Return for every edge the sum of the differences to all earlier `times`, float64.
+
+    Without earlier times it is 0. The order of `times` has no effect.
+    """
     ordered = np.sort(times).astype(np.float64)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
     before = np.searchsorted(ordered, edges)

@@ -240,7 +240,12 @@ class ShownTimes:
 
     @classmethod
     def of(cls, run: RunTimes) -> ShownTimes:
-        """Let every row begin at the start of its partner: a receive when its message is sent."""
+        """Let every row begin at the start of its partner: a receive when its message is sent.
+
+        The shown start is limited to the time between start and end of the row, because clocks of
+        measured ranks may differ. Rows without a partner, or whose partner never starts, keep their
+        start. The messages with both ends are listed as (send, receive).
+        """
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.
         partner = run.subject.partners(run.start, run.end)
