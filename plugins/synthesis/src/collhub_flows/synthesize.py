@@ -255,11 +255,12 @@ def _compute_flow_at(
     cost: bytes,
     options: FlowOptions,
 ) -> tuple[Flow, str]:
-    """Compute the flow for these costs of links, float64 as bytes, in any unit; the result is
-    cached.
+    """Compute the flow for these costs of links; the result is cached.
 
-    Method `auto` is exact for at most `_MAX_EXACT` variables; if the exact method gives no result,
-    the flow is approximate. Also returns the name of the method.
+    `cost`: float64 by link as bytes, in any unit. Method `auto` is exact for at most 40000
+    variables (sources times arcs); if the exact method gives no result, the flow is approximate,
+    with the phases of the options or else 60 to 400, fewer on large networks. Also returns the name
+    of the method.
     """
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)

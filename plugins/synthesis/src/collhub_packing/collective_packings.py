@@ -335,10 +335,12 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
-    """Compute a sufficient capacity into every node: int64[nodes].
+    """Compute a sufficient capacity into every node: int64[nodes], scaled by `scale`.
 
-    A set X that lacks the root needs the links inside X plus `total`. That function of sets is
-    supermodular, so lowering node by node leads to an integer solution (Frank 1980).
+    `order`: the compute nodes, the root first; capacities of the last nodes are lowered first. A
+    set X that lacks the root needs the links inside X plus `total`. That function of sets is
+    supermodular, so lowering node by node leads to an integer solution (Frank 1980). Into a switch
+    goes half of its capacity, rounded down.
     """
     touching = _compute_touching(links, scale)
     # Half of a switch's capacity is directed into it.

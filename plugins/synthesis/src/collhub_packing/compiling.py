@@ -177,8 +177,10 @@ class _Listener(event.Listener):
             self._on_change()
 
     def on_end(self, event: Any) -> None:
-        """Count the end of a compilation; once a kernel and its parts are compiled, record it and
-        report.
+        """Count the end of a compilation; compilations of parts of a kernel are nested.
+
+        After the outermost one, the kernel is recorded with its name and whether it has a cache
+        folder, and the change is reported.
         """
         self._depth -= 1
         if self._depth == 0:
@@ -191,7 +193,8 @@ class _Listener(event.Listener):
 def compile_kernels(work: Callable[[], None]) -> CheckReport:
     """Run `work`, which must call every kernel, and report the compiled kernels and their caching.
 
-    The report fails if some machine code could not be cached on disk.
+    The report fails if some machine code could not be cached on disk, with a cure. If nothing had
+    to be compiled, it says so and passes. Errors of `work` pass through.
     """
     start = time.perf_counter()
     with compilations() as compiled:

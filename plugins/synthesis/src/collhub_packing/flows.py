@@ -186,11 +186,10 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """Find the minimum cut below `limit` between the source and any of the sinks; None if there
-        is none.
+        """Find the minimum cut below `limit` between the source and any sink; None if none is.
 
         Of equal values, the cut of the first sink, with the smallest source side. `capacity`: per
-        arc.
+        arc; not changed. Raises `InputError` if the capacities add up to 2^60 or more.
         """
         from collhub_packing import kernels
 

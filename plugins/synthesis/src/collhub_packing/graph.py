@@ -106,7 +106,11 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
-    """Return the topology and 0.0 if its bandwidths have a common unit, else `round_bandwidths`."""
+    """Return the topology with bandwidths that have a common unit, and the relative change.
+
+    If they have one already (integers up to 2^40), it is the given topology and 0.0, else the
+    result of `round_bandwidths`.
+    """
     try:
         _to_integers(topology.bandwidth_bytes_per_s, topology.name)
     except InputError:

@@ -103,8 +103,8 @@ def _mark_reached(
 ) -> None:
     """Mark the nodes that are reachable from the source, its side of the minimum cut, in `side`.
 
-    After a maximum flow this is the smallest source side of all minimum cuts (Ford, Fulkerson
-    1956).
+    Wires with room left count. `side` is overwritten: True for the source and these nodes. After a
+    maximum flow this is the smallest source side of all minimum cuts (Ford, Fulkerson 1956).
     """
     side[:] = False
     side[source] = True
@@ -129,10 +129,10 @@ def _push_along(
     length: int,
     maximum: int,
 ) -> tuple[int, int]:
-    """Push as much flow as a path can take, at most `maximum`.
+    """Push as much flow as a path can take, at most `maximum`; changes `residual`.
 
-    Returns the amount, and the index of the first wire that becomes saturated (`length` if none),
-    at which the search continues.
+    The path is the first `length` wires of `trail`. Returns the amount, and the index of the first
+    wire that becomes saturated (`length` if none), at which the search continues.
     """
     amount = maximum
     for position in range(length):
@@ -375,8 +375,10 @@ def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Arr
 
 @part
 def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int) -> None:
-    """Increase the width of the tree by `increase` (negative: decrease), at the expense of its
-    arcs.
+    """Increase the width of the tree by `increase`; a negative number decreases it.
+
+    The amount is taken from what the root has left to send and from the capacity of every arc of
+    the tree, in `field`, which is modified. Nothing is checked.
     """
     # `unsent` and the capacity from the common source always agree.
     field.unsent[root] -= increase

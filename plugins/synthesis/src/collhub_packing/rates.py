@@ -214,8 +214,10 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 
 
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """Return a block with those switches that minimize the capacity leaving it; other nodes stay
-    out.
+    """Return a block with those switches that minimize the capacity leaving it.
+
+    `block`: compute nodes, which stay inside; all other compute nodes stay outside. Of several sets
+    of minimum capacity the smallest is returned.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True

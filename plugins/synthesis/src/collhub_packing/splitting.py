@@ -168,8 +168,10 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Whether all senders to a switch are compute nodes that send it at least half of their
-    capacity.
+    """Return whether all senders to a switch are compute nodes that send it half of their capacity.
+
+    At least half is required, of the capacity of all links that leave the node. True without
+    senders.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():
@@ -322,8 +324,9 @@ def _compute_round_limits(
 ) -> Int64Array:
     """Compute the limits of the rounds of splitting: int64[rounds, senders, receivers].
 
-    Spread: an even share rounded down, then rounded up, then no limit. Traffic back to its sender
-    is only allowed in the last round.
+    Spread: four rounds, with a share of the sender's capacity in proportion to the receivers'
+    capacities, rounded down, then rounded up, then no limit, twice. Otherwise two rounds without
+    limit. Traffic back to its sender is only allowed in the last round.
     """
     # Traffic back to its sender is useless.
     is_different = np.asarray(senders)[:, None] != np.asarray(receivers)

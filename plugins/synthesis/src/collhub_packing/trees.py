@@ -62,7 +62,8 @@ class SpanningTree:
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
         """Return the same links as an out-tree from another node, which must be in the tree.
 
-        `opposite[a]`: the reverse arc of arc a; only the links between both roots are reversed.
+        `opposite[a]`: the reverse arc of arc a; only the links between both roots are reversed. The
+        weight remains, and this tree is not changed.
         """
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root

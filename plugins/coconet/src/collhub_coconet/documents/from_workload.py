@@ -45,10 +45,11 @@ class Statements:
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
-        """Add the statement of a node that performs these operations; return its number.
+        """Add the statement of a node that performs these operations; return its number, from 0.
 
-        Views that were added since the last statement become part of it, as do the declarations of
-        arguments that are read here for the first time.
+        Views that were added since the last statement become its first operations; arguments that
+        are read here for the first time are declared. If an operation is in a stage, the statement
+        names the first such stage as `fused_group`.
         """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]
@@ -68,11 +69,11 @@ class Statements:
         return len(self._statements) - 1
 
     def extras(self) -> tuple[str, ...]:
-        """Return the texts of all statements, by number, as extras of a workload; call this once,
-        at the end.
+        """Return the texts of all statements, by number, as extras of a workload.
 
-        The first statement also gets the program's fields and all unread arguments, the last one
-        all unread views.
+        Call this once, at the end. Without statements an empty one is added. The first statement
+        also gets the program's fields and all unread arguments, the last one all views that were
+        not added yet.
         """
         if not self._statements:
             self.add(())
@@ -149,8 +150,9 @@ _FIELD_TYPES = {"operations": list, "arguments": list, "program": dict}
 def extract_program(workload: Workload) -> BoundProgram:
     """Extract the program that the nodes of a workload state; equal statements are parsed once.
 
-    Raises `InputError` with the node if a statement is missing, malformed or contradicts another
-    one, and for a program that violates the typing rules.
+    A statement belongs to the first row that makes it. Raises `InputError` with the node if a
+    statement is missing, malformed or contradicts another one, and for a program that violates the
+    typing rules.
     """
     # Parse all distinct statements, by the first row of each, in the order of rows.
     nodes = workload.nodes

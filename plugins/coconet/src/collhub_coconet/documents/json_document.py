@@ -122,9 +122,10 @@ def _create_program(document: Fields) -> Program:
 
 
 def type_fields(kind: TensorType) -> dict[str, object]:
-    """Convert a tensor type to fields: element type, shape and layout.
+    """Convert a tensor type to fields: element type, shape and layout, in this order.
 
-    A sliced one also has its dimension, one of another group than 0 the group.
+    A sliced one also has its dimension, one of another group than 0 the group; otherwise these two
+    are left out.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     fields["layout"] = kind.layout.placement

@@ -77,8 +77,10 @@ class Inference:
 def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
-    Statements of nodes are preserved. Raises `InputError` for a node whose operator is not in the
-    table or whose shape is unknown, and `UsageError` if an element type is needed and not given.
+    Only the nodes of rank 0 are read, after those whose data they read. Statements of nodes are
+    preserved. `element`: type of tensors that state none. Raises `InputError` for ranks that
+    differ, nodes that wait for each other, and a node whose operator is not in the table or whose
+    shape is unknown, and `UsageError` if an element type is needed and not given.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -184,8 +186,9 @@ class _StatementInference:
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
         """Return the operation of a node, and the layout that new arguments get.
 
-        A collective is found by its kind, a computation by its name without namespace and trailing
-        `_`. Raises `InputError` if the table has no entry.
+        A collective is found by its kind, a computation by its name, of which only the part after
+        the last `::`, without trailing `_`, counts; its layout is replicated. Raises `InputError`
+        if the table has no entry, and for other kinds of nodes.
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
@@ -206,9 +209,10 @@ class _StatementInference:
     def _find_shape(self, row: int, kind: Kind) -> Shape | None:
         """Find the shape of a node's value: () for scalars, None if it is unknown.
 
-        A stated output decides; otherwise operands decide: those of a matrix product, or the
-        largest one of a pointwise operation. Raises `InputError` for a matrix product without
-        shapes.
+        Norms, sums and maxima are scalars; collectives have their own rule. A stated output (the
+        first) decides; otherwise operands decide: the first two of a matrix product, or the one
+        with most elements of a pointwise operation. Raises `InputError` for a matrix product
+        without shapes.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()

@@ -123,8 +123,9 @@ def main() -> None:
 def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
     """Map names to functions that return a program, in the order of the file.
 
-    Global programs are used if there are any; only otherwise functions that are annotated to return
-    a `Program` and need no arguments.
+    Global programs are used if there are any, by functions that return them; only otherwise public
+    functions of the file that are annotated to return a `Program` and need no arguments. Nothing is
+    called.
     """
     functions: dict[str, ProgramFunction] = {}
     for name, value in namespace.items():

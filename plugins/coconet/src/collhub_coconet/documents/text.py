@@ -82,8 +82,10 @@ class _ExpressionWriter:
         return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
 
     def format_line(self, operation: Operation) -> str:
-        """Format one statement: `name = expression [layout]`, with the group and a note if they
-        apply.
+        """Format one statement: `name = expression  [layout]`.
+
+        In the brackets the group follows if it is not 0, and a note if the operation reduces slices
+        to a scalar, which needs an AllReduce.
         """
         kind = self._program.types[operation.name]
         group = f" on {kind.group}" if kind.group else ""

@@ -121,7 +121,11 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
 
 
 def apply_pointwise(kind: Kind, operands: list[Array]) -> Array:
-    """Compute a pointwise operation on arrays of one element type that broadcast to one shape."""
+    """Compute a pointwise operation on arrays of one element type that broadcast to one shape.
+
+    Operands are copied to the complete shape first, so that the bits of the result do not depend on
+    their strides. The result has at least one dimension, also for scalars.
+    """
     # Stretched first, since loops of numpy may round differently if a stride is 0. Always copied,
     # since numpy treats an array of one element as contiguous for any stride.
     full = [np.array(operand, order="C", ndmin=1) for operand in np.broadcast_arrays(*operands)]
@@ -151,7 +155,8 @@ def multiply_batches(x: Array, w: Array) -> Array:
 def convolve(x: Array, w: Array) -> Array:
     """Convolve x[B, C, positions] with w[O, C, window] and zero padding; positions stay as many.
 
-    Terms are added in the order of channels, then window positions; windows have odd sizes.
+    The result is a new array [B, O, positions] of the type of x. The window is not mirrored. Terms
+    are added in the order of channels, then window positions; windows must have odd sizes.
     """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]

@@ -70,7 +70,11 @@ class Values:
     arrays: dict[tuple[str, int], tuple[Array, BoolArray]] = field(default_factory=dict)
 
     def load(self, arguments: Mapping[str, OnRanks]) -> None:
-        """Write the arguments on the ranks of their groups; arrays as for `simulate_ranks`."""
+        """Write the arguments on the ranks of their groups.
+
+        `arguments`: by name one array per rank of the group, as for `simulate_ranks`: the slice of
+        the rank if the argument is sliced, else the complete tensor.
+        """
         for argument in self.program.arguments:
             ranks = self.binding.ranks_of(argument.type.group)
             for position, part in enumerate(arguments[argument.name]):
@@ -80,8 +84,9 @@ class Values:
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
         """Read elements of a value on a rank, given by their indices in the complete tensor.
 
-        Views read their source; elements that a collective leaves unchanged are read from its
-        operand. Raises `InputError` for an element that is not available yet.
+        Returns them in the order of `elements`, as a new array. Views read their source; elements
+        that are not written but that a collective leaves unchanged are read from its operand.
+        Raises `InputError` for an element that is not available yet.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -309,8 +314,10 @@ class CollectiveRun:
         return self.initial(rank, self._find_chunk(unit, rank, is_given=False))
 
     def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
-        """Return the chunk that contains a unit of the full buffer, as a rank needs it or
-        (`is_given`) gets it.
+        """Return the chunk of the grid that contains a unit of the full buffer, for a rank.
+
+        The chunk depends on the rank: it is the one that the rank needs, or with `is_given` the one
+        that it gets.
         """
         # `number_chunks` expects columns.
         part, units = self.part, np.array([unit])

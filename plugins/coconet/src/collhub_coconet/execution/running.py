@@ -225,10 +225,11 @@ class _ExecutionState:
                 self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
     def _compute(self, part: Segment, item: int, rank: int) -> None:
-        """Compute the operations of a segment, for the chunks of one tile or for all elements of
-        the rank.
+        """Compute the operations of a segment, for one tile or for all elements of the rank.
 
-        Views are skipped. The last operation of a partial segment is a rank's part of a scalar.
+        `item`: number of the tile, if the segment is cut. Results are written in the order of the
+        operations; views are skipped. The last operation of a partial segment is a rank's part of a
+        scalar, which is stored in `partials`.
         """
         binding = self.flat.binding
         for operation in part.operations:
@@ -273,7 +274,9 @@ class _ExecutionState:
     def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
         """Write a chunk of the result of a collective on a rank.
 
-        Float results of reductions are checked against the expected values first, if there are any.
+        A scalar is finished first (for example the root of a norm). Float results of reductions are
+        checked against the expected values if there are any, and the expected ones are written, so
+        that later values can be compared bit by bit.
         """
         operation = part.operation
         elements = part.grid.elements(chunk)
@@ -315,10 +318,10 @@ class _ExecutionState:
         return expected
 
     def _find_largest_term(self, part: CollectiveRuns, elements: Int64Array) -> float:
-        """Return the largest magnitude of any rank's expected contribution to these elements of a
-        reduction.
+        """Return the largest magnitude of any rank's expected contribution to a reduction.
 
-        For a scalar it is that of `find_largest_term`.
+        Only contributions to `elements` count. For a scalar it is that of `find_largest_term` for
+        its whole operand. The expected values must be known.
         """
         operation, count = part.operation, self.flat.binding.num_ranks
         if part.is_scalar:
@@ -332,7 +335,10 @@ class _ExecutionState:
     # --- results ---
 
     def results(self) -> dict[str, OnRanks]:
-        """Return all values on the ranks of their groups. Raises `InputError` for missing ones."""
+        """Return the values of all operations by name, one array per rank of their group.
+
+        Raises `InputError` if an element is missing.
+        """
         ranks = range(self.flat.binding.num_ranks)
         return {
             operation.name: [self.values.on_rank(operation.name, rank) for rank in ranks]

@@ -187,8 +187,8 @@ class Algorithms:
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     """Count the bytes of the full buffer of a collective, with all blocks as long as the longest.
 
-    The full buffer contains the blocks of all ranks, or one complete buffer per rank. For a
-    reduction to a scalar that is all-reduced, it is the scalar.
+    For a ReduceScatter, AllGather and AllToAll it contains the blocks of all ranks, otherwise it is
+    the operand of a rank. For a reduction to a scalar that is all-reduced, it is the scalar.
     """
     kind, ranks = program.types[operation.name], binding.num_ranks
     if not operation.is_communication:

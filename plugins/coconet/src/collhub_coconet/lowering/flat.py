@@ -165,7 +165,11 @@ class _FlatBuilder:
         return self.contents[operation.name]
 
     def _add_name(self, operations: Sequence[Operation]) -> int:
-        """Add the name of nodes of these operations, and return its number."""
+        """Add the name of nodes of these operations, and return its number.
+
+        It is `origin=` and the names of the operations, joined by `+`; if the first operation is in
+        a stage, ` fused_group=` and the stage follow. Equal names are not shared.
+        """
         origin = "+".join(operation.name for operation in operations)
         stage = self.stage_of.get(operations[0].name)
         suffix = f" fused_group={stage.name}" if stage else ""
@@ -414,8 +418,9 @@ class _FlatBuilder:
         self.producers.ready[runs.operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
-        """Add one MARKER per rank for a value, and return their numbers; the caller adds
-        dependencies.
+        """Add one MARKER per rank for a value, and return their numbers, in the order of `ranks`.
+
+        They form a part of their own; the caller adds dependencies.
         """
         markers = self.nodes.add(
             ranks, len(self.parts), np.zeros_like(ranks),

@@ -118,8 +118,10 @@ def derive_product_grid(
 ) -> Grid | None:
     """Derive the grid of a product from that of its operand `name`, with as many chunks.
 
-    None if each chunk of the product needs the complete operand. This is so if the operand is cut
-    along the contracted dimension, since all terms of a sum are needed together.
+    None if each chunk of the product needs the complete operand: if the operand is cut along the
+    contracted dimension, since all terms of a sum are needed together, if both operands are this
+    value, if the operand has a single block but the product is sliced, and for other kinds than
+    matrix products.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -238,10 +240,11 @@ GridFunction = Callable[[Operation, Grid | None], Grid]
 
 
 def number_regions(program: Program) -> dict[str, int]:
-    """Number the regions of a program: operations of a chain or of a stage share a number.
+    """Number the regions of a program, by name of an operation.
 
-    Between regions, complete values are exchanged: a kernel ends before another one reads its
-    result.
+    Operations of a chain or of a stage share a number (of one in both, that of the chain counts);
+    any other operation has its own. Between regions, complete values are exchanged: a kernel ends
+    before another one reads its result.
     """
     stage_of = {stage.name: stage.members for stage in program.stages}
     groups = [list(stage.members) for stage in program.stages]
@@ -346,7 +349,11 @@ def _cut_product(
 
 
 def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:
-    """Whether the result has the shape of the grid, and its slices are blocks of the grid."""
+    """Return whether the result has the shape of the grid, and its slices are blocks of the grid.
+
+    A result that is not sliced only needs the shape. A sliced one needs a grid of several blocks
+    whose dimension, or second dimension, is the sliced one.
+    """
     kind = program.types[operation.name]
     if binding.shape(kind.shape) != grid.shape:
         return False

@@ -105,7 +105,8 @@ class Ready:
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return all pairs (index into `chunk`, node that produces this chunk on this rank).
 
-        A chunk may have no node or several.
+        Pair i of `rank` and `chunk` is asked for. Pairs are sorted by index; a chunk may have no
+        node or several.
         """
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
         key, requested_key = self.rank * width + self.chunk, rank * width + chunk

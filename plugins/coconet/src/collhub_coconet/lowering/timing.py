@@ -41,10 +41,10 @@ class Machine:
     measured_s: Mapping[str, float] = field(default_factory=dict)
 
     def network(self, num_ranks: int, registry: Registry) -> Topology:
-        """Return the network of the machine for `num_ranks` ranks; texts are parsed.
+        """Return the network of the machine for `num_ranks` ranks; a text is parsed.
 
         Without one it is fully connected with the machine's latency and bandwidth. Raises
-        `InputError` if it has fewer NPUs than ranks.
+        `InputError` if it has fewer NPUs than ranks; it may have more.
         """
         topology = self.topology
         if topology is None:
@@ -137,11 +137,11 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
 def _compute_seconds(
     flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the seconds of the tiles of a segment, without launches: the longer of computing and
-    moving.
+    """Return the seconds of the tiles of a segment, without launches, by row.
 
-    A measured time of its operations replaces this, divided equally among the rank's tiles. Several
-    tiles add an overhead each.
+    It is the longer of computing and moving. Measured times of its operations, if there are any,
+    replace this: their sum is divided equally among the rank's tiles. If any rank has several
+    tiles, `tile_s` is added to each.
     """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s

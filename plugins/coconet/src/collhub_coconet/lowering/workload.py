@@ -170,8 +170,8 @@ class _WorkloadBuilder:
     def _add_collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
         """Add one COLLECTIVE node per rank of the group, and let it wait for its operand.
 
-        Its bytes are those of the input of a rank. A reduction to a scalar waits for its partial
-        results.
+        Its bytes are those of the input of a rank, `root` is a rank of the job or -1. A reduction
+        to a scalar waits for its partial results. The nodes become the producers of the operation.
         """
         # A reduction of slices to a scalar is all-reduced after the computation.
         is_scalar = not operation.is_communication
@@ -213,7 +213,8 @@ class _WorkloadBuilder:
     def _find_root(self, operation: Operation) -> int:
         """Convert the root of an operation to a rank of the job.
 
-        Raises `InputError` if it is none.
+        The root is a rank of its group, 0 by default. Raises `InputError` if the group has no such
+        rank.
         """
         root, ranks = operation.root or 0, self.binding.num_ranks
         if not 0 <= root < ranks:
@@ -228,7 +229,11 @@ class _WorkloadBuilder:
         return len(self.rows) - 1
 
     def _add_dependencies(self, numbers: list[int], reads: Iterable[str]) -> None:
-        """Let nodes wait for the producers of their operands, rank by rank."""
+        """Let nodes wait for the producers of their operands, rank by rank.
+
+        Node i of `numbers` waits for node i of the producers of each value; arguments have none.
+        Repeated dependencies are stored once.
+        """
         for read in reads:
             # Arguments have no producer.
             for parent, child in zip(self.producer.get(read, ()), numbers, strict=False):

@@ -96,8 +96,8 @@ RULES: dict[Kind, Rule] = {
 def type_operation(operation: Operation, types: list[TensorType | None]) -> TensorType:
     """Type the value of an operation; `types`: types of its operands, None for numbers.
 
-    Raises `TypingMistakeError` for a wrong number of operands, missing or superfluous attributes,
-    and violated typing rules.
+    Raises `TypingMistakeError` for the first of: a wrong number of operands, a superfluous or
+    missing attribute, and a violated typing rule of the kind.
     """
     traits = TRAITS[operation.kind]
     if len(types) != traits.operands:
@@ -137,10 +137,10 @@ class Checker:
                 self._add("size", message, "state its smallest and largest value", 0)
 
     def add_argument(self, argument: Argument) -> None:
-        """Check one argument and record its type, even if it is invalid, so that readers are
-        checked.
+        """Check one argument and record its type, even if invalid, so that readers are checked.
 
-        Violations are added to `findings`.
+        Only the first violation is added to `findings`; nothing is raised. A state is recorded as
+        such. An argument of a used name replaces the type of the earlier one.
         """
         text = f"argument {argument.name}"
         try:

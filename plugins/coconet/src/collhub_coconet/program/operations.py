@@ -159,7 +159,11 @@ class Binding:
         return count
 
     def elements_of_rank(self, kind: TensorType) -> int:
-        """Number of elements of a tensor on one rank; of a sliced one, the longest block."""
+        """Return the number of elements of a tensor on one rank.
+
+        That is all elements, or of a sliced tensor those of the longest block: the sliced dimension
+        divided by the ranks of a group, rounded up.
+        """
         total = self.elements(kind.shape)
         if not kind.layout.is_sliced:
             return total

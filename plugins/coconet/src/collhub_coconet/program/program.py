@@ -22,7 +22,10 @@ Readers = Mapping[str, tuple[Operation, ...]]
 
 
 def collect_readers(operations: Iterable[Operation]) -> dict[str, tuple[Operation, ...]]:
-    """Collect the readers of every value; an operation that reads a value twice occurs once."""
+    """Collect the readers of every value by name, in the order of `operations`.
+
+    An operation that reads a value twice occurs once. Values without readers are missing.
+    """
     readers_by_name: dict[str, list[Operation]] = {}
     for operation in operations:
         for name in dict.fromkeys(operation.reads):
@@ -71,8 +74,10 @@ def order_groups(
 ) -> list[list[Operation]] | None:
     """Order the operations so that those of a group are adjacent; None if this is impossible.
 
-    Kahn's algorithm on the graph in which a group is one node. Among nodes that are ready, the
-    first of the program comes first.
+    Returns one list per group, in program order, and one per other operation. Kahn's algorithm on
+    the graph in which a group is one node. Among nodes that are ready, the one whose first
+    operation is first in the program comes first. Reads of names that are no operations are
+    ignored.
     """
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)

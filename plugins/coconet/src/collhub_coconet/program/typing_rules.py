@@ -179,9 +179,11 @@ def type_send(operands: Operands) -> TensorType:
 
 
 def type_all_to_all(operands: Operands) -> TensorType:
-    """S_d -> S_e with e unequal to d: rank i sends each rank one part of its block i.
+    """Type an AllToAll: a tensor sliced along d becomes sliced along its `dimension` e (default 0).
 
-    The tensor is the same, sliced along another dimension.
+    Rank i sends each rank one part of its block i; shape, element type and group remain. Raises
+    `TypingMistakeError` for an operand that is not sliced, for e equal to d, and for a dimension
+    that does not exist or has size 1.
     """
     operand = operands.tensor(0)
     if not operand.layout.is_sliced:
@@ -337,11 +339,11 @@ def _create_layout_error(operands: Operands, expected: str, cure: str) -> Typing
 
 
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
-    """Join the operands of a pointwise operation: broadcast shape, joined layout, common element
-    type.
+    """Join the operands of a pointwise operation: broadcast shape, joined layout, element type.
 
-    `positions`: the operands whose element types must be equal. Raises `TypingMistakeError` for
-    operands that do not fit, and if all are numbers.
+    `positions`: the operands whose element types must be equal; the type of the first of them that
+    is no number is the result's. The group is that of all tensors. Raises `TypingMistakeError` for
+    operands that do not fit, and if all, or all of `positions`, are numbers.
     """
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")

@@ -186,7 +186,9 @@ def _generate_means(
 ) -> Iterator[tuple[float, Means]]:
     """Yield seconds and means for every combination that the network allows.
 
-    Halving/doubling needs links between distant ranks, and is left out if `rates` has none.
+    These are all protocols with all algorithms of the kind, for trees also all chunk counts (1, 2,
+    4, ... 64), otherwise 1. `size`: bytes. Halving/doubling needs links between distant ranks, and
+    is left out if `rates` has none.
     """
     for protocol in PROTOCOLS:
         alpha = rates.latency_s + protocol.step_s

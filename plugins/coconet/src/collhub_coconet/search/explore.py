@@ -323,7 +323,11 @@ def _can_help(program: Program, record: LegalityRecord) -> bool:
 
 
 def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
-    """Compute timings, peak memory and the number of unevenly sliced values at every size."""
+    """Compute timings, peak memory in bytes and the number of unevenly sliced values.
+
+    `task`: program, sizes, and cost model. Each of the three results has one entry per size, in
+    order.
+    """
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)
     peaks = tuple(compute_peak_bytes(program, binding) for binding in bindings)

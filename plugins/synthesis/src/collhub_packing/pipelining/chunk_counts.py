@@ -70,7 +70,8 @@ def _find_best(times: dict[int, int]) -> int:
 def fitted_chunks(times: dict[int, int], maximum: int) -> int:
     """Find the count, 1..`maximum`, at which a fit of a + b * q + c / q is minimal.
 
-    The fit is to the given times by count. For fewer than three times, the best given count.
+    The fit is to the given times by count, by least squares, rounded to a whole number. 1 if c is
+    not positive, else `maximum` if b is not. For fewer than three times, the best given count.
     """
     if len(times) < 3:
         return _find_best(times)
@@ -91,8 +92,9 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    `maximum` chunks have the smallest size. Double the size while that helps, then reduce it by the
-    smallest size while that helps.
+    `maximum` chunks have the smallest size. Double the size while that shortens the time, then
+    reduce it by the smallest size while that does. `time` is called for every tried count; equal
+    times end both phases.
     """
     # Find the chunk size up to which doubling helps, in units of the smallest one, and its time.
     size, minimum = 1, time(maximum)

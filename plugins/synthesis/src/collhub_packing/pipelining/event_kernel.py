@@ -151,8 +151,9 @@ def start_messages(plan: PipelinePlan, state: PipelineState) -> None:
 def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
     """Process about `budget` events; return whether events remain.
 
-    All events of one instant are processed before any link takes its next message: otherwise their
-    order would decide between messages that became ready together.
+    All events of one instant are processed, even beyond the budget, before any link takes its next
+    message: otherwise their order would decide between messages that became ready together. Changes
+    `state`, which must have been started.
     """
     while state.counter[_EVENTS] > 0 and budget > 0:
         now = state.event_time[0]

@@ -116,10 +116,11 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 
 
 def broadcast(tree: PrunedTree) -> Operations:
-    """Build the messages of a broadcast on a tree: operation i sends to `tree.nodes[i]` from its
-    parent.
+    """Build the messages of a broadcast on a tree, from parents to children.
 
-    A node other than the root waits for the message that brings the chunk.
+    Operation i sends to `tree.nodes[i]` from its parent, without a reduction. A node other than the
+    root waits for the message that brings the chunk. `remaining` counts the messages in sequence
+    from this one down to the deepest member, itself included.
     """
     nodes = tree.nodes
     parent = tree.parent[nodes]
@@ -137,9 +138,10 @@ def broadcast(tree: PrunedTree) -> Operations:
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """Build the messages of a reduction: operation i sends from `tree.nodes[i]` to its parent.
+    """Build the messages of a reduction on a tree, from children to parents.
 
-    A node waits for the messages of all its children.
+    Operation i sends from `tree.nodes[i]` to its parent, which reduces. A node waits for the
+    messages of all its children. `remaining` is the number of messages from the node to the root.
     """
     down = broadcast(tree)
     return Operations(

@@ -276,8 +276,10 @@ class Pipelining:
     def _compute_urgency(self) -> Int64Array:
         """Return the priority of every operation within its round; the largest is sent first.
 
-        Operations with more remaining messages come first, then the tree of the next NPU number,
-        then streams, then destinations.
+        Operations with more remaining messages come first, then those whose root follows the source
+        at the smallest cyclic distance of NPU numbers, then earlier streams, then destinations by
+        cyclic distance. Operations that are equal in all of these share a priority; the lowest is
+        0.
         """
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
