@@ -99,8 +99,9 @@ class NodeFields:
     def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
         """Return the three int64 columns of a list of three integers, checked in nodes of `where`.
 
-        Nodes without the attribute get the values `form.absent`. Raises `TraceError` for another
-        length, kind, or a value outside 0..`form.highest`.
+        Nodes without the attribute, and nodes outside of `where`, get the values `form.absent`.
+        Raises `TraceError` for another length or kind (code `attribute-kind`), or a value outside
+        0..`form.highest` (`attribute-range`).
         """
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)

@@ -79,10 +79,11 @@ def _encode_value(entry: MetadataEntry) -> bytes:
 
 
 def decode_metadata(body: bytes) -> Metadata:
-    """Decode the body of record 0. Raises `WireError` for other bytes and repeated attributes.
+    """Decode the body of record 0 to version and attributes with their kinds.
 
     Records of the usual kinds are decoded here. Others are decoded by protobuf, whose import takes
-    longer (0.1 s) than reading a small trace.
+    longer (0.1 s) than reading a small trace. Raises `WireError` for other bytes (code
+    `malformed-metadata`) and for an attribute that occurs twice (`duplicate-attribute`).
     """
     decoded = _decode_usual(body)
     if decoded is None:
@@ -165,10 +166,11 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
-    """Decode the value of an attribute: bytes, text, integer or boolean.
+    """Return the value of an attribute: bytes, text, integer or boolean.
 
-    Raises `ValueError` for another kind, and for a number outside the range of its kind; such
-    records are decoded by protobuf.
+    `value`: bytes of the field, or its varint; negative integers are varints modulo 2^64. Raises
+    `ValueError` for another kind (such as doubles and lists), for invalid UTF-8, and for a number
+    outside the range of its kind; such records are decoded by protobuf.
     """
     if isinstance(value, bytes):
         if kind == Kind.BYTES:

@@ -63,11 +63,11 @@ _MAX_MESSAGE = 64 << 20
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Find the records of a file and decode its metadata.
+    """Find the records of a file and decode its metadata: (records of the nodes, metadata).
 
-    A file in JSON form is converted to records first; bytes in errors refer to these records.
-    Raises `TraceError` for a file that is no trace of the current schema, and for one without
-    nodes.
+    A file in JSON form is converted to records first; then the name gets ` (as records)`, and bytes
+    in errors refer to these records. Raises `TraceError` for a file that is no trace of the current
+    schema, and for one without nodes (code `no-nodes`).
     """
     # Checked first, because a compressed file would be reported as truncated.
     if is_json_form(content):
@@ -198,7 +198,8 @@ def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None
     """Return (code, description) of the schema of a record 0 that is not GlobalMetadata; else None.
 
     Known are the schemas of June to October 2023, the older execution graphs, and a node as record
-    0. The field numbers and wire types decide.
+    0. The field numbers and wire types decide; a record that fits none of the former counts as a
+    node. `fields`: of the body.
     """
     texts = [field for field in fields if field.wire is WireType.BYTES]
     numbers = {field.number for field in fields if field.wire is WireType.VARINT}

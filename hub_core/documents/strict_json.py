@@ -196,9 +196,10 @@ def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:
 def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     """Yield the violations of one error of the validator.
 
-    An error about additional members gives one violation per unknown member, each with the most
-    similar missing member as its remedy, or with all members of the schema. Any other error gives
-    one.
+    An error about additional members gives one violation per unknown member, in alphabetical order.
+    Its cure is the most similar missing member (of those with the same first word, if there are
+    any), or all members of the schema if none is similar. Any other error gives one, without a
+    cure.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:

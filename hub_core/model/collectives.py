@@ -209,11 +209,12 @@ class Collective:
         return np.ones(self.num_ranks, np.bool_)
 
     def postcondition(self) -> Contributions | None:
-        """Return the required contents of OUTPUT, one row per required unit.
+        """Return the required contents of OUTPUT: rows by rank, then by unit of OUTPUT.
 
-        For a custom collective the rows of its contract, or None if the contract has none. If only
-        the root's OUTPUT matters, other ranks have no rows. Raises `InputError` for more than
-        `MAX_CONTRACT_UNITS` units.
+        A standard collective has one row per required unit, whose source rank is `ALL_RANKS` for a
+        sum of all ranks. If only the root's OUTPUT matters, other ranks have no rows. For a custom
+        collective the rows of its contract, or None if the contract has none. Raises `InputError`
+        (code `too-large`) for more than `MAX_CONTRACT_UNITS` units.
         """
         if self.contract is not None:
             return self.contract.expected

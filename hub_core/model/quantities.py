@@ -151,7 +151,8 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ranks as a text for `parse_ranks`, in the given order; "" for no ranks.
 
-    Three or more consecutive ascending ranks become a range: `0,2,4-7`.
+    Runs of three or more ranks that ascend by 1 become a range, as in `0,2,4-7`; all others are
+    listed singly.
     """
     parts: list[str] = []
     start = 0
@@ -169,7 +170,8 @@ def _split(
     """Split a quantity into its number, as text, and its unit, a key of `units`.
 
     `quantity`, `example`: used in messages. Raises `UsageError` for a text that is no number or has
-    more than 64 characters, and without a known unit; the remedy then lists possible meanings.
+    more than 64 characters, and for a missing or unknown unit; the cure then lists the possible
+    meanings of the unit, or if there are none the known units.
     """
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:

@@ -262,9 +262,10 @@ class _Links:
     def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield bounds in ns of the slowest prefixes of an order, and of the slowest complements.
 
-        The traffic of such a set must leave it over the links to the other nodes. Sets are compared
-        without latencies; only the `_EXAMINED_SETS` slowest of each kind are computed with
-        latencies.
+        The traffic of such a set must leave it over the links to the other nodes. `position`: place
+        of every node; nodes of one place are in the same prefixes. Sets are compared by time
+        without latencies; only the `_EXAMINED_SETS` slowest of each kind, among equals the shortest
+        prefixes, are computed with latencies.
         """
         topology, count = self.topology, int(position.max()) + 1
         set_columns = traffic.sets_of(position[self.members], count)

@@ -149,8 +149,10 @@ def below_network(
     `by_rail` the first port of every machine, then the second, and so on. NPUs of `network` beyond
     the number of ports are removed. The links of a port have the bandwidth and latency of the NPU's
     links in `network`; without `has_bandwidths` all links of `network` have the minimum bandwidth
-    of the ports' links in `machines`, without `has_latencies` their maximum latency. Raises
-    `UsageError` if `network` has fewer NPUs than there are ports, or has no suitable form.
+    of the ports' links in `machines`, without `has_latencies` their maximum latency. Nodes are the
+    kept nodes of `machines`, then the switches of `network`; groups and measured switches are those
+    of `machines`. Raises `UsageError` if there are no ports, and if `network` has fewer NPUs than
+    there are ports, or has no suitable form.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)

@@ -333,7 +333,8 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
 def _distances(topology: Topology) -> Iterator[Int64Array]:
     """Yield the number of links to every node from NPU 0, then from the NPU farthest from it.
 
-    int64[nodes]; the number of nodes for nodes that are not reachable.
+    int64[nodes]; the number of nodes for nodes that are not reachable, which therefore count as the
+    farthest. Of equally far NPUs the first is taken.
     """
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0

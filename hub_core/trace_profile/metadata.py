@@ -209,7 +209,8 @@ class RankProfile:
     def json_object(self, name: str) -> dict[str, JsonValue]:
         """Return an attribute that contains a JSON object as text; {} if it is absent.
 
-        Raises `InputError` for any other text.
+        Raises `InputError` for any other text, also one that is nested too deeply for the parser,
+        and for an attribute of another kind.
         """
         try:
             value = json.loads(self.string(name)) if self.has(name) else {}
@@ -221,10 +222,11 @@ class RankProfile:
         return value
 
     def _get(self, name: str, expected: str) -> AttributeValue:
-        """Return the value of an attribute of the kind that the profile defines.
+        """Return the value of an attribute of the kind that the profile defines for its name.
 
         Any integer kind is accepted for an integer. Raises `InputError` if the attribute is missing
-        or of another kind; `expected` describes it.
+        (code `missing-metadata`) or of another kind (`attribute-kind`); `expected` describes the
+        kind in the message.
         """
         if not self.has(name):
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")
@@ -242,8 +244,9 @@ class RankProfile:
 def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
     """Build the algorithm from the metadata of all files, in order of ranks, and its steps.
 
-    The file of rank 0 gives the shared values. A default size is not a property of the algorithm.
-    Raises `InputError` for invalid values and for extensions that use the reserved name.
+    The file of rank 0 gives the shared values; SCRATCH is stated by every file. A size that is
+    marked as a default becomes None. Raises `InputError` for invalid values, options that are no
+    texts, and extensions that use the reserved name `EXTENSION`.
     """
     first = ranks[0]
     collective = _build_collective(ranks)
@@ -265,8 +268,9 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
 def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
     """Raise `InputError` for a file that does not belong to the set of `files` files of `first`.
 
-    The profile must be known, the number of ranks that of the files, shared attributes those of
-    rank 0, and the rank that of the file name.
+    Checked in this order: the profile is the one that this release reads (code `unknown-profile`);
+    the number of ranks is `files`; the attributes `SHARED_NAMES` equal those of rank 0; the stated
+    rank is `rank`, that of the file name (all `rank-files`).
     """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:
@@ -286,9 +290,11 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
 
 
 def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
-    """Return the values that only the file of rank 0 has: options, extensions, table of a contract.
+    """Return the values that only the file of rank 0 has, by name of the attribute.
 
-    Options and extensions are JSON texts, None if empty.
+    `options` and `extensions` are JSON texts with sorted keys, None if empty; the extension
+    "chakra" is left out, since ids, order and tags are read from the nodes. A contract with
+    expected contents adds its columns as lists `expected_*`.
     """
     # Ids, order and tags are read from the nodes.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}

@@ -227,7 +227,10 @@ def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind
 
 
 def _build_collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
-    """Build the collective; a custom one gets buffers of `units` without expected contents."""
+    """Build the collective of `units` units; a custom one has no expected contents.
+
+    Every rank of a custom one has INPUT and OUTPUT of `units`, and data in its INPUT.
+    """
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     sizes = np.full(num_ranks, units, np.int64)

@@ -134,7 +134,10 @@ def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> In
 
 
 def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
-    """Return the dependencies `name` of all chunks as (parents, children) by joined row."""
+    """Return the dependencies `name` ("data" or "control") of all chunks as (parents, children).
+
+    Rows are numbered in the concatenation of the chunks, in their order; edges keep their order.
+    """
     shifts = first_positions([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
     parents = [part.parents + shift for part, shift in zip(edges, shifts, strict=True)]
@@ -231,8 +234,9 @@ def _check_tags(
 ) -> None:
     """Raise `InputError` unless the tags match the same messages as channels and order do.
 
-    Between two ranks, messages with equal `expected` tags must have equal tags, and vice versa; -1
-    marks other steps.
+    Between a source and a destination, messages with equal `expected` tags must have equal tags,
+    and vice versa; an `expected` tag of -1 marks steps that are no messages. The error (code
+    `tag-mismatch`) is at the first message that violates this.
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]

@@ -273,10 +273,12 @@ def _join_parents(
     edges: tuple[Int64Array, Int64Array],
     join: np.ufunc,
 ) -> None:
-    """Join the marks of all parents into each node of a level, in place.
+    """Join the marks of all parents into each node of a level; changes `block` in place.
 
-    The k-th parents of all nodes are joined at once; nodes with more than `_PARENTS_AT_ONCE`
-    parents are completed one by one.
+    `block`: marks from the node `base` on, with a last row that nothing marks, for parents before
+    `base`. `level`: (first node, node after the last). `edges`: parents as (indptr, indices). The
+    k-th parents of all nodes are joined at once; nodes with more than `_PARENTS_AT_ONCE` parents
+    are completed one by one.
     """
     indptr, indices = edges
     nodes = np.arange(int(level[0]), int(level[1]))

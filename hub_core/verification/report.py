@@ -174,8 +174,9 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
 def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """Return the (destination rank, source rank) pairs of an assignment such as `o[r]=i[r+1]`.
 
-    With `r` on either side, one pair per rank; pairs with a rank outside 0..n-1 are dropped.
-    Several destinations may share a source. Raises `UsageError` for any other form.
+    With `r` on either side, there is one pair per rank, else one; pairs with a rank outside 0..n-1
+    are dropped. Several destinations may share a source, as in `o[0]=o[1]=i[2]`, and follow one
+    another. Raises `UsageError` for any other form.
     """
     *left, right = assignment.split("=")
     source, targets = _match_term(right, "i"), [_match_term(part, "o") for part in left]

@@ -105,9 +105,9 @@ def _remove_comments(content: bytes, file: str) -> bytes:
 
 
 def _parse_head(text: bytes, file: str) -> tuple[int, int]:
-    """Parse the line `num_ranks N`; return N and the offset of the first block.
+    """Parse the first line `num_ranks N`; return N and the offset of the text after it.
 
-    Raises `InputError` at line 1 if the line is missing or N is not in 1..`MAX_RANKS`.
+    Raises `InputError` at line 1 if the line is missing or N is not in 1..2^20 (`MAX_RANKS`).
     """
     head = HEAD.match(text)
     if head is None:
@@ -303,8 +303,10 @@ def _build_columns(
 ) -> dict[str, Int64Array]:
     """Convert the texts of operations to columns; returns int64 arrays by name of a column.
 
-    An omitted part is an empty text, and becomes 0 for the amount and the tag, and -1 for the peer,
-    the cpu and the nic.
+    A row with a text `send` or `recv` is of this kind, any other a calc. The amount is the one size
+    that is given: bytes of a message, time of a calc; the peer is that of the kind. An omitted part
+    is an empty text, and becomes 0 for the amount and the tag, and -1 for the peer, the cpu and the
+    nic.
     """
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]

@@ -244,7 +244,8 @@ class _EdgeLines:
 def _format_operations(schedule: GoalSchedule, start: int, stop: int) -> Iterator[str]:
     """Yield one line per operation of one rank, whose rows are `start` to `stop` - 1.
 
-    A calc has no tag and no nic; a cpu or nic of -1 is omitted.
+    Labels `l0`, `l1`, ... count within the rank. A calc has its time and no tag and no nic; a
+    message its bytes, peer and tag. A cpu or nic of -1 is omitted.
     """
     names = ("operation", "amount", "peer", "tag", "cpu", "nic")
     columns = (getattr(schedule, name)[start:stop].tolist() for name in names)

@@ -142,7 +142,10 @@ class ScclValue:
         return ScclValue(self.value[name], f"{self._path}.{name}", self._file)
 
     def iterate_elements(self) -> Iterator[ScclValue]:
-        """Yield the elements of a list. Raises `InputError` for any other value."""
+        """Yield the elements of a list in order, each with its JSON path.
+
+        Raises `InputError` for any other value.
+        """
         if not isinstance(self.value, list):
             raise self.build_error("expected a list")
         for number, value in enumerate(self.value):

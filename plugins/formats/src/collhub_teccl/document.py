@@ -309,9 +309,10 @@ class _Parser:
 
 
 def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
-    """Count the hops whose volume in the list of flows is smaller than in the paths.
+    """Return the number of distinct hops with less volume in the list of flows than in the paths.
 
-    Volumes of equal hops are added up on both sides; the tolerance is `TOLERANCE`.
+    A hop is (chunk, origin, source, destination, epoch). Volumes of equal hops are added up on both
+    sides; a difference up to `TOLERANCE` does not count. Hops that only the list has are ignored.
     """
     listed: dict[tuple[int, ...], float] = defaultdict(float)
     for hop, listed_volume in flows:

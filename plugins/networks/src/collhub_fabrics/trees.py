@@ -22,10 +22,11 @@ _MAX_HOSTS = 1 << 20
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Expand a list to the names of its hosts, in order; numbers keep their leading zeros.
+    """Expand a list such as `node[01-04,07],login` to the names of its hosts, in order.
 
-    Several brackets in one name multiply, the last one varies fastest. Raises `ValueError` with the
-    reason, also for more than 2^20 hosts.
+    Numbers keep their leading zeros; names may repeat. Several brackets in one name multiply, the
+    last one varies fastest. Raises `ValueError` with the reason for invalid lists, also the empty
+    text, and for more than 2^20 hosts.
     """
     hosts: list[str] = []
     for part in _split_names(text):

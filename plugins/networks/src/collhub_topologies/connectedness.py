@@ -184,7 +184,7 @@ def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> st
 
 
 def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
-    """List names of nodes; the nodes after the first 8 are only counted."""
+    """List names of nodes, joined by commas; the nodes after the first 8 are only counted."""
     names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
     shown = ", ".join(names)
     if len(nodes) > _MAX_NAMES:

@@ -59,10 +59,11 @@ def compute_diameter(topology: Topology) -> int | None:
 
 
 def _find_distinct_starts(topology: Topology) -> Int64Array:
-    """Find the NPUs to start from: of NPUs whose only neighbour is the same node, two are enough.
+    """Return the NPUs from which the search for the diameter must start: ascending int64.
 
-    The remaining ones have the same distances; two, because the distance between such NPUs counts
-    too.
+    Of NPUs whose links all lead to the same one node, the first two by number are enough: the
+    others have equal distances. Two, because the distance between such NPUs counts too. All other
+    NPUs are included.
     """
     order = np.lexsort((topology.destination, topology.source))
     source = topology.source[order]
@@ -82,11 +83,11 @@ def _find_distinct_starts(topology: Topology) -> Int64Array:
 def compute_longest_distance(
     arcs: Arcs, starts: Int64Array, goals: int, work: int
 ) -> tuple[int, int] | None:
-    """Compute the number of arcs on the longest shortest path from `starts` to the goals.
+    """Return (number of arcs on the longest shortest path from `starts` to the goals, bytes).
 
-    The goals are nodes 0..goals-1. Also returns the processed bytes. None if a goal is not reached
-    from some start, or if more than `work` bytes would be processed. Starts are bits, 8 per byte,
-    and a round passes the bits of every tail to its heads: rounds times arcs times starts / 8
+    The goals are nodes 0..goals-1; bytes are those that were processed. None if a goal is not
+    reached from some start, or if more than `work` bytes would be processed. Starts are bits, 8 per
+    byte, and a round passes the bits of every tail to its heads: rounds times arcs times starts / 8
     bytes.
     """
     # Each set has every head at most once: an assignment to repeated rows keeps only the last one.

@@ -120,7 +120,10 @@ def _find_end(
     key: str,
     numbers: dict[str, int],
 ) -> int:
-    """Find the vertex at one end of an edge. Raises `InputError` for an unknown name."""
+    """Return the vertex at one end (`source` or `target`) of an edge.
+
+    `numbers`: vertices by name. Raises `InputError` for an unknown or missing name.
+    """
     name = edge[key].text()
     if name not in numbers:
         cure = "list every node below nodes"
