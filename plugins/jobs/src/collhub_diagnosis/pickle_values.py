@@ -354,8 +354,8 @@ class _Walker:
     def text(self, opcode: int, position: int) -> int:
         """Push a text (UTF-8) or bytes with a length prefix, and return the position after it.
 
-        Raises `InputError` for more than `MAX_TEXT_BYTES`, a length beyond the end of the file, and
-        invalid UTF-8.
+        The opcode decides which. Raises `InputError` for more than `MAX_TEXT_BYTES` (2^20), a
+        length beyond the end of the file, and invalid UTF-8.
         """
         unpack, width, is_text = _LENGTHS[opcode]
         start = position + 1 + width

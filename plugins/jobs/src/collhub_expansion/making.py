@@ -163,7 +163,8 @@ class Maker:
     ) -> None:
         """Verify the phases as one algorithm, once for every series of algorithms.
 
-        For more than 256 ranks, phases are only verified separately.
+        Nothing is done for a single phase, and for more than 256 ranks, where phases are only
+        verified separately. Raises the error of `admit` for a series that is refused.
         """
         named = tuple((native_phase.kind, native_phase.level, self._judged[phase.template][0])
                       for native_phase, phase in zip(native, phases, strict=True))  # fmt: skip
@@ -295,7 +296,11 @@ class Maker:
         return self._files[name]
 
     def _own(self, name: str, algorithm: Algorithm, request: CollectiveRequest) -> int:
-        """Return the template number of an algorithm of the job."""
+        """Return the template number of an algorithm of the job, checked for the request.
+
+        An algorithm without contents (a trace) keeps its own size in bytes, if it states one, as in
+        ASTRA-sim; another one is scaled to that of the request.
+        """
         size = request.full_bytes
         if not algorithm.has_contents:
             # Messages have the bytes of the trace, not of the job, as in ASTRA-sim.

@@ -180,7 +180,10 @@ class ModuleBuilder:
         return self.module
 
     def open(self, name: str, is_entry: bool, line: int) -> None:
-        """Begin a computation. Raises `InputError` for a used name and for a second entry."""
+        """Begin a computation, to which instructions are added until `close`.
+
+        Raises `InputError` with the line for a used name and for a second entry.
+        """
         assert self.module
         if name in self.module.computations:
             message = f"computation {name!r} is defined twice"

@@ -126,10 +126,10 @@ def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:
-    """Return the collectives of all ranks, sorted by rank and by issue order.
+    """Return the rows of the collectives of all ranks, sorted by rank and by issue order.
 
-    Among ready nodes, the smallest id is issued first, as in ASTRA-sim. Cost: ranks with equal ids
-    and dependencies are ordered once.
+    Among ready nodes, the smallest id is issued first, as in ASTRA-sim; durations do not count.
+    Cost: ranks with equal ids and dependencies are ordered once.
     """
     parents, children = nodes.edges()
     targets = children[stable_order(parents)]

@@ -146,7 +146,11 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:
-    """Find groups whose ranks differ in their collectives or in the order of collectives."""
+    """Find groups whose ranks differ in their collectives or in the order of collectives.
+
+    At most one finding per group, by ascending number (-1: all ranks), and at most 8 in total, with
+    one that counts the others.
+    """
     nodes = workload.nodes
     findings: list[Diagnostic] = []
     issued = collectives_in_order(nodes)

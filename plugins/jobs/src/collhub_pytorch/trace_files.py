@@ -120,7 +120,9 @@ class JsonStream:
     def records(self, array: str) -> Iterator[Record]:
         """Yield the objects of the array `array`, or of the bare array.
 
-        Raises `InputError` with the byte offset at which the file is truncated or not JSON.
+        All other values of the outer object are stored in `header`, those behind the array only
+        once the iteration has passed them. Raises `InputError` with the byte offset at which the
+        file is truncated or not JSON.
         """
         if self._next("[{") == "[":
             yield from self._items()

@@ -356,7 +356,11 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
 def _cells(
     source: Int64Array, destination: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return (start, stop, source tile, destination tile) of the intervals between cuts."""
+    """Return (start, stop, source tile, destination tile) of the intervals between cuts.
+
+    `source`, `destination`: cuts of one dimension on each side, ascending, from 0 to its length. Of
+    tiles that start at one cut, the last contains the interval; empty tiles have none.
+    """
     points = distinct(np.concatenate([source, destination]))
     start, stop = points[:-1], points[1:]
     # Tiles may be empty: the last tile that starts at a cut contains the interval.

@@ -333,7 +333,11 @@ _DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
 def _describe_values(
     kind: str, signature: Callable[[Sequence[Call]], Hashable], calls: Calls
 ) -> str:
-    """Describe the different values of a signature, each with the ranks that have it."""
+    """Describe the different values of a signature, each with the ranks that have it.
+
+    Values are in the order of their lowest rank, separated by `; `, and described by the call of
+    their highest rank.
+    """
     ranks_by_value: dict[Hashable, list[int]] = {}
     for rank in sorted(calls):
         ranks_by_value.setdefault(signature(calls[rank]), []).append(rank)

@@ -138,9 +138,10 @@ class WaitGraph:
         return cycles
 
     def rows_issued_by_all(self) -> list[int]:
-        """Return one row per operation in a front that every other rank has issued.
+        """Return one row per operation in a front that every other rank has issued, ascending.
 
-        Operations with an awaited rank are left out.
+        Operations with an awaited rank are left out. Of the rows of one operation, that of the
+        first front (lowest rank) is returned.
         """
         rows: dict[int, int] = {}
         for front in self.fronts.values():

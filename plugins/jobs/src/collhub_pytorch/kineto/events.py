@@ -84,7 +84,11 @@ class EventColumns:
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event, converting times from us. Raises `ValueError` for invalid times."""
+        """Append an event, converting times from us to ns.
+
+        `place`: stream or thread; `correlation`, `label`: stored as they are. Raises `ValueError`
+        for invalid times.
+        """
         start, duration = _times_ns(event)
         self.start.append(start)
         self.duration.append(duration)
@@ -205,9 +209,11 @@ LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
 
 
 def read_events(file: TraceFile, order: int) -> RankEvents:
-    """Read the events of a file. Its rank defaults to `order`.
+    """Read the complete events (`ph` is `X`) of a file, and its header.
 
-    Raises `InputError` with the byte offset of the error.
+    The rank is that of `file.rank_or`, with the rank in `distributedInfo`; it defaults to `order`.
+    Raises `InputError` with the byte offset of damaged JSON, for invalid events, and for a file
+    without relevant ones.
     """
     events = RankEvents(file.name)
     with open_decompressed(file) as content:
@@ -412,7 +418,11 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 
 
 def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
-    """Parse the communication in the arguments of newer files; None without one."""
+    """Parse the communication in the arguments of newer files; None without one.
+
+    The ranks of its group, if stated, are kept in `events.groups`, unless this name is there
+    already.
+    """
     if "Collective name" not in args:
         return None
     group = group_of_args(args, events.file)
