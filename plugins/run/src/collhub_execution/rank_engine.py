@@ -285,7 +285,11 @@ class NumpyMemory:
     """An `EngineMemory` on an array of `task.plan.memory_size` elements, a new or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
-        """Use `memory`, or if it is None a new uninitialized array of the input's dtype."""
+        """Use `memory`, the rank's part of a shared one, for the task, with the task's operator.
+
+        If it is None, a new uninitialized array of the plan's size and the input's dtype is
+        created.
+        """
         # Ranks that share memory pass their part of it.
         if memory is None:
             memory = np.empty(task.plan.memory_size, task.input.dtype)

@@ -207,7 +207,8 @@ def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> It
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
     """Return per run the maximum duration in seconds of all ranks, at rank 0.
 
-    `times`: starts and ends of this rank's runs. Other ranks send theirs and get their own back.
+    `times`: starts and ends of this rank's runs, [2, runs]; durations are compared, since clocks of
+    hosts differ. Other ranks send their durations to rank 0 and return their own.
     """
     # Differences are sent, because times of different hosts cannot be compared.
     durations = np.ascontiguousarray(times[1] - times[0])
@@ -229,7 +230,8 @@ def _as_bytes(array: Array) -> Array:
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
     """Return the diagnostics of this rank after the time limit: the record for which it waits.
 
-    If it waits for none, one diagnostic says that it has not finished.
+    Only this rank's position is known here, from its log. If it waits for none, since it has not
+    started or has finished its records, one diagnostic says that it has not finished.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.

@@ -125,9 +125,9 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 
 
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
-    """Match sends and receives in order per (source, destination, channel).
+    """Match sends and receives: the k-th of both with equal source, destination and channel.
 
-    Unmatched ones are left out; verification reports them.
+    The order is that of the rows. Unmatched ones are left out; verification reports them.
     """
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))

@@ -338,7 +338,10 @@ def _describe_program(done: LocalRun) -> str:
 
 
 def _format_bandwidths(done: LocalRun) -> str:
-    """Return for example `algorithm 1 GB/s, bus 2 GB/s`; without `bus` for custom collectives."""
+    """Return for example `algorithm 1 GB/s, bus 2 GB/s`, as text.
+
+    `bus` is omitted for custom collectives, which have no bus bandwidth.
+    """
     outcome = done.outcome
     text = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
     if outcome.bus_bandwidth is None:

@@ -90,10 +90,10 @@ def remove_segments_on_error() -> Iterator[None]:
 
 
 def _find_segments(start: float) -> dict[str, float]:
-    """Return the shared-memory files of MPI that this user has created since about `start` (Unix
-    time).
+    """Return the shared-memory files of MPI that this user has created, with creation times.
 
-    The values are creation times.
+    Only files in /dev/shm with names as MPICH, UCX or Open MPI give them count, changed at most 1 s
+    before `start` or later (Unix time in s). Files that disappear meanwhile are ignored.
     """
     segments = {}
     for prefix in _PREFIXES:
@@ -225,7 +225,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _check_launcher() -> CheckLine:
-    """Return a line with the command that starts ranks, or its error."""
+    """Return a line with the command that starts ranks, or with the error if there is none.
+
+    The line then has failed and states how to install MPI; nothing is raised.
+    """
     try:
         return CheckLine("mpiexec", True, " ".join(find_launcher()))
     except PluginError as error:

@@ -35,7 +35,10 @@ class TorchChannel:
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
-        """Receive bytes from a rank into `array`, through a tensor on the device."""
+        """Receive bytes from rank `peer` into all of `array`, through a tensor on the device.
+
+        Blocks until they have arrived; their number must be that of the sender.
+        """
         # NCCL accesses only memory of its GPU.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
         dist.recv(tensor, peer)

@@ -106,7 +106,10 @@ class LoadedAlgorithm:
         return new_group(ranks, backend, GroupOptions(self.session, self.kind, self.device, window))
 
     def _get_session(self, name: str) -> Session:
-        """Return the session of an attached group. Raises `UsageError` for other names."""
+        """Return the session of an attached group by the name that `attach` returned.
+
+        Raises `UsageError` for other names.
+        """
         if name not in self._sessions:
             message = f"group {name[:40]!r} is not attached"
             cure = "pass the result of LoadedAlgorithm.attach"

@@ -249,7 +249,9 @@ class NativeLibrary:
     def run(self, communicator: int, call: NativeCall) -> None:
         """Enqueue the collective on the stream of the call, without waiting for it.
 
-        Raises `PluginError` if NCCL reports an error; the communicator cannot be used any more.
+        Buffers and stream are addresses, and their memory must stay valid until the stream has
+        finished. Raises `PluginError` if NCCL reports an error; the communicator cannot be used any
+        more.
         """
         status = self._run(
             ctypes.c_void_p(call.send),

@@ -141,7 +141,8 @@ class CollhubGroup(_ProcessGroup):
     def __init__(self, fallback: dist.ProcessGroup, options: GroupOptions) -> None:
         """Take rank and size of the fallback group, and create the algorithm's session on it.
 
-        The communicator is joined by the first call.
+        The fallback serves all other collectives. The communicator is joined, and the CUDA stream
+        created, by the first call of the algorithm.
         """
         super().__init__(fallback.rank(), fallback.size())
         self.fallback = fallback

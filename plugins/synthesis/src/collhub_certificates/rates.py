@@ -216,8 +216,10 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
     """Compute the bytes of the collective per second that the trees of all planes carry.
 
-    Raises `FlawError` for an overloaded link, for unequal parts of ranks, and if the traffic of
-    `algorithm` differs from that of the trees.
+    It is the sum over the planes; of several planes those without trees and without a claimed share
+    are skipped. Raises `FlawError` for an overloaded link, for unequal parts of ranks, a tree on a
+    missing plane, and if the traffic of `algorithm` (None: not compared) differs from that of the
+    trees.
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]
@@ -243,7 +245,9 @@ def _compute_plane_rate(
     """Compute the rate of the trees of one plane; raise `FlawError` unless it is the claimed one.
 
     `entries`: the certificate's trees of the plane; `carrying`: planes that carry data, empty for a
-    single plane. With an algorithm, its traffic on the plane is compared too.
+    single plane, whose rate is not compared here. Trees on a plane that is not among several
+    carrying ones are refused. With an algorithm, its traffic on the plane must be exactly the
+    plane's share of the data.
     """
     directed_trees: list[DirectedTree] = []
     for tree in entries:

@@ -299,10 +299,11 @@ def _compute_bound_rate(
 def _compute_partition_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute `partition_rate` of the declared blocks.
+    """Compute `partition_rate` of the declared blocks on the capacities of the links.
 
     Raises `FlawError` unless there are at least two blocks with at least one rank each, every rank
-    is in exactly one, and no switch multicasts or reduces.
+    is in exactly one, all names are nodes, and no switch multicasts or reduces. Other nodes may be
+    in any number of blocks.
     """
     blocks = declared.get("blocks", [])
     named: list[int] = []
@@ -330,8 +331,10 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
 
 
 def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Return whether a cut consists of nodes, has ranks on both sides, and contains the root, if
-    any.
+    """Return whether a cut consists of nodes and has ranks on both sides.
+
+    For a rooted collective it must also contain the root. `inside`, `outside`: numbers of ranks on
+    the two sides.
     """
     if not _are_nodes(claim, cut):
         return False
@@ -343,9 +346,11 @@ def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> 
 
 
 def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
-    """Compute the bytes of the collective per byte that must cross a cut.
+    """Compute the bytes of the collective per byte that must cross a cut, as a fraction.
 
-    `inside`, `outside`: numbers of ranks on the two sides of the cut.
+    `inside`, `outside`: numbers of ranks on the two sides of the cut, n in total. It is n / outside
+    for a scatter or gather, n / inside for other collectives with a part per rank, and 1 for those
+    whose entire vector crosses (broadcast, reduce, all-reduce).
     """
     total = inside + outside
     if claim.may_serve_one:

@@ -153,7 +153,8 @@ def _add_distances(
 ) -> Fraction:
     """Add up the shortest distances of all pairs; the length of a link is its price / bandwidth.
 
-    Links without a price have length 0. Raises `FlawError` if a target is unreachable.
+    `pairs`: (sender, its receivers). Links without a price have length 0; links are those with a
+    capacity. The sum is exact. Raises `FlawError` if a target is unreachable.
     """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.

@@ -25,7 +25,10 @@ _ROUNDING_CURE = "round the bandwidths, for example to whole GB/s"
 
 
 def scaled(values: Int64Array, factor: int) -> Int64Array:
-    """Multiply values by a factor. Raises `InputError` if their sum would reach 2^60."""
+    """Multiply values by a factor, as a new array.
+
+    Raises `InputError` if the sum of the results would reach 2^60.
+    """
     # Python integers, since the sum may overflow.
     total = int(values.astype(object).sum())
     if total * factor >= UNLIMITED:

@@ -18,7 +18,8 @@ _BYTES = 4096
 def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
     """Call `run_every_kernel` and report the compiled kernels if `options.warm` is set.
 
-    Otherwise report success without importing numba.
+    Otherwise report success without a text, and without importing numba. The report is that of
+    `compile_kernels`.
     """
     if not options.warm:
         return CheckReport(True)

@@ -187,8 +187,9 @@ def _build_size_tests(
 ) -> _Tree:
     """Build one test per window by ascending sizes; the last one applies to all larger sizes.
 
-    `default`: the tree of sizes outside of the windows. Tests compare sizes of a message part, so
-    that windows may coincide; then the first one applies.
+    `default`: the tree of sizes outside of the windows. Tests compare sizes of a message part, the
+    full buffer divided by the number of parts and rounded down, so that windows may coincide; then
+    the first one applies. A window up to more than `LARGEST_TEST` becomes the last test.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}

@@ -162,9 +162,10 @@ def _build_rule(
     max_bytes: int | None,
     window: SelectedWindow | None,
 ) -> _Rule:
-    """Return the rule of a window.
+    """Return the rule of a window for sizes of `min_bytes` to `max_bytes` (None: no limit).
 
-    None as window means sizes without one: the built-in decision.
+    None as window means sizes without one: the built-in decision, algorithm 0 without segments.
+    Otherwise the segment size is that of the window's algorithm.
     """
     kind = selected.collective.kind
     if window is None:

@@ -121,9 +121,11 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _parse_token(token: str) -> ServedCalls:
-    """Parse a token to the calls that it serves; sizes become those of the full buffer.
+    """Parse a token to the calls that it serves; sizes become those of the full buffer, in bytes.
 
-    Raises `InputError` for any other form, an unknown collective or algorithm, or an empty range.
+    The end of the token's range is exclusive, `inf` without a limit. A full buffer between two
+    multiples of a part counts as the larger one. Raises `InputError` for any other form, an unknown
+    collective or algorithm, or an empty range.
     """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None

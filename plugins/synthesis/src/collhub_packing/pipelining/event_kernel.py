@@ -236,9 +236,9 @@ def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
 
 @lean_part
 def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
-    """Record a link with a changed line or availability, once.
+    """Record a link with a changed line or availability in `state.touched`, once.
 
-    Return the number of touched links.
+    `touched`: how many links are recorded so far. Return the new number.
     """
     if state.is_touched[link]:
         return touched
