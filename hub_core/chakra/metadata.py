@@ -153,7 +153,8 @@ def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     """Read a varint of at most 10 bytes: (number, position after it).
 
-    Raises `ValueError` if it does not end there or at the end of `body`.
+    Bits beyond 64 are kept. Raises `ValueError` if it does not end within 10 bytes and within
+    `body`.
     """
     number = shift = 0
     while at < len(body) and shift < 64:

@@ -217,7 +217,8 @@ class _Header:
     def add_late_fields(self, attributes: AttributeColumns) -> None:
         """Add the values of header fields that follow attributes, from the decoded attributes.
 
-        The last value of a scalar counts; dependencies are appended to those of the header.
+        The last value of a scalar counts, so a late one replaces that of the header; dependencies
+        are appended to those of the header. It must be called before `dependencies`, and only once.
         """
         for name, source in _LATE_SCALARS:
             # The last value of a field counts, as in every message.

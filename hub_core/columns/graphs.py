@@ -163,8 +163,8 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
 def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> Int64Array:
     """Return the component of every node: int64[nodes], the smallest node of the component.
 
-    Edges connect regardless of direction; a node without edges is its own component. Cost: edges
-    times a logarithm.
+    Edge i joins `parents[i]` and `children[i]`, regardless of direction; a node without edges is
+    its own component. The arguments are not modified. Cost: edges times a logarithm.
     """
     head = np.arange(nodes)
     while True:

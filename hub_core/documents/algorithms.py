@@ -289,8 +289,9 @@ class _Document:
     def _build_edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
         """Convert the parents of every row, as lists, to int64 arrays (parent rows, child rows).
 
-        Empty arrays if `lists` is None, or if an entry is not a row number; the defects of the
-        first such row are recorded.
+        Edges are in the order of the child rows, then of the lists. Both arrays are empty if
+        `lists` is None or has not `rows` lists, or if an entry is not a row number; the defects of
+        the first such row are recorded.
         """
         if lists is None or not self._check_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -86,7 +86,8 @@ def pair_in_order(
     """Match, for every key, the k-th of `sends` with the k-th of `receives`.
 
     `sends`, `receives`: row numbers in the order of matching; `send_keys`, `receive_keys`: the key
-    of each, such as of `connection_keys`. Cost: two sorts, or linear if the keys are sorted.
+    of each, such as of `connection_keys`. Surplus rows of the longer side of a key are the lonely
+    ones of the result. Cost: two sorts, or linear if the keys are sorted.
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)

@@ -315,7 +315,10 @@ def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]
 
 
 def _switches_between(machines: Topology) -> Int64Array:
-    """Return the switches between machines: int64; none if there are fewer than two machines."""
+    """Return the switches between machines, which are the groups: int64, ascending.
+
+    These are all switches without a group by `group_of_nodes`. Empty for fewer than two groups.
+    """
     if len(machines.groups) < 2:
         return np.zeros(0, np.int64)
     group = group_of_nodes(machines)

@@ -157,9 +157,10 @@ class Topology:
         return None
 
     def _planes_defect(self) -> str | None:
-        """Return the first defect of the planes, or None.
+        """Return a text about the first defect of the planes, or None.
 
-        Planes must be numbered from 0 without gaps; a topology with dimensions has one plane.
+        The planes of the links must be numbered from 0 without gaps, and a topology with dimensions
+        has at most one plane.
         """
         planes = distinct(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
@@ -170,9 +171,10 @@ class Topology:
         return None
 
     def _names_defect(self) -> str | None:
-        """Return the first defect of the node names, or None.
+        """Return a text about the first defect of the node names, or None.
 
-        A defect is another number of names than nodes, or a repeated name.
+        A defect is another number of names than nodes, or a repeated name, of which the first is
+        named. No names at all are allowed.
         """
         names = self.node_names
         if names and len(names) != self.num_nodes:

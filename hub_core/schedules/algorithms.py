@@ -193,9 +193,9 @@ def fastest_of(
 ) -> Candidate | None:
     """Return the candidate with minimum time, among equals the first; None without candidates.
 
-    `time` is called once per candidate. On Ctrl-C, or after a candidate that is interrupted, the
-    best candidate so far is returned with `is_interrupted=True`. Raises `KeyboardInterrupt` if
-    there is no candidate yet.
+    `time` is called once per candidate. Candidates after one that is interrupted are not
+    considered; then, or on Ctrl-C, the best candidate so far is returned with
+    `is_interrupted=True`. Raises `KeyboardInterrupt` if there is no candidate yet.
     """
     best: Candidate | None = None
     best_time = 0

@@ -106,10 +106,11 @@ def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (SEND rows, group numbers), int64, of chains of two or more additions.
+    """Return (SEND rows, group numbers), int64, of messages that a chain of additions receives.
 
-    The group number is the row of the first receive of the chain. Messages whose sends are in
-    `multicast_sends` are excluded.
+    Only chains of two or more such messages; the group number is the row of the first addition of
+    the chain, and the sends of a group are in the order of their receives' rows. Messages whose
+    sends are in `multicast_sends` are excluded.
     """
     head = _find_chain_heads(steps)
     messages = match_messages(steps, Findings())

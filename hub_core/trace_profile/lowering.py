@@ -222,7 +222,8 @@ class _RankEntry:
     def __init__(self, nodes: NodeTable, rank: str, entry: JsonValue) -> None:
         """Select the nodes of the rank that the key `rank` of an extension names.
 
-        Raises `InputError` unless it is a rank of the algorithm.
+        Raises `InputError` unless the key is the decimal number of a rank of the algorithm. An
+        entry that is no object counts as empty.
         """
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:

@@ -140,7 +140,11 @@ def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -
 
 
 def _check_chunks(fields: NodeFields, count: Column, unit_count: int) -> None:
-    """Check that sizes in chunks agree with the regions; -1 is no size."""
+    """Raise `TraceError` (code `size-mismatch`) for a message whose sizes in chunks are wrong.
+
+    Chunks are units here: `total_chunk_cnt` must be `unit_count`, and `msg_chunk_cnt` the units of
+    the message's region (`count`). A missing attribute and -1 are no size and not checked.
+    """
     # Chunks are units in this profile.
     for name, expected in (("total_chunk_cnt", unit_count), ("msg_chunk_cnt", count)):
         values = fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1)

@@ -176,10 +176,12 @@ def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
 
 
 def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
-    """Create the entry of one rank in the extension; {} for the plain form.
+    """Return the entry of one rank in the extension; {} for the plain form.
 
-    `position_of_row`: position of every row of the rank in the step table. Ids, order and lists are
-    recorded only if they differ from the plain form.
+    `position_of_row`: position of every row of the rank in the step table. Recorded are, only if
+    they differ from the plain form: `ids` (plain: 0, 1, ... in the order of the file), `order`
+    (plain position of every node), and `data` and `control`, the lists of parents that are not in
+    ascending plain order.
     """
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have the same row, and keep their order.

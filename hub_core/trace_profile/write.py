@@ -126,9 +126,10 @@ def _collect_losses(plan: Plan) -> list[Loss]:
 
 
 def _has_stray_values(steps: StepTable) -> BoolArray:
-    """Return which rows have values that their kind does not use.
+    """Return which rows have values that their kind does not use: bool[rows].
 
-    The model expects (UNKNOWN, 0) for an unused operand, and peer -1.
+    These are a local step with a peer other than -1, a send with a destination, and a RECV with a
+    source; an unused operand must be (UNKNOWN, 0).
     """
     has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
     has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)

@@ -91,7 +91,8 @@ class FifoBuffers:
     def _count_transfers(self, units: int) -> Int64Array:
         """Return the number of transfers of every step, int64[rows]: count / units, rounded up.
 
-        At least 1, also for local steps. Raises `InputError` if the sum is above the limit.
+        At least 1; always 1 for local steps and unmatched messages. Raises `InputError` (code
+        `too-large`) if the sum is above `MAX_TRANSFERS` plus the number of steps.
         """
         transfers = np.ones(len(self._steps), np.int64)
         rows = np.concatenate([self._send, self._receive])
@@ -151,8 +152,9 @@ def report_fifo_deadlock(
 def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
     """Return rows (receives, sends) that are one instruction of the source.
 
-    A matched receive and the matched send that follows it in the same lane are fused if they have
-    the same source line and count.
+    A matched receive and the matched send that follows it in the same lane of the same rank, with
+    no other step of the lane between them, are fused if they have the same source line and count.
+    Steps without a lane or a source line (-1) are never fused.
     """
     by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]

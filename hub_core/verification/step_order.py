@@ -175,9 +175,9 @@ class OrderGraph:
 
     @cached_property
     def partners(self) -> tuple[Int64Array, Int64Array]:
-        """(receive of every send, send of every receive): int64[nodes].
+        """Return (receive of every send, send of every receive): int64[nodes] each.
 
-        The node itself if it is no send, or no receive.
+        The entry is the node itself if it is no matched send, or no matched receive.
         """
         sends = self.parents[self.num_dependencies :]
         receives = self.children[self.num_dependencies :]

@@ -428,11 +428,11 @@ def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
 
 
 def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool]:
-    """Parse [address, source, destination, time, link, reduction], of which the last three are
-    optional.
+    """Parse [address, source, destination, time, link, reduction], the last three optional.
 
-    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces.
-    Raises `InputError` for other lengths, ranks out of range, equal ranks, or an unknown reduction.
+    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces:
+    only if the reduction is given and not null. The link is ignored. Raises `InputError` for other
+    lengths, ranks out of range, equal ranks, or an unknown reduction.
     """
     fields = list(send.iterate_elements())
     if not 3 <= len(fields) <= _MAX_SEND_FIELDS:

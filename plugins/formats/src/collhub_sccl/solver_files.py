@@ -154,7 +154,10 @@ class _Units:
         return float(round(rate)) if rate >= 1e6 else rate
 
     def to_latency_s(self, alpha: Value) -> float:
-        """Convert a latency in units to seconds. Raises `InputError` for a negative value."""
+        """Return a latency, given in the profile's units of time, in seconds; 0 is allowed.
+
+        Raises `InputError` for a negative value and for one that is no number.
+        """
         units = float(alpha.number())
         if units < 0:
             alpha.fail(f"{units} is no latency", "state a number that is not negative")
@@ -206,9 +209,11 @@ def _iterate_pairs(
 
 
 def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
-    """Yield the links of the matrices, whose rows are destinations; entries of 0 are no links.
+    """Yield the links of the matrices `links` and `betas`, whose rows are destinations.
 
-    Raises `InputError` for a link from a GPU to itself or an invalid entry.
+    Pairs ascend by source, then by destination. An entry of 0 in `links` is no link, other entries
+    are numbers of parallel links; the bandwidth follows from the entry of `betas`. Raises
+    `InputError` for a link from a GPU to itself or an invalid entry.
     """
     counts, betas = _read_matrix(root["links"], gpus), _read_matrix(root["betas"], gpus)
     for source, destination in product(range(gpus), repeat=2):

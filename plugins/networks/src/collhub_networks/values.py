@@ -192,7 +192,10 @@ class NetworkFindings:
         self._add(Diagnostic(code, message, Severity.NOTE, place, cure))
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
-        """Report the finding of every code once, with the number of further places."""
+        """Report the first finding of every code, in the order of their first occurrence.
+
+        If there are more of a code, their number is appended to the message.
+        """
         for first, count in self._by_code.values():
             # Hundreds of equal lines would hide the remaining ones.
             more = f" (and {count - 1} more such places)" if count > 1 else ""

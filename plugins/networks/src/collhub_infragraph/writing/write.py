@@ -81,7 +81,10 @@ def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
 
 
 def _generate_losses(differences: list[str]) -> Iterator[Loss]:
-    """Yield the losses for the differences, or for the refusal of the document."""
+    """Yield a loss of the whole document for each entry of `_find_differences`.
+
+    An entry `readable: REASON` becomes the loss that the document is refused when it is read.
+    """
     # A refusal is followed by a colon and the reason.
     for name in differences:
         feature, _, reason = name.partition(": ")

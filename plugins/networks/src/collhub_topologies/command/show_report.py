@@ -79,7 +79,11 @@ def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) ->
 
 
 def _find_switch_rate(network: Topology) -> float | None:
-    """Return the measured rate of the switches that multicast and reduce, None without one."""
+    """Return the measured rate in bytes/s of the switches that multicast and reduce.
+
+    None if the network states none, or if the measured switches do not count because it states
+    other switches.
+    """
     machine = network.with_measured_switches()
     if machine is network or network.measured_switches is None:
         return None
