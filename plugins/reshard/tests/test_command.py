@@ -211,3 +211,15 @@ def test_split_tasks_carry_a_proof_that_holds(collhub, tmp_path: Path) -> None:
     report = collhub("reshard", *HARD, "-O", "split=true", "--json", "-o", out).report()
     assert report["makespan_s"] == report["bound_s"]
     assert "holds: no schedule is faster" in collhub("verify", out, "--certificate").out
+
+
+def test_an_algorithm_that_moves_less_than_its_proof_is_found_out(collhub, tmp_path: Path) -> None:
+    sides = ("--from", "mesh(2,2): S0 R", "--to", "mesh(2,2): R S0", *IDEAL)
+    files = [tmp_path / "whole.json", tmp_path / "half.json"]
+    for tensor, file in zip(("1024x1024:float32", "512x1024:float32"), files, strict=True):
+        assert collhub("reshard", "--tensor", tensor, *sides, "-o", file).code == 0
+    whole, half = (json.loads(file.read_text()) for file in files)
+    half["extensions"] = whole["extensions"]
+    files[1].write_text(json.dumps(half))
+    report = check_schedule(CheckRequest(algorithm=hub_core.read(files[1])), NoOptions())
+    assert [finding.code for finding in report.diagnostics] == ["reshard-traffic"]

@@ -10,7 +10,7 @@ CORPUS = Path(__file__).resolve().parents[3].parent / "shared" / "corpus" / "mea
 
 
 @pytest.fixture
-def corpus() -> Path:
+def measured_corpus() -> Path:
     """Folder of public measurements and samples; skips if the checkout lacks it."""
     if not CORPUS.is_dir():
         pytest.skip("corpus/measured (../shared) is absent")

@@ -13,7 +13,7 @@ import collhub_pytorch
 import pytest
 from collhub_pytorch import execution_trace
 from collhub_pytorch.command import profile, to_command_options
-from collhub_pytorch.formats import ProfileOptions, RankOptions
+from collhub_pytorch.formats import JobMachineOptions, ProfileOptions, RankOptions
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.samples import execution_trace as trace_document
 from collhub_pytorch.samples import part, profile_of, step_events
@@ -31,6 +31,8 @@ PARAMETERS = {
     for name in (*parameter.opts, *parameter.secondary_opts)
 }
 OPTIONS = {field.name for field in dataclasses.fields(ProfileOptions)}
+# Options of the simulator of jobs on measured machines.
+MACHINE_OPTIONS = {field.name for field in dataclasses.fields(JobMachineOptions)}
 SHARED_OPTIONS = {field.name for field in dataclasses.fields(RankOptions)}
 
 # Options of `nsys profile` and `nsys export` in cures.
@@ -49,7 +51,9 @@ def texts() -> list[str]:
 
 def test_messages_name_options_that_exist() -> None:
     named = {name for text in texts() for name in READER_OPTION.findall(text)}
-    assert {"step", "ranks_missing", "clocks", "clock_residual"} <= named <= OPTIONS
+    assert (
+        {"step", "ranks_missing", "clocks", "clock_residual"} <= named <= OPTIONS | MACHINE_OPTIONS
+    )
     spelled = {name for text in texts() for name in COMMAND_OPTION.findall(text)}
     assert "topology" in spelled
     assert spelled <= PARAMETERS | NSYS_OPTIONS

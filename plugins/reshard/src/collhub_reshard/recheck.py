@@ -309,9 +309,10 @@ def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
     crosses = host_of[steps.rank[rows]] != destination_host
     moved = np.bincount(destination_host[crosses], steps.count[rows][crosses] * unit_bytes)
     for host in sorted({host for hosts in claim.tasks.receivers for host in hosts}):
-        numbers = range(len(claim.tasks))
         required = sum(
-            claim.tasks.bytes[host] for host in numbers if host in claim.tasks.receivers[host]
+            claim.tasks.bytes[task]
+            for task, receivers in enumerate(claim.tasks.receivers)
+            if host in receivers
         )
         if host >= len(moved) or moved[host] < required:
             raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")

@@ -23,8 +23,8 @@ def script() -> Mapping[str, Callable[..., Sequence[Any]]]:
 
 
 @pytest.fixture
-def points(corpus: Path) -> Sequence[Mapping[str, object]]:
-    path = corpus / "measured" / "measured.json"
+def points(measured_corpus: Path) -> Sequence[Mapping[str, object]]:
+    path = measured_corpus / "measured" / "measured.json"
     if not path.is_file():
         pytest.skip("corpus/measured (../shared) is absent")
     points: Sequence[Mapping[str, object]] = json.loads(path.read_text())["points"]

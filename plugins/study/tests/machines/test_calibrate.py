@@ -253,12 +253,12 @@ GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
     [("p4de", 2, 0.03), ("p6-b200", 4, 0.1), ("Alps", 2, 0.1)],
 )
 def test_five_points_of_several_nodes_predict_the_other_sizes(
-    corpus: Path, machine: str, nodes: int, median: float
+    measured_corpus: Path, machine: str, nodes: int, median: float
 ) -> None:
     """EFA networks of p4de and p6-b200, Slingshot of Alps."""
     points = [
         point
-        for point in read_points([str(corpus / "measured.json")]).points
+        for point in read_points([str(measured_corpus / "measured.json")]).points
         if point.nodes == nodes and machine in point.machine
     ]
     given: list[int] = []
@@ -271,9 +271,11 @@ def test_five_points_of_several_nodes_predict_the_other_sizes(
     assert np.median(errors) <= median
 
 
-def test_the_model_of_several_nodes_is_written_and_checked(collhub, corpus, tmp_path) -> None:
+def test_the_model_of_several_nodes_is_written_and_checked(
+    collhub, measured_corpus, tmp_path
+) -> None:
     out = tmp_path / "machine.json"
-    results = corpus / "measured.json"
+    results = measured_corpus / "measured.json"
     run = collhub("calibrate", results, "--select", "p4de", "-o", out, "--accept")
     assert run.code == 0, run.err
     (network,) = json.loads(out.read_text())["network"]
@@ -284,9 +286,9 @@ def test_the_model_of_several_nodes_is_written_and_checked(collhub, corpus, tmp_
     assert report["model"]["median_error"] < 0.1
 
 
-def test_a_sibling_is_compared_with_the_model_alone(collhub, corpus, tmp_path) -> None:
+def test_a_sibling_is_compared_with_the_model_alone(collhub, measured_corpus, tmp_path) -> None:
     out = tmp_path / "machine.json"
-    results = corpus / "measured.json"
+    results = measured_corpus / "measured.json"
     collhub("calibrate", results, "--select", "8x B200-SXM", "-o", out)
     other = tmp_path / "b300.txt"
     other.write_text(_output("NVIDIA B300", TIMES))
@@ -322,11 +324,11 @@ def test_profile_and_report_do_not_share_standard_output(collhub, h100) -> None:
     assert json.loads(collhub("calibrate", h100, "-o", "-").out)["gpu"] == "H100"
 
 
-def test_a_host_with_a_slow_start_gets_the_loose_prior(corpus: Path) -> None:
+def test_a_host_with_a_slow_start_gets_the_loose_prior(measured_corpus: Path) -> None:
     """Launches of this benchmark take longer than those of nccl-tests."""
     points = [
         point
-        for point in read_points([str(corpus / "measured.json")]).points
+        for point in read_points([str(measured_corpus / "measured.json")]).points
         if point.machine == "8x B200, NVSwitch (AWS p6-b200)" and point.nodes == 1
     ]
     prior, errors = choose_prior(GPUS["B200"], points, "")
@@ -346,11 +348,11 @@ def test_a_picture_shows_measurements_and_predictions(collhub, h100, tmp_path) -
     assert collhub("calibrate", h100, "-o", out, "--picture", picture).code == 2
 
 
-def test_tables_of_several_node_counts_predict_twice_as_many(corpus: Path) -> None:
+def test_tables_of_several_node_counts_predict_twice_as_many(measured_corpus: Path) -> None:
     """Alps: 64 nodes from 2 to 32 nodes."""
     points = [
         point
-        for point in read_points([str(corpus / "measured.json")]).points
+        for point in read_points([str(measured_corpus / "measured.json")]).points
         if point.source == "alps"
     ]
     tables = make_tables(point for point in points if point.nodes <= 32)

@@ -189,10 +189,10 @@ def test_b300_takes_its_prior_from_b200() -> None:
     assert machine_prior(GPUS["B300"]).source == "sibling"
 
 
-def _corpus_points(corpus: Path) -> dict[str, list[Measurement]]:
+def _corpus_points(measured_corpus: Path) -> dict[str, list[Measurement]]:
     """Points of aiconfigurator on machines that have a model, by GPU."""
     groups: dict[str, list[Measurement]] = {}
-    for point in read_points([str(corpus / "measured.json")]).points:
+    for point in read_points([str(measured_corpus / "measured.json")]).points:
         gpu = known_gpu(point.machine)
         if point.source == "aiconfigurator" and gpu and is_modelled(gpu, point):
             groups.setdefault(gpu.name, []).append(point)
@@ -208,9 +208,9 @@ def test_an_exchange_of_two_is_limited_by_its_channels() -> None:
     assert time_us == pytest.approx(2**34 / (32 * values["rP"] * 1e3), rel=0.1)
 
 
-def test_constants_of_public_points_are_those_that_were_published(corpus: Path) -> None:
+def test_constants_of_public_points_are_those_that_were_published(measured_corpus: Path) -> None:
     """Predictions of the fit and of the published constants, also for 2 and 4 ranks."""
-    for name, points in _corpus_points(corpus).items():
+    for name, points in _corpus_points(measured_corpus).items():
         gpu = GPUS[name]
         prior = machine_prior(gpu)
         grid = [
@@ -225,11 +225,11 @@ def test_constants_of_public_points_are_those_that_were_published(corpus: Path) 
         assert fitted == pytest.approx(predict(prior.values, calls), rel=0.05)
 
 
-def test_held_out_sizes_of_public_machines_are_within_the_bars(corpus: Path) -> None:
+def test_held_out_sizes_of_public_machines_are_within_the_bars(measured_corpus: Path) -> None:
     """Fitted without every second size, from priors that no measurement has influenced."""
     errors = [
         abs(error)
-        for name, points in _corpus_points(corpus).items()
+        for name, points in _corpus_points(measured_corpus).items()
         for _, error in held_out_errors(GPUS[name], points, "", start_prior(GPUS[name]))
     ]
     assert len(errors) == 75
@@ -237,11 +237,11 @@ def test_held_out_sizes_of_public_machines_are_within_the_bars(corpus: Path) -> 
     assert np.percentile(errors, 90) <= 0.185
 
 
-def test_all_gather_and_exchanges_predict_all_reduce(corpus: Path) -> None:
+def test_all_gather_and_exchanges_predict_all_reduce(measured_corpus: Path) -> None:
     """The ring constants transfer between collectives; NVLS is measured by all-reduce alone."""
     errors = []
     for name in ("A100", "GB200"):
-        points = _corpus_points(corpus)[name]
+        points = _corpus_points(measured_corpus)[name]
         kept = [one for one in points if one.collective != "all-reduce"]
         tested = [one for one in points if one.collective == "all-reduce"]
         fitted = fit_node(GPUS[name], kept, "", machine_prior(GPUS[name]))

@@ -245,14 +245,14 @@ WITHOUT_TIMES = {
 }
 
 
-def test_every_sample_is_covered(corpus: Path) -> None:
-    names = {path.name for path in (corpus / "samples").iterdir()}
+def test_every_sample_is_covered(measured_corpus: Path) -> None:
+    names = {path.name for path in (measured_corpus / "samples").iterdir()}
     assert names == {*SAMPLES, *STATED, *WITHOUT_TIMES}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_sample_is_read_without_options(corpus: Path, name: str) -> None:
-    read = read_points([str(corpus / "samples" / name)])
+def test_sample_is_read_without_options(measured_corpus: Path, name: str) -> None:
+    read = read_points([str(measured_corpus / "samples" / name)])
     count, collectives = SAMPLES[name]
     assert len(read.points) == count
     assert {point.collective for point in read.points} == collectives
@@ -260,8 +260,10 @@ def test_sample_is_read_without_options(corpus: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATED)
-def test_sample_that_lacks_facts_is_refused_and_read_with_options(corpus: Path, name: str) -> None:
-    file = str(corpus / "samples" / name)
+def test_sample_that_lacks_facts_is_refused_and_read_with_options(
+    measured_corpus: Path, name: str
+) -> None:
+    file = str(measured_corpus / "samples" / name)
     with pytest.raises(InputError, match=rf"{name}:\d+: .*; give --"):
         read_points([file])
     read = read_points([file], **ALL_GATHER)
@@ -271,29 +273,29 @@ def test_sample_that_lacks_facts_is_refused_and_read_with_options(corpus: Path, 
 
 
 @pytest.mark.parametrize("name", WITHOUT_TIMES)
-def test_file_without_times_is_refused_with_line_and_cure(corpus: Path, name: str) -> None:
+def test_file_without_times_is_refused_with_line_and_cure(measured_corpus: Path, name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}:{WITHOUT_TIMES[name]}: .*not measured.*; "):
-        read_points([str(corpus / "samples" / name)])
+        read_points([str(measured_corpus / "samples" / name)])
 
 
-def test_wrong_sum_of_the_sample_is_reported(corpus: Path) -> None:
-    read = read_points([str(corpus / "samples" / "nccl_tests_all_types.txt")])
+def test_wrong_sum_of_the_sample_is_reported(measured_corpus: Path) -> None:
+    read = read_points([str(measured_corpus / "samples" / "nccl_tests_all_types.txt")])
     lines = {one.location.line: one.message for one in read.skipped}
     assert "#wrong 2e+00" in lines[15]
     assert "FAILED" in lines[16]
     assert {point.dtype for point in read.points} == {"int8", ""}
 
 
-def test_public_points_are_all_read(corpus: Path) -> None:
-    read = read_points([str(corpus / "measured.json")])
+def test_public_points_are_all_read(measured_corpus: Path) -> None:
+    read = read_points([str(measured_corpus / "measured.json")])
     assert (len(read.points), read.skipped) == (411, [])
     assert read.sources["aiconfigurator"]["licence"] == "Apache-2.0"
 
 
-def test_the_readers_claim_disjoint_samples(corpus: Path) -> None:
+def test_the_readers_claim_disjoint_samples(measured_corpus: Path) -> None:
     used = set()
     for name in (*SAMPLES, *STATED):
-        content = (corpus / "samples" / name).read_bytes()
+        content = (measured_corpus / "samples" / name).read_bytes()
         claimed = [
             reader.name
             for reader in collhub_producers()
@@ -331,9 +333,9 @@ def _mutate(content: bytes, random_numbers: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
+def test_mutated_samples_give_points_or_an_input_error(measured_corpus: Path) -> None:
     random_numbers = random.Random(35)
-    samples = [path.read_bytes() for path in sorted((corpus / "samples").iterdir())]
+    samples = [path.read_bytes() for path in sorted((measured_corpus / "samples").iterdir())]
     count, refusals = 0, []
     for round_number in range(1200):
         content = _mutate(samples[round_number % len(samples)], random_numbers)

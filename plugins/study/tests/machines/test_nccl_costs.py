@@ -231,12 +231,12 @@ def test_exchanges_use_more_channels_for_larger_parts() -> None:
     assert choose_exchange(H100, 64 * MIB).protocol == "simple"
 
 
-def test_choices_are_confirmed_by_the_curves_of_the_calibrated_runs(corpus: Path) -> None:
+def test_choices_are_confirmed_by_the_curves_of_the_calibrated_runs(measured_corpus: Path) -> None:
     pytest.importorskip("collhub_machines")
     benchmark = runpy.run_path(str(ROOT / "benchmarks" / "machines" / "nccl_choice.py"))
     points = [
         point
-        for point in read_measurements([str(corpus / "measured.json")]).points
+        for point in read_measurements([str(measured_corpus / "measured.json")]).points
         if point.source == "aiconfigurator"
     ]
     judged = list(benchmark["judge_choices"](points))

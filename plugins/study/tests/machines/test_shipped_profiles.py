@@ -96,10 +96,10 @@ def test_the_chart_of_the_readme_shows_the_shipped_profiles() -> None:
     assert chart["draw"]() == chart["PICTURE"].read_bytes()
 
 
-def test_shipped_profiles_are_those_that_the_public_points_give(corpus: Path) -> None:
+def test_shipped_profiles_are_those_that_the_public_points_give(measured_corpus: Path) -> None:
     """The script is repeatable; the last digits depend on numpy's version."""
     script = runpy.run_path(str(SCRIPT))
-    read = read_points([str(corpus / "measured.json")])
+    read = read_points([str(measured_corpus / "measured.json")])
     built: list[MachineProfile] = script["build_profiles"](read)
     assert {profile.name for profile in built} == set(shipped_names())
     for profile in built:
@@ -166,13 +166,13 @@ def test_times_between_knots_are_between_those_of_the_knots(name: str) -> None:
                 assert times[place] * 0.999 <= prediction.time_us <= times[place + 1] * 1.001
 
 
-def test_the_shape_of_the_model_reduces_errors_between_knots(corpus: Path) -> None:
+def test_the_shape_of_the_model_reduces_errors_between_knots(measured_corpus: Path) -> None:
     """Every second size left out of tables and fit: sizes that remain are 16 times apart."""
     shaped, linear = [], []
     for name in ("8x H100-SXM5", "8x H200-SXM", "8x B200-SXM", "GB200 tray"):
         points = [
             point
-            for point in read_points([str(corpus / "measured.json")]).points
+            for point in read_points([str(measured_corpus / "measured.json")]).points
             if name in point.machine
         ]
         held = every_second_size(points)

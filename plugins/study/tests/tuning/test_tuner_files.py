@@ -101,8 +101,8 @@ def test_files_need_the_option(collhub, tmp_path: Path) -> None:
     assert "give --check FILE..." in run.err
 
 
-def test_every_line_of_the_samples_is_explained(collhub, corpus: Path) -> None:
-    samples = corpus / "samples"
+def test_every_line_of_the_samples_is_explained(collhub, measured_corpus: Path) -> None:
+    samples = measured_corpus / "samples"
     run = collhub("tune", "--check", samples / "bad_nccl_tuner.conf", "--json")
     assert run.code == 1
     (checked,) = run.report()["files"]
