@@ -341,13 +341,13 @@ class FlowSchedule:
 
 
 def build_schedule(
-    network: FlowNetwork, demand: FlowDemand, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
+    network: FlowNetwork, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
     """Build the schedule of all pieces: one transfer per arc of a path, with the pieces' shares.
 
     `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
     to the arrival on the last one; none reduces. The offset of a piece is the sum of the units of
-    earlier pieces of its share. `demand` is not used.
+    earlier pieces of its share.
     """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]

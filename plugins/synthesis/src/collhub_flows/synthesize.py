@@ -349,7 +349,7 @@ def _generate_by_pieces(
 def _schedule_jobs(
     problem: _Problem, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    return build_schedule(problem.network, problem.demand, paths, jobs, start)
+    return build_schedule(problem.network, paths, jobs, start)
 
 
 def _simulate_candidate(
