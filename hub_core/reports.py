@@ -165,7 +165,20 @@ def build_schema(report: type[msgspec.Struct]) -> dict[str, JsonValue]:
     schema = {"$schema": _DIALECT, **root}
     if definitions:
         schema["$defs"] = dict(sorted(definitions.items()))
+    _put_null_last(schema)
     return cast("dict[str, JsonValue]", schema)
+
+
+def _put_null_last(part: object) -> None:
+    """Put `null` last in all alternatives of a schema, in place: versions of msgspec differ."""
+    if isinstance(part, list):
+        for item in part:
+            _put_null_last(item)
+    elif isinstance(part, dict):
+        if isinstance(alternatives := part.get("anyOf"), list):
+            alternatives.sort(key=lambda alternative: alternative == {"type": "null"})
+        for item in part.values():
+            _put_null_last(item)
 
 
 def get_schema_name(report: type[msgspec.Struct]) -> str:
