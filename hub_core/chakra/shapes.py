@@ -97,14 +97,10 @@ class AttributeColumns:
 
 
 class ShapeBook:
-    """Shapes so far. `scalars` and `triples` name the attributes to decode."""
+    """Shapes so far. `scalars`, `triples`: attributes to decode as one or three integers."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Create a book without shapes.
-
-        `scalars`, `triples`: names of the attributes that are decoded as one or three integers;
-        others are only listed.
-        """
+        """Create a book without shapes."""
         # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
@@ -181,11 +177,7 @@ class _ShapeParser:
     """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """Start the parse of one record, with an empty shape and all bits of the record fixed.
-
-        `content`: of the record; `scalars`, `triples`: names of the attributes that the reader
-        requests as single numbers and as lists of three numbers.
-        """
+        """Start with an empty shape and all bits of the record fixed."""
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.

@@ -1,4 +1,4 @@
-"""Read files and streams with limits of their size; every error names the file."""
+"""Read files and streams, also as parts of sources, with limits; every error names the file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import io
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from hub_core.model.diagnostics import InputError, Location
+from hub_core.plugin_api import SourcePart, decompressed
 
 HEAD_BYTES = 4096
 MAX_FILE_BYTES = 4 << 30
@@ -108,3 +111,45 @@ def convert_read_errors(name: str) -> Iterator[None]:
 def create_read_error(name: str, message: str, cure: str) -> InputError:
     """Create the error for a file that cannot be read."""
     return InputError(message, location=Location(name), cure=cure, code="unreadable-input")
+
+
+def create_part(file: Path, rank: int | None = None) -> SourcePart:
+    """Return a file as a part of a source, which is read on demand.
+
+    Raises `InputError` that names the file if it does not exist or cannot be examined.
+    """
+    with convert_read_errors(str(file)):
+        size = file.stat().st_size
+    return SourcePart(str(file), partial(load_file, file), rank, size, partial(_open_part, file))
+
+
+def _open_part(file: Path) -> BinaryIO:
+    """Open a file as a stream of bytes.
+
+    Regular files with content are opened and read by the caller. Pipes, devices and empty files are
+    loaded completely, which also checks them: `InputError` is raised for an empty regular file, and
+    for a file that is too long or cannot be read.
+    """
+    opened = open_file(file)
+    status = os.fstat(opened.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return opened
+    opened.close()
+    return io.BytesIO(load_file(file))
+
+
+def decompress_part(part: SourcePart) -> SourcePart:
+    """Return the part with decompressed content and unknown size.
+
+    Nothing is read now. `load` raises `InputError` if the content is longer than 4 GiB; `open` has
+    no such limit. Both raise it for a damaged archive.
+    """
+
+    def open_content() -> BinaryIO:
+        return decompressed(part.stream(), part.name)
+
+    def load() -> bytes:
+        with open_content() as content:
+            return read_bounded(content, part.name, b"", MAX_FILE_BYTES)
+
+    return replace(part, load=load, open=open_content, size=None)

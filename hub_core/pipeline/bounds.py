@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, InputError, Severity
 from hub_core.network import Topology, lower_bounds_ps
 from hub_core.pipeline.calls import bound_options, call
-from hub_core.plugin_api.synthesis import BoundRequest, BoundResult, LowerBound
+from hub_core.plugin_api.synthesis import (
+    BoundRequest,
+    BoundResult,
+    LowerBound,
+    SynthesisRequest,
+    SynthesisResult,
+)
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
@@ -110,6 +116,25 @@ def best_bounds(
             if so_far is not None and time_ps > so_far.time_ps:
                 best[i] = ProvenBound(time_ps, provided.name)
     return tuple(best)
+
+
+def replace_bounds(
+    result: SynthesisResult, request: SynthesisRequest, network: Topology
+) -> SynthesisResult:
+    """Return the result with the best proven bound on `network` instead of its own bounds.
+
+    For times of a machine whose switches do more than those of the network of `request`. Without a
+    bound, the result has none. Raises `HubError` for a broken plugin.
+    """
+    (bound,) = best_bounds(
+        request.collective,
+        network,
+        (request.collective_bytes,),
+        registry=request.hub,
+        npus=request.npus,
+        best_times_ps=(1000 * result.time_ns,),
+    )
+    return replace(result, bounds_ns={} if bound is None else {bound.method: bound.time_ns})
 
 
 def beaten_bound(

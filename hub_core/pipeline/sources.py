@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import re
@@ -10,23 +9,22 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.pipeline.bounded_reads import (
     HEAD_BYTES,
-    MAX_FILE_BYTES,
     check_head,
     convert_read_errors,
+    create_part,
     create_read_error,
-    load_file,
+    decompress_part,
     open_file,
     read_bounded,
     read_head,
 )
-from hub_core.plugin_api import Format, Layout, Source, SourcePart, decompressed
+from hub_core.plugin_api import Format, Layout, Source, SourcePart
 from hub_core.plugin_api.formats import decompress_head, is_gzip
 
 STANDARD_STREAM = "-"
@@ -86,7 +84,7 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
         prefix = members[0].file.parent / members[0].prefix
         if (folder := _find_enclosing_folder(prefix, formats, report)) is not None:
             return folder
-        parts = tuple(_create_part(member.file, member.rank) for member in members)
+        parts = tuple(create_part(member.file, member.rank) for member in members)
         source = Source(str(prefix), parts, report)
         return _create_input(source, read_head(members[0].file), Layout.PREFIX)
     if path_object.is_dir():
@@ -101,7 +99,7 @@ def open_rank_files(paths: Sequence[str], report: Report) -> Input:
 
     Their contents determine the ranks. Raises `InputError` for a file that cannot be opened.
     """
-    parts = tuple(_create_part(Path(path)) for path in paths)
+    parts = tuple(create_part(Path(path)) for path in paths)
     return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
 
 
@@ -133,7 +131,7 @@ def content_of(opened: Input, format: Format) -> Source:
     Raises `InputError` for an archive if the format does not accept gzip.
     """
     if format.accepts_gzip:
-        return replace(opened.source, parts=tuple(map(_decompress_part, opened.source.parts)))
+        return replace(opened.source, parts=tuple(map(decompress_part, opened.source.parts)))
     if opened.is_gzip:
         message = f"is compressed with gzip, but {format.name} is read uncompressed only"
         location = Location(opened.source.parts[0].name)
@@ -249,7 +247,7 @@ def _open_single(path: Path, report: Report) -> Input:
         return _open_stream(file, str(path), report, is_ours=True)
     file.close()
     return _create_input(
-        Source(str(path), (_create_part(path),), report), read_head(path), Layout.FILE
+        Source(str(path), (create_part(path),), report), read_head(path), Layout.FILE
     )
 
 
@@ -334,50 +332,12 @@ def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
         )
     if not files:
         raise _create_empty_folder_error(path, "files")
-    return Input(Source(name, tuple(map(_create_part, files)), report), head, Layout.FOLDER)
+    return Input(Source(name, tuple(map(create_part, files)), report), head, Layout.FOLDER)
 
 
 def _create_empty_folder_error(path: Path, missing: str) -> InputError:
     cure = "name one file, or a set of rank files by its prefix"
     return create_read_error(str(path), f"is a folder without {missing}", cure)
-
-
-def _create_part(file: Path, rank: int | None = None) -> SourcePart:
-    with convert_read_errors(str(file)):
-        size = file.stat().st_size
-    return SourcePart(str(file), partial(load_file, file), rank, size, partial(_open_part, file))
-
-
-def _open_part(file: Path) -> BinaryIO:
-    """Open a file as a stream of bytes.
-
-    Regular files with content are opened and read by the caller. Pipes, devices and empty files are
-    loaded completely, which also checks them: `InputError` is raised for an empty regular file, and
-    for a file that is too long or cannot be read.
-    """
-    opened = open_file(file)
-    status = os.fstat(opened.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_size:
-        return opened
-    opened.close()
-    return io.BytesIO(load_file(file))
-
-
-def _decompress_part(part: SourcePart) -> SourcePart:
-    """Return the part with decompressed content and unknown size.
-
-    Nothing is read now. `load` raises `InputError` if the content is longer than 4 GiB; `open` has
-    no such limit. Both raise it for a damaged archive.
-    """
-
-    def open_content() -> BinaryIO:
-        return decompressed(part.stream(), part.name)
-
-    def load() -> bytes:
-        with open_content() as content:
-            return read_bounded(content, part.name, b"", MAX_FILE_BYTES)
-
-    return replace(part, load=load, open=open_content, size=None)
 
 
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:

@@ -50,7 +50,10 @@ class SourcePart:
 
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
-    """Log a finding with the logger `collhub`: the default receiver of findings."""
+    """Log a finding as a warning with the logger `collhub`, whatever its severity.
+
+    It is the default receiver of findings.
+    """
     # Imported here: the program passes a receiver of its own and needs no logger.
     import logging
 

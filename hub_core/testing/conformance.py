@@ -154,10 +154,17 @@ def discover_for_check(name: str) -> Registry:
 def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     """Run one rule on the plugin `name` and return its result.
 
-    FAILED if the plugin is unknown or not loaded, or if there is a problem; SKIPPED if it has no
-    offer of the rule's kinds, or as many offers as it has could not be checked; else PASSED.
-    Exceptions of the plugin (except `KeyboardInterrupt`) are problems, not raised. The details are
-    the first 8 problems, the number of further ones, and the reasons for unchecked offers.
+    The verdict is the first that applies:
+
+    - FAILED: the plugin is unknown or not loaded, or the rule reports at least one problem.
+      An exception that the plugin raises, except `KeyboardInterrupt`, is a problem and ends
+      the rule.
+    - SKIPPED: the plugin has no offer of the rule's kinds, or the rule could check none of
+      them. It gives one reason per unchecked offer; a rule without kinds checks the plugin as
+      one subject.
+    - PASSED: otherwise, even if some of the offers were not checked.
+
+    The details are the first 8 problems, the number of further ones, and the reasons.
     """
     try:
         plugin = registry.plugin(name)

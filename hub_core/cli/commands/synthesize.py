@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from hub_core.plugin_api import (
         SearchBudget,
         SimulationResult,
-        SynthesisRequest,
         SynthesisResult,
     )
 
@@ -269,6 +268,7 @@ def _run_synthesizer(
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
+    from hub_core.pipeline.bounds import replace_bounds
     from hub_core.pipeline.simulation import choose_timing
     from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
@@ -309,30 +309,8 @@ def _run_synthesizer(
     spent = (time.perf_counter() - wall, time.process_time() - cpu)
     bounded = timing.bounded_network(network)
     if bounded is not network:
-        result = _replace_bounds(result, synthesis, bounded)
+        result = replace_bounds(result, synthesis, bounded)
     return SynthesizedAlgorithm(result, network, *spent, timing)
-
-
-def _replace_bounds(
-    result: SynthesisResult, request: SynthesisRequest, network: Topology
-) -> SynthesisResult:
-    """Return the result with the best bound on the machine's network in place of all its bounds.
-
-    The bounds of the synthesizer hold for nominal links only. `network`: the network of the
-    machine. The bound is the best one that any installed method proves for the collective, size and
-    NPUs of the request; the result has none if no method proves one.
-    """
-    from hub_core.pipeline.bounds import best_bounds
-
-    (bound,) = best_bounds(
-        request.collective,
-        network,
-        (request.collective_bytes,),
-        registry=request.hub,
-        npus=request.npus,
-        best_times_ps=(1000 * result.time_ns,),
-    )
-    return replace(result, bounds_ns={} if bound is None else {bound.method: bound.time_ns})
 
 
 def _create_simulation(

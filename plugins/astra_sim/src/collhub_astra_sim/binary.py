@@ -315,10 +315,13 @@ class AstraPrinted:
 
 
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
-    """Parse the lines of standard output and standard error of a run.
+    """Parse the lines that a run of ASTRA-sim printed on standard output and standard error.
 
-    Of several finish times of one NPU the last one counts. The tail has the last five lines that
-    are not blank, each cut after 300 characters.
+    The result has the finish time in cycles of every NPU that finished (of several, the last
+    one), the NPUs that were reported with unreleased nodes, whether the simulator dropped an
+    event (`lost_event`), and the tail: the last five lines that are not blank, stripped and
+    each cut after 300 characters. Patterns may occur anywhere in a line, because loggers
+    prefix them. Without lines everything is empty or False.
     """
     finish_ns: dict[int, int] = {}
     unreleased = set()

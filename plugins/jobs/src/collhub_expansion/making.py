@@ -161,10 +161,13 @@ class Maker:
     def _verify_phases(
         self, kind: CollectiveKind, native: Sequence[NativePhase], phases: Sequence[Phase]
     ) -> None:
-        """Verify the phases as one algorithm, once for every series of algorithms.
+        """Verify that the phases together perform the collective; do it once per series of phases.
 
-        Nothing is done for a single phase, and for more than 256 ranks, where phases are only
-        verified separately. Raises the error of `admit` for a series that is refused.
+        A series is the kind and, for each phase, its kind, dimension and algorithm without its
+        bytes. `native`: the phases that ASTRA-sim would run; `phases`: their templates, in the
+        same order. Nothing is done for a single phase, for more than 256 ranks (their phases are
+        only verified separately), and for a series that an earlier call passed to `admit`,
+        accepted or not. Raises the `InputError` of `admit` if it refuses the composed algorithm.
         """
         named = tuple((native_phase.kind, native_phase.level, self._judged[phase.template][0])
                       for native_phase, phase in zip(native, phases, strict=True))  # fmt: skip

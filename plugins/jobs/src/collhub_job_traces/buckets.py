@@ -51,10 +51,14 @@ class BucketPlanner:
             self._sequences.append([(of_rank, depth[of_rank]) for of_rank in by_rank])
 
     def plan(self, limit_bytes: int) -> Int64Array:
-        """Return for every row the row of its bucket: itself if it is not joined.
+        """Return the row of every node's bucket, its own row if it is not joined: int64[nodes].
 
-        A bucket takes consecutive candidates of a group until it would exceed the limit; its row is
-        that of its last member. Groups whose ranks would have different buckets are unchanged.
+        For each group and rank, the candidates in order of their identities are put into buckets.
+        A bucket ends before the candidate that would make it exceed `limit_bytes`, and before one
+        that has another dependency depth (number of candidates on the longest path to it) than
+        its first member, so that no member waits for another. A bucket's row is that of its last
+        member. A candidate above the limit stays alone. If the ranks of a group get buckets at
+        different positions, the whole group is unchanged.
         """
         sizes = self.workload.nodes.bytes
         target = np.arange(len(self.workload.nodes))

@@ -237,10 +237,13 @@ MORE = "+"
 
 
 def attributes_extra(attributes: Mapping[str, str]) -> str:
-    """Create the extra of a node with these texts as attributes of kind STRING.
+    """Encode texts as the extra of a node, for attributes of kind STRING in its trace.
 
-    Job documents preserve the extra; the writer of traces writes the attributes, and the reader
-    restores the extra.
+    The extra is the token `+`, then `=` and the hexadecimal protobuf field of each attribute,
+    in the order of the mapping and separated by blanks; without attributes it is `+`. Names
+    must be ASCII. Job documents preserve the extra, the writer of traces adds the attributes
+    to the node, and the reader of traces restores the extra. `attributes_of_extra` is the
+    inverse.
     """
     written = [
         attribute_field(name, Kind.STRING, text.encode()) for name, text in attributes.items()

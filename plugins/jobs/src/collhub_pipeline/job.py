@@ -44,11 +44,14 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
 
 
 def layout_of(options: PipelineOptions) -> Layout:
-    """Build the layout of ranks and activations.
+    """Build the layout of ranks and activations from the options of a pipeline.
 
-    Without tensor and meshes, every stage has the ranks of the option `tensor` with even slices of
-    the activation. With both, the meshes decide. Raises `UsageError` for one of them alone, or
-    together with `tensor`, and `HubError` for invalid meshes.
+    If neither `activation_tensor` nor `meshes` is given, the option `tensor` states the ranks
+    of each stage (one number for all stages, or one per stage), which hold even slices of the
+    activation. If both are given, the meshes define the ranks and their parts of the
+    activation. Raises `UsageError` if only one of the two is given, if both are given and the
+    option `tensor` is not its default `1`, and if `tensor` does not state a positive number
+    for every stage. Raises `HubError` for an invalid activation tensor or invalid meshes.
     """
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:

@@ -54,7 +54,12 @@ class ErrorSummary:
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> ErrorSummary:
-        """Summarize |error| of at least one error; the sign is ignored."""
+        """Summarize the sizes of relative errors: number, median, 90th percentile and maximum.
+
+        The statistics are of |error|, as fractions, so that the sign is ignored; percentiles are
+        interpolated linearly. There must be at least one error: without one, numpy raises
+        `IndexError`.
+        """
         values = np.abs(np.array(list(errors), dtype=float))
         median, p90 = np.percentile(values, (50, 90))
         return cls(len(values), float(median), float(p90), float(values.max()))

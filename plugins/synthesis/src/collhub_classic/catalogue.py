@@ -107,7 +107,12 @@ def _build_rooted_planners(
     """
 
     def plan_reduce(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan the reduce as the reverse of the broadcast."""
+        """Plan a reduce by reversing the broadcast, with every transfer reducing.
+
+        The details are those of the broadcast. The cost is `cost_of(task)` if the enclosing
+        function got `cost_of`, else the cost of the broadcast. Errors of the broadcast's planner
+        are passed on.
+        """
         planned = broadcast(task)
         cost = planned.cost if cost_of is None else cost_of(task)
         return PlannedAlgorithm(planned.plan.backwards(reduces=True), cost, planned.details)

@@ -291,10 +291,14 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
 
 
 def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the distinct codes of the pairs that may communicate in a phase, in both directions.
+    """Return the codes of the ordered pairs of ranks that may communicate in a native phase.
 
-    `members`: ranks of each line in order of their positions. A code is source * num_ranks +
-    destination.
+    `members`: ranks of each line of a dimension, int64[lines, size], in the order of
+    positions. The algorithm of the phase decides by the distance of two positions, modulo the
+    size: 1 for a ring; every distance for direct; powers of two for halving-doubling; powers
+    of two and those minus one for trees. Both directions are included. The result is distinct
+    codes, int64, where a code is source * num_ranks + destination; it is empty if the
+    algorithm has no distances.
     """
     codes = []
     for shift in _list_shifts(phase):

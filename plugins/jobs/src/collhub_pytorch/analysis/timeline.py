@@ -198,8 +198,9 @@ def fit_clocks(
     """Fit clock offsets that align the ends of every collective.
 
     First along shared collectives from clock to clock, then by medians in turn: of a collective
-    over its ranks, of a clock over its collectives. Raises `InputError` where ranks share no
-    collective with the others, and where ends remain further distance than `most_residual_ns`.
+    over its ranks, of a clock over its collectives. Raises `InputError` if some ranks share no
+    collective with the others, and if after the fit an end differs from the median of its
+    collective by more than `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     clock_of_rank = _number_clocks(workload)

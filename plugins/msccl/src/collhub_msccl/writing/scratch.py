@@ -217,10 +217,13 @@ def _find_free_range(
     first: dict[int, int],
     knowledge: Knowledge,
 ) -> _ScratchRange | None:
-    """Return the smallest range that is large enough, and free before the accesses `first` begin.
+    """Return the smallest scratch range that a new segment may reuse, else None.
 
-    `first`: ordinal of the first access by block. None if none of a limited number of ranges is
-    free.
+    A range fits if it has at least `size` units, and is free if every last access to its
+    current segment is known to precede every first access of the new one. `first`: ordinal of
+    the first access of the new segment by thread block. Only the 64 smallest fitting ranges
+    are examined, of equal sizes those with the lowest starts first, so that None does not
+    exclude a larger free range.
     """
     fitting = [memory_range for memory_range in ranges if memory_range.size >= size]
     fitting.sort(key=lambda memory_range: (memory_range.size, memory_range.start))

@@ -95,11 +95,13 @@ class _Gpu:
         }
 
     def _build_channels(self) -> Iterator[dict[str, Any]]:
-        """Yield the rank's channels by type, in the order of the first channel of each type; then
-        switches.
+        """Yield the JSON objects of this rank's channels: by channel type, then switch groups.
 
-        Each type is one entry with a peer per channel; copies of a channel are adjacent. Every
-        switch group is an entry of its own, repeated for each copy.
+        There is one object per channel type, in the order of the first channel of each type. Its
+        `connected_to` lists the peer rank of every channel, each peer `copies` times in a row,
+        where `copies` is the number of instances of the program. Then every switch group follows,
+        in the order of the program, as `copies` equal objects with buffer type and ranks. Nothing
+        is yielded for a rank without channels and groups.
         """
         channels = self.program.channels[self._rank]
         for kind in dict.fromkeys(kind for kind, _ in channels):

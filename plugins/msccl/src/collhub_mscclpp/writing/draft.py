@@ -247,7 +247,13 @@ class Draft:
         return [group.tolist() for group in groups if len(group)]
 
     def channel(self, row: int, part: int) -> int:
-        """Return the channel of a message on the rank of this row, for one part of its block."""
+        """Look up the id of the channel that carries a message, on the rank of one of its two rows.
+
+        `row`: the step that sends or receives the message; its rank has an own id for the
+        channel, among those of the same channel type. `part`: the thread block, 0 to `parts` - 1,
+        of those that share the work; each part has a channel of its own per connection. Raises
+        `KeyError` for a row that belongs to no message.
+        """
         # Each part has a separate channel: a shared counter would mix up their signals.
         number = int(self.work.connection[row]) * self.parts + part
         return self.tables[int(self.work.steps.rank[row])].channels[number]

@@ -260,10 +260,12 @@ class StepWriter:
         return self._packed[key]
 
     def _get_landing(self, row: int, device: int) -> BoxPlace:
-        """Return the location of a received box, the same at every call.
+        """Return the place where a device receives a box, which the first call decides for all.
 
-        OUTPUT if its region there is contiguous and it is no summand, else a new place in SCRATCH;
-        also SCRATCH for a device that only forwards the box.
+        `row`: row of the box in `units`. The place is OUTPUT, at the start of the region of the
+        box, if the device needs the box, its region there is contiguous, and the box is no
+        summand. Otherwise, also for a device that only forwards the box, SCRATCH that no other
+        step uses is allocated.
         """
         key = row, device
         if key not in self._landing:

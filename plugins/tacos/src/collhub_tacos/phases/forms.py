@@ -282,12 +282,15 @@ def _build_collect(
 def _build_two_phase(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates of an all-reduce: a reduce-scatter, then an all-gather without a barrier.
+    """Build candidates of an all-reduce: a reduce-scatter and an all-gather, without a barrier.
 
-    Each rank is the origin of `pieces` chunks. If all links are duplex, one synthesis serves both
-    phases; else the reduce-scatter is synthesized on the transposed network. The planned pair comes
-    first, if prospects consider it worth building, then pairs of free spreadings, as many as both
-    directions have.
+    Each rank is the origin of `pieces` chunks. A reduce-scatter is an all-gather reversed in
+    time. If every link has an opposite link with equal times, and there are no switches, each
+    all-gather is paired with its own reversal; otherwise the reversed ones are synthesized on
+    the transposed network. The first pair (index 0) is the planned one, with fixed turns on
+    links; it is omitted unless `prospects.is_worth_building`. The pairs of free spreadings,
+    whose time only a simulator can determine, follow with the indices 1, 2, ...; the i-th of
+    both directions form a pair, and surplus ones are dropped. The list may be empty.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)

@@ -132,13 +132,21 @@ def find_best_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> LockstepResult:
-    """Find the fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
+    """Find the fastest all-gather in lockstep over several seeds, starting with `first_seed`.
 
-    If all nodes of the network are equivalent, the part of one node is tried first. If the arrival
-    is not a multiple of a step, longer steps for which it is are tried as well. Variants that
-    `bound_steps` excludes are skipped. `threads`: seeds tried in parallel (0: one per core); the
-    result does not depend on it. Ctrl-C ends the search; if there is no result yet, it is raised
-    again. Raises `InputError` like `all_gather`.
+    Chunk x starts at NPU `origin[x]`; links are busy for `step_ps` with a chunk, which
+    arrives `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds; 0
+    chooses 1 to 20, fewer for more pairs of link and chunk. If all nodes are equivalent, the
+    first variant computes the part of one node and translates it to all; the search over all
+    nodes follows only with more than one seed. If the arrival is not a multiple of the step,
+    a longer step is tried as well. Variants that cannot be faster than the best result by
+    `bound_steps` are skipped, and a result that reaches this bound ends the seeds of its
+    variant. Among equally fast results the first one counts. `threads`: seeds tried in
+    parallel (0: one per core), without effect on the result. `after_trial` is called after
+    each seed that counts. Ctrl-C ends the search and returns the best result so far, marked
+    as interrupted; it is raised again if there is none. Raises `InputError` for networks with
+    switches, networks that are not strongly connected, and steps that are not positive or
+    exceed the arrival.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
