@@ -215,10 +215,13 @@ class _Header:
         self.rest[nodes] = after
 
     def add_late_fields(self, attributes: AttributeColumns) -> None:
-        """Add the values of header fields that follow attributes, from the decoded attributes.
+        """Add the header fields of nodes that appear only after their first attribute.
 
-        The last value of a scalar counts, so a late one replaces that of the header; dependencies
-        are appended to those of the header. It must be called before `dependencies`, and only once.
+        The fields of a node may come in any order in a file, and the constructor reads only
+        those before the first attribute; the decoder of attributes found the later ones.
+        A late scalar replaces the value of the header, as the last value of a field counts in
+        protobuf. Late dependencies are appended to those of the header. This object is changed.
+        Call this once, before `dependencies`: a second call would add the dependencies again.
         """
         for name, source in _LATE_SCALARS:
             # The last value of a field counts, as in every message.

@@ -256,10 +256,12 @@ def _exit_after_delay(code: int) -> None:
 
 
 def _prepare_streams() -> None:
-    """Open standard streams that the caller closed (`>&-`), and escape characters on stdout.
+    """Replace closed standard streams by /dev/null, and let stdout escape what it cannot encode.
 
-    A closed stream is replaced by /dev/null. Otherwise the next opened file would get its file
-    descriptor, and output for the stream would be written to that file.
+    Stdin, stdout and stderr count as closed if the caller closed them (`>&-`). Without a
+    replacement, the next opened file would get the descriptor of the stream, and output for
+    the stream would be written to that file. A character that the encoding of stdout does
+    not contain is printed as a backslash escape instead of raising an error.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -147,8 +147,11 @@ def link_times_ps(
     """Compute the times of messages on links in whole picoseconds: (busy, arrival), int64.
 
     The three arrays are broadcast against each other; `sizes` are bytes. Latency and size /
-    bandwidth are rounded to the nearest picosecond separately, so that sums are exact and equal
-    times compare equal. Raises `InputError` for a message that takes longer than 5e16 ps.
+    bandwidth are each rounded to the nearest picosecond, halves to even, so that sums are
+    exact and equal times compare equal. The arrival time is their sum. The link is busy for
+    size / bandwidth with `Occupancy.SERIALIZATION`, and for the whole arrival time with
+    `Occupancy.ALPHA_BETA`. Raises `InputError` (code `too-long`) if a latency, or a size /
+    bandwidth, is above 5e16 ps. Bandwidths must be above 0.
     """
     latency = _rounded_ps(latency_s * 1e12)
     serialization = _rounded_ps(np.asarray(sizes, np.float64) * 1e12 / bandwidth_bytes_per_s)

@@ -113,7 +113,11 @@ def refuse_workload(fields: NodeFields) -> None:
 
 
 def _describe_node(fields: NodeFields, node: int) -> str:
-    """Describe a node in messages."""
+    """Describe a node in messages, in the form `rank RANK has TYPE ID`.
+
+    `node` is the row of the node in `fields`. TYPE is the name of its node type, and ID is
+    its id in the trace.
+    """
     name = type_name(int(fields.nodes.type[node]))
     return f"rank {fields.rank[node]} has {name} {fields.nodes.id[node]}"
 

@@ -128,15 +128,22 @@ class _Diagnosis:
                     yield row, {partner.rank for partner in awaited}
 
     def verdict(self) -> Verdict:
-        """Return the verdict on the findings of all kinds; its kind is the first one by `KINDS`.
+        """Return the verdict on the findings of all kinds.
 
-        Faults of the present decide. Without one, open questions are added, and faults of the past
-        decide unless an open question belongs to an operation; else other findings of the present,
-        and without these the verdict `none`. Culprits are all ranks of findings of the decisive
-        kind, ascending; group and sequence number are those of its first finding. Waiting ranks
-        exclude culprits, are taken from RAS only if there are no dumps, and are empty for the kinds
-        `none` and `skew`. In the list of findings, the decisive ones come first, and those of the
-        past last.
+        One set of findings decides, the first of these that is not empty:
+        1. Faults of the present: all kinds but `none` and `skew`, of operations not completed.
+        2. Findings on the past (completed operations). This set is skipped if a finding of kind
+           `undecided` belongs to an operation, because that operation may be the cause.
+        3. All other findings of the present, which are open questions and skews.
+        4. No finding: the verdict is `none`.
+        Open questions are collected only if the first set is empty.
+
+        The kind is the first in the order of `KINDS` that the deciding set contains. Culprits are
+        all ranks of the set's findings of this kind, ascending; group and sequence number are
+        those of the first such finding. Waiting ranks are those that wait in an operation of the
+        dumps, or by NCCL's RAS report if there are no dumps, without the culprits; there are
+        none for the kinds `none` and `skew`. The list of findings begins with those that gave
+        the kind; the others follow, those on the past last.
         """
         findings = [
             *self.find_mismatches(),

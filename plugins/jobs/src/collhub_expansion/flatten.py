@@ -38,11 +38,18 @@ def expanded(
     turns: Edges,
     duration_ns: Int64Array,
 ) -> Expansion:
-    """Replace calls by nodes; `turns`: further control dependencies of rows; `duration_ns` by row.
+    """Replace every collective call of a workload by the nodes of its algorithm.
 
-    Children of a collective depend on its ends; its starts depend on the parents of the collective.
-    Every message of a collective has a unique tag between its two ranks. Cost: a few sorts. Raises
-    `InputError` if tags are exhausted.
+    `pieces`: parts of the calls, each of which is replaced by one of `templates`, the node
+    patterns of algorithms. `turns`: control dependencies between rows of `workload`, besides
+    its own. `duration_ns`: durations of the rows of `workload`, used for the nodes that are
+    kept; nodes of templates have the durations of their template.
+
+    The starts of a collective depend on the parents of its call, and the children of the call
+    depend on the ends of the collective. All tags of new messages are above those of messages
+    in the workload, and each piece has its own range of them. The result has the new nodes
+    and, for each, the row of `workload` from which it comes. Cost: a few sorts. Raises
+    `InputError` (code `too-large`) if more than 5e8 tags would be needed.
     """
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)

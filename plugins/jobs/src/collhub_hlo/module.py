@@ -313,10 +313,17 @@ def choose_branch(branches: Sequence[Computation]) -> Computation:
 def count_work(
     instruction: Instruction, instructions: dict[str, Instruction], body: Computation | None
 ) -> tuple[int, int]:
-    """Return the operations of an instruction, and the bytes that it reads and writes.
+    """Estimate the work of an instruction: (arithmetic operations, bytes read and written).
 
-    `body`: the fused computation of a fusion, None for other instructions. A fusion has the
-    operations inside it, and accesses its operands and its result, of slices only the slice.
+    `instructions`: those of the same computation by name, to look up the operands. `body`:
+    the fused computation of a fusion, None for other instructions.
+
+    A fusion has all operations of its body. It reads its operands and writes its result; of
+    an operand of which the body uses only slices, only these count, and of a result that is
+    a slice updated in place, only the slice. A fusion whose body communicates, and every
+    other instruction, is counted alone: `count_operations` and `count_bytes`, in which a
+    multiply-add of a product is two operations, and a slice counts twice (read and written).
+    Raises `ValueError` for dimensions that do not exist.
     """
     if body is None or body.accessed is None:
         return count_operations(instruction, instructions), count_bytes(instruction, instructions)

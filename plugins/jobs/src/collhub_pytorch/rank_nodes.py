@@ -127,7 +127,11 @@ class RankNodes:
         return len(self.kind) - 1
 
     def link(self, before: int, after: int, *, is_stated: bool = True) -> None:
-        """Add the dependency of row `after` on row `before`."""
+        """Add an edge by which the node in row `after` depends on the node in row `before`.
+
+        `is_stated`: true if the trace states the dependency, false if it is only assumed. The
+        edge is appended without a check: repeated edges are kept, and rows are not compared.
+        """
         self.before.append(before)
         self.after.append(after)
         self.is_stated.append(is_stated)

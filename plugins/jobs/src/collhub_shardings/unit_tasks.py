@@ -383,7 +383,14 @@ def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array
 
 
 def device_pairs(tasks: UnitTasks) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return (task, receiver, receiver already has the box) of every receiver."""
+    """Return the pairs of a unit task and a receiver as columns (task, receiver, is held).
+
+    There is one entry for each receiver of each task, by ascending task and, within one, in
+    the order of `tasks.receivers`. `task` is the row of the task, and `receiver` the number
+    of a device (both int64). `is held` is true if this device is also a sender of the same
+    task, which means that it already has the box (the part of the tensor) that the task
+    moves.
+    """
     task = group_of_entry(tasks.receiver_indptr)
     width = len(tasks.host_of)
     held_keys = group_of_entry(tasks.sender_indptr) * width + tasks.senders

@@ -238,9 +238,11 @@ class NativeLibrary:
         return communicator.value
 
     def leave(self, communicator: int) -> None:
-        """Release the library's resources of a communicator, then destroy it.
+        """Release the library's resources of a communicator, then destroy the communicator.
 
-        Raises `PluginError`.
+        `communicator` is the handle as an integer, which must not be used afterwards. Raises
+        `PluginError` with the name of the call and NCCL's text if either call does not succeed;
+        if the release fails, the communicator is not destroyed.
         """
         handle = ctypes.c_void_p(communicator)
         self._check(self._release(handle), "release")

@@ -80,7 +80,12 @@ def tuner_sweep() -> Sequence[MeasurementRequest]:
 
 
 def mscclpp_lines() -> Sequence[MeasurementRequest]:
-    """Return two lines of one kernel."""
+    """Return one request to read a small `perf.jsonl` file of MSCCL++ measurements.
+
+    The file has two JSON lines of the same all-reduce kernel (number 6) on 8 ranks of one
+    node: 24576 bytes in 6.2 us and 49152 bytes in 6.6 us. The request states all-reduce,
+    8 ranks and 1 node.
+    """
     lines = [
         {
             "name": "allreduce", "kernel": 6, "ranks": 8, "ranksPerNode": 8,

@@ -351,9 +351,13 @@ def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
 def _read_operand(
     values: Values, operation: Operation, operand: str | float, rank: int, elements: Int64Array
 ) -> Array:
-    """Read an operand, broadcast to the elements of the result.
+    """Read the values of one operand of an operation on a rank, one per element of `elements`.
 
-    A number becomes a scalar of the type of the first tensor operand (for a Select, of its values).
+    `elements`: flat row-major indices into the complete result of the operation. A named
+    operand is broadcast to the shape of this result, and the values at these indices are
+    returned as a flat array. A number is returned as a scalar array whose type is that of
+    the first named operand; for a Select, the condition is skipped, because it is boolean.
+    At least one operand must be a name.
     """
     types = values.program.types
     if not isinstance(operand, str):

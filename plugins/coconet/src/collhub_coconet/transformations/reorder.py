@@ -212,10 +212,16 @@ class _Move:
         return True
 
     def _find_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
-        """Find the reason why an operation cannot move: (condition, message, cure), or None.
+        """Find the first reason why an operation cannot move before the AllGather, None if it can.
 
-        An operation can move if no operand is local, and if it commutes with slicing: its sliced
-        operands are then sliced along one dimension; contractions have their own conditions.
+        The reason is (name of the condition, message, cure). These are checked in order:
+        1. No operand is local.
+        2. An operation that reads no sliced value can always move; the rest is not checked.
+        3. Its kind must be one that can commute with slicing (`_COMMUTING`).
+        4. The first operand of a contraction must be sliced along a dimension that is not summed
+           over, and the second must be replicated and not sliced.
+        5. All sliced operands of any other operation must be sliced along the same dimension,
+           counted from the end.
         """
         for name in operation.reads:
             if self._program.types[name].layout == LOCAL:

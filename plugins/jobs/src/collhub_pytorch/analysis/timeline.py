@@ -195,12 +195,21 @@ class ClockFit:
 def fit_clocks(
     workload: Workload, times: Timeline, meetings: Meetings, max_residual_ns: float
 ) -> ClockFit:
-    """Fit clock offsets that align the ends of every collective.
+    """Fit the offset of each clock so that collectives end at the same time on all ranks.
 
-    First along shared collectives from clock to clock, then by medians in turn: of a collective
-    over its ranks, of a clock over its collectives. Raises `InputError` if some ranks share no
-    collective with the others, and if after the fit an end differs from the median of its
-    collective by more than `max_residual_ns`.
+    Each trace file has its own clock. Only collectives of several ranks without a root count,
+    and of these only those on devices, if there are any. If there is no such collective, all
+    communications with several nodes count, messages included.
+
+    Offsets start at that of the first clock and spread from clock to clock along shared
+    communications. Then medians are taken in turn, at most 20 times or until nothing
+    changes: of the ends of a communication, and of the differences of a clock from them.
+
+    The result has one offset per rank in ns, which is subtracted from the rank's times and
+    is 0 for the clock of rank 0, and the residual: the largest distance in ns of an end from
+    the median end of its communication. Raises `InputError` (code `clocks`) if a clock is
+    not connected to the first one by shared communications, and if the residual is greater
+    than `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     clock_of_rank = _number_clocks(workload)

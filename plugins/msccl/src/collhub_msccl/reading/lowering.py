@@ -89,16 +89,28 @@ def lower(
     is_dsl_reading: bool,
     findings: FileFindings,
 ) -> Lowered:
-    """Lower a checked program to plain steps.
+    """Lower a checked thread-block program to the rows of a step table.
 
-    A nop becomes no row, a step that receives and sends two rows (the second sends what the first
-    stored), any other one row. Rows keep the order of steps. Result: columns, data dependencies
-    (declared ones, and of second rows on first ones), program order within thread blocks as
-    (before, after), first block of each rank, and units of scratch.
+    A nop becomes no row; a step that receives and sends becomes two rows, of which the
+    second sends what the first stored; every other step becomes one row. Rows keep the order
+    of the steps. An `rrs` step stores its value in scratch behind the declared scratch of
+    its rank. `re` steps that the runtimes execute as one chain all get the count of the
+    last one.
 
-    `is_dsl_reading`: reductions of received data take their local operand from dst, as in MSCCLang,
-    instead of src. Raises `InputError` for dependencies that never finish, and for steps outside
-    the declared scratch in a rank with `rrs`, whose values are stored after the declared scratch.
+    The result has the columns, the data dependencies (the declared ones, and that of each
+    second row on its first row), the program order within thread blocks as pairs
+    (before, after), the first thread block of each rank, and the scratch units of each rank,
+    which include the places for `rrs`. A dependency on a nop becomes dependencies on the
+    steps before the nop and on those that the nop waits for.
+
+    If `is_dsl_reading` is true, reductions of received data take their local operand from
+    dst, as in MSCCLang, otherwise from src. Warnings are added to `findings`.
+
+    Raises `InputError` for a wait that never ends because no step with `hasdep` follows at
+    the awaited position of its thread block, for a wait for a later step of the same thread
+    block, and for a cycle of nops; other cycles are not checked here. Also raises it if a
+    step reaches beyond the declared scratch of a rank that needs places for `rrs`; such
+    steps in other ranks are left to verification.
     """
     fusion = fuse_reductions(program, findings)
     declared = resolve_dependencies(program, fusion, findings)

@@ -101,11 +101,16 @@ def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
 def _list_pairs(
     start: int, following: dict[int, int], times: RunTimes | None
 ) -> list[tuple[int, int]]:
-    """List the pairs (first reduction of a chain, later one) along the successors of `start`.
+    """List the pairs (first reduction of a chain, later member) along the successors of `start`.
 
-    `following`: successor of each reduction. A chain is cut after 16 operands, and, with `times`,
-    where a longer one would begin later than without the added one, or finish after another thread
-    block needs one of its sums. A reduction behind a cut begins the next chain.
+    `following`: the successor of each reduction. The successors of `start` are divided into
+    chains; a chain ends, and the next reduction begins a new one, in these cases:
+    - The chain has 16 members (`MAX_OPERANDS`).
+    - With `times`: the next reduction is ready only after the time at which the chain begins,
+      so that it would delay the chain.
+    - With `times`: the next reduction ends later than the first time at which another thread
+      block needs the sum of a member.
+    A chain of one reduction has no pair; without a successor the list is empty.
     """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)

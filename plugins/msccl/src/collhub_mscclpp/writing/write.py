@@ -58,13 +58,18 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 
 
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties of a collective without a name in plans, which is written as `custom`.
+    """Yield the properties that are lost when a collective is written as `custom`.
 
-    In this order: `kind`, unless it is CUSTOM; `in_place`, if it serves in-place calls only and its
-    kind does not define the shared part of the buffers; `root`, if it has one; `contract`, unless
-    the contract only has sizes (no expected result, all inputs defined) that equal the chunk counts
-    of the plan on every rank; `unit_count`, if it is not the largest number of input or output
-    chunks of a rank, which a reader takes.
+    The caller decides that the collective has no name in plans; this is not checked here.
+    The losses come in this order:
+    - `kind`: unless the kind is CUSTOM.
+    - `in_place`: if only in-place calls are served and the kind is GATHER or SCATTER, for
+      which a plan does not state the part of the buffer that input and output share.
+    - `root`: if the collective has a root.
+    - `contract`: if there is no contract, or it has an expected result or undefined inputs,
+      or its sizes differ from the chunk counts of the plan on any rank.
+    - `unit_count`: unless it equals the largest number of input or output chunks of any
+      rank, which is the value that a reader assumes.
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"

@@ -81,8 +81,9 @@ def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) ->
 def _find_switch_rate(network: Topology) -> float | None:
     """Return the measured rate in bytes/s of the switches that multicast and reduce.
 
-    None if the network states none, or if the measured switches do not count because it states
-    other switches.
+    The result is None if the network has no measured switches. It is None, too, if the
+    network itself declares any switch that multicasts or reduces, because the measured
+    switches are then not used. Switches without these abilities make no difference.
     """
     machine = network.with_measured_switches()
     if machine is network or network.measured_switches is None:
