@@ -78,10 +78,10 @@ def read_recorded_network(workload: Workload, registry: Registry) -> Topology | 
 def native_system(workload: Workload) -> NativeSystem:
     """Read the system of a job that was read from an ASTRA-sim configuration.
 
-    Without a stated system the result has the defaults and `is_stated` is false. In a stated one,
-    missing values are: endpoint delay 10, one split, one active chunk per dimension; a memory
-    bandwidth that is missing or 0 is None. Algorithms are listed only for kinds of `NATIVE_KINDS`
-    that the system states. Raises `InputError` for unsupported configurations.
+    Without a system in the workload, the result has the defaults and `is_stated` is false. Defaults
+    of missing values: endpoint delay 10, one split, one active chunk per dimension; a memory
+    bandwidth that is missing or 0 becomes None. Algorithms are listed only for kinds of
+    `NATIVE_KINDS` that the system configures. Raises `InputError` for unsupported configurations.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None

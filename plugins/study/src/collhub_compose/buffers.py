@@ -322,9 +322,9 @@ def build_contract(collective: Collective) -> CustomContract:
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
     """Measure the use of the buffers in units per rank; `contract`: that of the collective.
 
-    The used INPUT is that of the contract where it is defined, else what steps touch; the used
-    OUTPUT is the larger of what steps touch and what the results need. Both touched ends are part
-    of the result.
+    The used INPUT is that of the contract if it is defined, otherwise the units up to the last one
+    that a step accesses. The used OUTPUT is the maximum of the units up to the last one that a step
+    accesses and the units that the results require. The result also contains both limits of access.
     """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)

@@ -148,9 +148,10 @@ def compare(
 
 
 def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
-    """Print what NCCL does today at each size, on a machine that is known; nothing without rows.
+    """Print NCCL's own choice and its time at each size, if the machine is known.
 
-    A note explains why there are no gains if the timing does not model machines.
+    Without rows there is no table. A note explains why there are no gains if the timing does not
+    model machines.
     """
     from collhub_tuning import baseline
 

@@ -176,9 +176,10 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
-    """Print what NCCL does today in each window, on a machine that is known; nothing without rows.
+    """Print NCCL's own choice and its time in each window, if the machine is known.
 
-    A note explains why there are no gains if the timing does not model machines.
+    Without rows there is no table. A note explains why there are no gains if the timing does not
+    model machines.
     """
     from collhub_tuning import baseline
 

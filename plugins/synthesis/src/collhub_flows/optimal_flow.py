@@ -78,8 +78,8 @@ class FlowDemand:
         """Build the demand of a collective whose rank r runs on `npus[r]`: a share per pair.
 
         An all-to-all has a share from every rank to every other one, a scatter from the root (0 if
-        not stated) and a gather to it. Ranks send nothing to themselves, so a single rank has no
-        demand. Raises `InputError` for collectives other than `KINDS`.
+        the collective has none) and a gather to it. There is no share from a rank to itself, so a
+        single rank has no demand. Raises `InputError` for collectives other than `KINDS`.
         """
         if collective.kind not in KINDS:
             raise InputError(

@@ -74,7 +74,8 @@ def _check_size(request: SynthesisRequest) -> None:
 
     That is more than 4 million products of sources and arcs, or more than 300000 pairs of ranks.
     With switches there may be an arc between any two NPUs, and that many count. A scatter has one
-    source, all others one per rank; an all-to-all has ranks squared pairs, all others one per rank.
+    source, the other collectives one per rank. An all-to-all has as many pairs as the square of the
+    number of ranks, the other collectives one per rank.
     """
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)

@@ -86,7 +86,7 @@ def _attempt_reorders(program: Program) -> Iterator[Attempt]:
     """Yield a function per prefix of the movable set of each AllGather that attempts the reorder.
 
     AllGathers are in the order of the program; for each the longest prefix comes first, and the
-    shortest has one operation. An AllGather behind which nothing can move yields nothing. Each
+    shortest has one operation. An AllGather is skipped if no operation can move before it. Each
     function returns the rewritten program or raises if the reorder is refused.
     """
     for operation in program.operations:

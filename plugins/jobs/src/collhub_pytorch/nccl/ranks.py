@@ -48,8 +48,8 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     The largest is that with the most ranks; ties are decided by the number of members with records,
     then by the larger name. If it includes the devices of all members, its ranks are those of the
     job; otherwise devices are numbered by host and process, with numbers in names compared as
-    numbers (host2 before host10), and a note says so. Devices of a process are told apart by the
-    order of their ranks in a communicator, also with a note. In `ranks_of`, members without a
+    numbers (host2 before host10), with a note. Devices of a process are distinguished by the order
+    of their ranks in a communicator, also with a note. In `ranks_of`, members without a
     record are -1. Raises `InputError` if records of a communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)

@@ -158,8 +158,8 @@ class _SeedSearch(Generic[T]):
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
         """Return the results of some seeds in their order; several seeds are tried in parallel.
 
-        A single seed runs in this thread. An exception of an attempt ends the others at their next
-        report and is raised.
+        A single seed runs in this thread. If an attempt raises an exception, all other attempts
+        stop at their next report, and the exception is raised.
         """
         if len(wave) == 1:
             seed = wave[0]

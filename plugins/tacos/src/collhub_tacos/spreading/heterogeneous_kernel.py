@@ -102,7 +102,7 @@ def advance(
     every chunk. `waiting`: number of links in the heap; 0 in the first call. `missing`: outstanding
     deliveries to `needed` nodes, without those at origins. `budget`: examined chunks plus 32 per
     arrival; the last arrival may exceed it. Returns the new (`waiting`, `missing`) for the next
-    call; the loop also ends if no link waits, and then nothing more can be delivered.
+    call. The loop also stops if no link is in the heap: then no further delivery is possible.
     """
     source, destination, busy, arrival, rate, tie_rank, patience, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
