@@ -111,7 +111,7 @@ class TimedMachine(Record, frozen=True, kw_only=True):
     name: str
     library: Annotated[str, Meta(description="Communication library and its version.")]
     held_out_error: Annotated[
-        float | None,
+        Annotated[float, Meta(ge=0)] | None,
         Meta(description="Median relative error on held-out measurements; null if not measured."),
     ]
 

@@ -25,7 +25,7 @@ class CommunicationItem(Record, frozen=True, kw_only=True):
 
     kind: str
     ranks: Annotated[int, Meta(ge=0, description="Ranks of the groups; 2 for messages.")]
-    bytes: Annotated[int | None, Meta(description="Null for calls of several sizes.")]
+    bytes: Annotated[Count | None, Meta(description="Null for calls of several sizes.")]
     calls: Count
     time_ns: Annotated[int, Meta(ge=0, description="Time of all calls.")]
     exposed_ns: Annotated[int, Meta(ge=0, description="Part in which the rank does not compute.")]
@@ -71,12 +71,12 @@ class SimulateWorkloadReport(
     backend: str
     topology: Annotated[str | None, Meta(description="Null: the network that IN contains.")]
     time_ns: Annotated[
-        int | None,
+        Count | None,
         Meta(description="Time of the last rank's end; null if a rank never finishes."),
     ]
-    rank_finish_ns: Sequence[int | None]
+    rank_finish_ns: Sequence[Count | None]
     rank_exposed_ns: Annotated[
-        Sequence[int | None], Meta(description="Time of each rank in which it does not compute.")
+        Sequence[Count | None], Meta(description="Time of each rank in which it does not compute.")
     ]
     slots: Annotated[
         str, Meta(description="Rule that limits the nodes that a rank runs at the same time.")
@@ -89,7 +89,7 @@ class SimulateWorkloadReport(
     details: Annotated[Mapping[str, AnyJson], Meta(description="Further results of the simulator.")]
     diagnostics: Sequence[Finding]
     rank_compute_ns: Annotated[
-        Sequence[int] | UnsetType, Meta(description="Time of each rank in which it computes.")
+        Sequence[Count] | UnsetType, Meta(description="Time of each rank in which it computes.")
     ] = UNSET
     communication: Annotated[
         Sequence[CommunicationItem] | UnsetType,
@@ -98,5 +98,5 @@ class SimulateWorkloadReport(
     groups: Sequence[GroupCommunicationItem] | UnsetType = UNSET
     critical_path: CriticalPathItem | UnsetType = UNSET
     unlimited_time_ns: Annotated[
-        int | UnsetType | None, Meta(description="With --overlap: time without limits of slots.")
+        Count | UnsetType | None, Meta(description="With --overlap: time without limits of slots.")
     ] = UNSET

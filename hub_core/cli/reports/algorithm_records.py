@@ -155,7 +155,7 @@ class VerifiedInput(Record, frozen=True, kw_only=True):
     verdicts: ModeVerdicts | UnsetType = UNSET
     method: Annotated[str | UnsetType, Meta(description="Method of comparing contents.")] = UNSET
     error_probability: Annotated[
-        float | UnsetType,
+        Annotated[float, Meta(ge=0)] | UnsetType,
         Meta(description="Upper bound of the probability that a wrong output passed."),
     ] = UNSET
     workload: WorkloadSize | UnsetType = UNSET
@@ -184,7 +184,8 @@ class VerdictsReport(
     """
 
     results: Annotated[
-        Sequence[VerifiedInput] | UnsetType, Meta(description="In the order of the inputs.")
+        Annotated[Sequence[VerifiedInput], Meta(min_length=2)] | UnsetType,
+        Meta(description="In the order of the inputs."),
     ] = UNSET
 
 
@@ -230,5 +231,6 @@ class RuntimeVerdictsReport(
     """
 
     results: Annotated[
-        Sequence[RuntimeInput] | UnsetType, Meta(description="In the order of the inputs.")
+        Annotated[Sequence[RuntimeInput], Meta(min_length=2)] | UnsetType,
+        Meta(description="In the order of the inputs."),
     ] = UNSET

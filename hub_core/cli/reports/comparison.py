@@ -12,6 +12,7 @@ from hub_core.cli.reports.summary import count_channels, count_kinds, critical_p
 from hub_core.model import Algorithm, StepTable
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import COLUMN_DTYPES
+from hub_core.reports import Count
 from hub_core.verification import verify
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class PairTraffic:
     their number, and their sum in units of the full buffer.
     """
 
-    messages: int
-    units: int
+    messages: Count
+    units: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class PairDifference:
     different fractions of the buffer or numbers of messages.
     """
 
-    source: int
-    destination: int
+    source: Count
+    destination: Count
     a: PairTraffic
     b: PairTraffic
 
@@ -65,8 +66,8 @@ class StepDifference:
     None for an algorithm whose rank has no such step.
     """
 
-    rank: int
-    step: int
+    rank: Count
+    step: Count
     a: str | None
     b: str | None
 

@@ -57,11 +57,11 @@ class InspectReport(Report, tag="collhub/report-inspect-1", frozen=True, kw_only
     claims: ModeFlags
     has_contents: Annotated[bool, Meta(description="False for timing-only traces.")]
     num_ranks: Count
-    npus: Annotated[Sequence[int], Meta(description="NPU of each rank.")]
+    npus: Annotated[Sequence[Count], Meta(description="NPU of each rank.")]
     topology: Annotated[str | None, Meta(description="Name of the network that IN contains.")]
     unit_count: Count
-    scratch_units: Annotated[Sequence[int], Meta(description="By rank.")]
-    collective_bytes: Annotated[int | None, Meta(description="Size that IN states.")]
+    scratch_units: Annotated[Sequence[Count], Meta(description="By rank.")]
+    collective_bytes: Annotated[Count | None, Meta(description="Size that IN states.")]
     steps: Count
     steps_by_kind: CountsByName
     channels: Annotated[int, Meta(ge=0, description="Number of different channels.")]
@@ -127,7 +127,7 @@ class InspectWorkloadReport(
     nodes_by_kind: CountsByName
     dependencies: DependencyCounts
     process_groups: Annotated[
-        Mapping[str, Sequence[int]],
+        Mapping[str, Sequence[Count]],
         Meta(description="Ranks by name of the group, in the order of their positions."),
     ]
     stated_compute_ns: Annotated[
@@ -164,7 +164,7 @@ class SurveyReport(Report, tag="collhub/report-survey-1", frozen=True, kw_only=T
     format: str
     dialect: str
     num_ranks: Count
-    nodes_by_rank: Sequence[int]
+    nodes_by_rank: Sequence[Count]
     nodes_by_type: CountsByName
     dependencies: ReferenceCounts
     metadata: Mapping[str, str]

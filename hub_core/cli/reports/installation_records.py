@@ -5,8 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from hub_core.plugin_api import OFFER_KINDS
 from hub_core.plugin_api.subjects import RuntimeVersions
 from hub_core.reports import UNSET, Meta, Record, Report, UnsetType
+
+_ROLES = (
+    "read",
+    "write",
+    "read topology",
+    "write topology",
+    "draw topology",
+    "draw timeline",
+    "tune",
+    "draw comparison",
+    "draw waits",
+    "draw timeline of job",
+    "synthesize",
+    "transform",
+    "simulate",
+    "run",
+    "sweep",
+    "bound",
+    "check algorithm",
+    "check certificate",
+    "check runtime",
+    "read workload",
+    "read measurements",
+    "write workload",
+    "simulate workload",
+    "generate",
+    "transform workload",
+    "check workload",
+)
 
 
 class OptionItem(Record, frozen=True, kw_only=True):
@@ -37,9 +67,7 @@ class FormatItem(Record, frozen=True, kw_only=True):
     """Offer of a plugin."""
 
     name: str
-    does: Annotated[
-        str, Meta(description="Role: read, write, synthesize, simulate, check runtime, ...")
-    ]
+    does: Annotated[str, Meta(extra_json_schema={"enum": [*_ROLES]}, description="Role.")]
     plugin: str
     description: str
     suffixes: Sequence[str]
@@ -81,7 +109,7 @@ class DoctorReport(Report, tag="collhub/report-doctor-1", frozen=True, kw_only=T
 class OfferItem(Record, frozen=True, kw_only=True):
     """Offer of a plugin with its options."""
 
-    kind: Annotated[str, Meta(description="Such as reader, synthesizer, check or command.")]
+    kind: Annotated[str, Meta(extra_json_schema={"enum": [kind.noun for kind in OFFER_KINDS]})]
     name: str
     description: str
     reference: Annotated[str, Meta(description="module:function that implements the offer.")]

@@ -39,7 +39,7 @@ class SimulatedSize(Record, frozen=True, kw_only=True):
 
     collective_bytes: Count | UnsetType = UNSET
     time_ns: Annotated[
-        int | UnsetType | None,
+        Count | UnsetType | None,
         Meta(description="Time of the last rank's end; null if a rank never finishes."),
     ] = UNSET
     rank_finish_ns: Sequence[int | None] | UnsetType = UNSET
@@ -50,15 +50,15 @@ class SimulatedSize(Record, frozen=True, kw_only=True):
             "computations inside an algorithm. Empty if the simulator does not report it."
         ),
     ] = UNSET
-    unfinished_ranks: Sequence[int] | UnsetType = UNSET
+    unfinished_ranks: Sequence[Count] | UnsetType = UNSET
     time_ps: Annotated[
-        int | UnsetType | None, Meta(description="Time that is compared with the bound.")
+        Count | UnsetType | None, Meta(description="Time that is compared with the bound.")
     ] = UNSET
     bound_ns: Annotated[
         int | UnsetType | None,
         Meta(description="Proven lower bound of every algorithm; null if unknown."),
     ] = UNSET
-    bound_ps: int | UnsetType | None = UNSET
+    bound_ps: Count | UnsetType | None = UNSET
     bound_method: Annotated[
         str | UnsetType | None,
         Meta(description="Offer that proves the bound; `links`: the bound of the core."),
@@ -93,7 +93,7 @@ class SimulateReport(
 
     source: str
     topology: str
-    npus: Annotated[Sequence[int], Meta(description="NPU of each rank.")]
+    npus: Annotated[Sequence[Count], Meta(description="NPU of each rank.")]
     backend: str
     timing: TimingNote
     machine: Machine
@@ -182,7 +182,7 @@ class DemoRun(Record, frozen=True, kw_only=True):
     algorithm: str
     topology: str
     collective_bytes: Count
-    time_ns: int | None
+    time_ns: Count | None
     bandwidth_bytes_per_s: float | None
     bound_ns: int | None
     ratio_to_bound: float | None

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import msgspec
 
-from hub_core.reports import Meta, Record, Report
+from hub_core.reports import Count, Meta, Record, Report
 
 _KINDS = (
     *("late", "order", "type", "size", "dtype", "all-to-all", "device", "network", "skew"),
     *("undecided", "none"),
 )
 Kind = Annotated[str, Meta(extra_json_schema={"enum": [*_KINDS]})]
-Ranks = Annotated[Sequence[int], Meta(description="Sorted ranks of the job.")]
-Shapes = Annotated[Sequence[Sequence[int]], Meta(description="One shape per tensor.")]
+Ranks = Annotated[Sequence[Count], Meta(description="Sorted ranks of the job.")]
+Shapes = Annotated[Sequence[Sequence[Count]], Meta(description="One shape per tensor.")]
 Frames = Annotated[
     Sequence[str],
     Meta(

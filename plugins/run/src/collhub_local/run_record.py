@@ -7,6 +7,7 @@ from typing import Annotated
 
 from hub_core.reports import Count, Finding, Meta, Report
 
+NotNegative = Annotated[float, Meta(ge=0)]
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
@@ -33,7 +34,7 @@ class RunReport(Report, tag="collhub/report-run-1", frozen=True, kw_only=True):
         ),
     ]
     max_abs_error: Annotated[
-        float | None,
+        NotNegative | None,
         Meta(
             description="Largest difference from the definition; null if it is not a number or "
             "nothing was compared."
@@ -48,10 +49,11 @@ class RunReport(Report, tag="collhub/report-run-1", frozen=True, kw_only=True):
     time_s: Annotated[float, Meta(ge=0, description="Median of the repeats.")]
     algorithm_bandwidth_bytes_per_s: Annotated[float, Meta(ge=0, description="Size by time.")]
     bus_bandwidth_bytes_per_s: Annotated[
-        float | None, Meta(description="As nccl-tests defines it; null for custom collectives.")
+        NotNegative | None,
+        Meta(description="As nccl-tests defines it; null for custom collectives."),
     ]
     native_time_s: Annotated[
-        float | None,
+        NotNegative | None,
         Meta(
             description="Median time of the library's collective on the same data; null if it has "
             "none."
@@ -80,8 +82,8 @@ class RunReport(Report, tag="collhub/report-run-1", frozen=True, kw_only=True):
         ),
     ]
     repeat_times_s: Annotated[
-        Sequence[float],
+        Sequence[NotNegative],
         Meta(min_length=1, description="From the first rank's start to the last rank's end."),
     ]
-    native_repeat_times_s: Sequence[float]
+    native_repeat_times_s: Sequence[NotNegative]
     diagnostics: Sequence[Finding]

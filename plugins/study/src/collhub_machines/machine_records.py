@@ -13,14 +13,14 @@ Error = Annotated[
 ]
 
 
-class LibraryItem(Record, frozen=True, kw_only=True):
+class LibraryItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Communication library of the measurements."""
 
     name: str
     version: str
 
 
-class MachineItem(Record, frozen=True, kw_only=True):
+class MachineItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Summary of a machine profile."""
 
     name: str
@@ -36,7 +36,8 @@ class MachineItem(Record, frozen=True, kw_only=True):
     ]
     tables: Count
     network_nodes: Annotated[
-        Sequence[int], Meta(description="Numbers of nodes whose all-reduce has a model.")
+        Sequence[Annotated[int, Meta(ge=2)]],
+        Meta(description="Numbers of nodes whose all-reduce has a model."),
     ]
     errors: Annotated[
         Sequence[Mapping[str, AnyJson]],
@@ -45,13 +46,15 @@ class MachineItem(Record, frozen=True, kw_only=True):
     sources: Sequence[Mapping[str, AnyJson]]
 
 
-class MachinesReport(Report, tag="collhub/report-machines-1", frozen=True, kw_only=True):
+class MachinesReport(
+    Report, tag="collhub/report-machines-1", frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """Report of `collhub machines list --json`, and of `machines check --json` without results."""
 
     machines: Sequence[MachineItem]
 
 
-class HeldOutError(Record, frozen=True, kw_only=True):
+class HeldOutError(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Errors of a predictor on points that its fit did not use."""
 
     predictor: Annotated[str, Meta(extra_json_schema={"enum": ["table", "model"]})]
@@ -66,7 +69,7 @@ class HeldOutError(Record, frozen=True, kw_only=True):
     worst: float
 
 
-class CalibratedItem(Record, frozen=True, kw_only=True):
+class CalibratedItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Profile that was fitted."""
 
     name: str
@@ -88,7 +91,7 @@ class CalibratedItem(Record, frozen=True, kw_only=True):
     notes: Sequence[str]
 
 
-class SkippedInput(Record, frozen=True, kw_only=True):
+class SkippedInput(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Part of an input that was not used."""
 
     file: str | None
@@ -97,14 +100,16 @@ class SkippedInput(Record, frozen=True, kw_only=True):
     cure: str
 
 
-class CalibrateReport(Report, tag="collhub/report-calibrate-1", frozen=True, kw_only=True):
+class CalibrateReport(
+    Report, tag="collhub/report-calibrate-1", frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """Report of `collhub calibrate --json`."""
 
     machines: Sequence[CalibratedItem]
     skipped: Sequence[SkippedInput]
 
 
-class ChosenByLibrary(Record, frozen=True, kw_only=True):
+class ChosenByLibrary(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Choice of NCCL by its cost model; null without a model."""
 
     algorithm: str | None
@@ -112,7 +117,7 @@ class ChosenByLibrary(Record, frozen=True, kw_only=True):
     channels: int | None
 
 
-class CheckedPointItem(Record, frozen=True, kw_only=True):
+class CheckedPointItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured time with the predictions of the profile."""
 
     collective: str
@@ -125,7 +130,7 @@ class CheckedPointItem(Record, frozen=True, kw_only=True):
     chosen: ChosenByLibrary
 
 
-class PredictorErrors(Record, frozen=True, kw_only=True):
+class PredictorErrors(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Median and 90th percentile of the errors of a predictor."""
 
     median_error: Error
@@ -133,7 +138,11 @@ class PredictorErrors(Record, frozen=True, kw_only=True):
 
 
 class CalibrateCheckReport(
-    Report, tag="collhub/report-calibrate-check-1", frozen=True, kw_only=True
+    Report,
+    tag="collhub/report-calibrate-check-1",
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
 ):
     """Report of `collhub calibrate --check --json`."""
 

@@ -14,7 +14,7 @@ Bandwidth = Annotated[float, Meta(gt=0)]
 Latency = Annotated[float, Meta(ge=0)]
 NumNpus = Annotated[int, Meta(ge=1)]
 NumLinks = Annotated[int, Meta(ge=0, description="Number of directed links.")]
-BothWays = Annotated[Sequence[float], Meta(min_length=2, max_length=2)]
+BothWays = Annotated[Sequence[Latency], Meta(min_length=2, max_length=2)]
 
 
 class DimensionItem(Record, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class TopologyShowReport(Report, tag="collhub/report-topology-show-1", frozen=Tr
     ]
     half_cuts: Sequence[HalfCutItem]
     node_names: Annotated[Sequence[str], Meta(description="One name per node, or empty.")]
-    groups: Mapping[str, Sequence[int]]
+    groups: Mapping[str, Sequence[Count]]
     multicast: Annotated[
         Sequence[int], Meta(description="Switches that forward copies of a message.")
     ]
