@@ -18,6 +18,7 @@ from collhub_coconet.program.operations import (
     Operation,
     Placement,
     Reduction,
+    Rule,
     TensorType,
 )
 from collhub_coconet.program.program import Chain, Program, Stage
@@ -169,6 +170,10 @@ def _create_operation(fields: Fields) -> Operation:
         attributes["reduction"] = Reduction(attributes["reduction"])
     if "element" in attributes:
         attributes["element"] = ElementType(attributes["element"])
+    if "rule" in attributes:
+        attributes["rule"] = Rule(attributes["rule"])
+    if "shape" in attributes:
+        attributes["shape"] = tuple(attributes["shape"])
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import product
@@ -217,3 +218,29 @@ def find_largest_term(kind: Kind, parts: OnRanks) -> float:
     if kind is Kind.NORM:
         return float(max(np.sqrt(np.sum(part * part)) for part in wide))
     return float(max(np.sum(part) for part in wide))
+
+
+def mix_operands(
+    call: str, seed: int, operands: OnRanks, shape: tuple[int, ...], kind: TensorType
+) -> Array:
+    """Compute a stand-in for an operator that cannot be executed without its library.
+
+    It depends on `call` and on every element of the operands, deterministically: programs that
+    apply the operator to equal operands have equal results. If the result is sliced, row i depends
+    only on row i of operands with as many rows, so that blocks equal the complete tensor.
+    """
+    rows = shape[0] if kind.layout.is_sliced else 1
+    start = zlib.crc32(call.encode()) % 1009 / 1009 + seed
+    totals = np.full(rows, start)
+    for position, operand in enumerate(operands, 1):
+        wide = np.asarray(operand, np.float64)
+        is_by_row = kind.layout.is_sliced and wide.ndim and wide.shape[0] == rows
+        parts = wide.reshape(rows, -1) if is_by_row else wide.reshape(1, -1)
+        weights = np.cos(np.arange(parts.shape[1]) + position)
+        totals = totals + (parts * weights).sum(axis=1)
+    width = int(np.prod(shape, dtype=np.int64)) // max(rows, 1)
+    values = np.sin(totals[:, None] + np.arange(width)[None, :])
+    if not kind.element.is_float:
+        values = np.floor(np.abs(values) * 2)
+    result: Array = values.reshape(shape).astype(str(kind.element))
+    return result

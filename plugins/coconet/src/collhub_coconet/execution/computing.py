@@ -18,6 +18,7 @@ from collhub_coconet.execution.array_operations import (
     apply_pointwise,
     convolve,
     draw_dropout_mask,
+    mix_operands,
     multiply_matrices,
     reduce_over_ranks,
     reduce_to_scalar,
@@ -33,6 +34,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
     Reduction,
+    Rule,
     TensorType,
     block_bounds,
 )
@@ -174,6 +176,8 @@ def compute_elements(
         return values.read(operation.reads[0], rank, elements_of_operand)
     if operation.kind is Kind.UPDATE:
         return values.read(operation.reads[1], rank, elements)
+    if operation.kind is Kind.OPAQUE:
+        return _compute_opaque(values, operation, rank, elements)
     if operation.kind is Kind.DROPOUT:
         keep = draw_dropout_mask(
             elements.astype(np.uint64), operation.rate or 0.0, operation.seed or 0
@@ -186,6 +190,32 @@ def compute_elements(
     if operation.kind is Kind.CAST:
         return operands[0].astype(operation.element)
     return apply_pointwise(operation.kind, operands)
+
+
+def _compute_opaque(values: Values, operation: Operation, rank: int, elements: Int64Array) -> Array:
+    """Compute elements of the stand-in of an opaque operation; see `mix_operands`.
+
+    Views between local values and blocks read the element at the same place of the block.
+    """
+    binding, kind = values.binding, values.program.types[operation.name]
+    position, shape = rank % binding.num_ranks, binding.shape(kind.shape)
+    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        is_block = operation.rule is Rule.TO_BLOCKS
+        complete = (
+            shape if is_block else binding.shape(values.program.types[operation.reads[0]].shape)
+        )
+        first = block_bounds(complete[0], binding.num_ranks, position)[0] * prod(complete[1:])
+        shift = -first if is_block else first
+        return values.read(operation.reads[0], rank, elements + shift)
+    operands = [values.on_rank(name, position) for name in operation.reads]
+    first_element = 0
+    if kind.layout.is_sliced:
+        first_row, last_row = block_bounds(shape[0], binding.num_ranks, position)
+        first_element = first_row * prod(shape[1:])
+        shape = (last_row - first_row, *shape[1:])
+    seed = position if operation.rule is Rule.RANDOM else 0
+    result = mix_operands(operation.call or "", seed, operands, shape, kind)
+    return result.reshape(-1)[elements - first_element]
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:

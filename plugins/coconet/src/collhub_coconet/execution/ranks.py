@@ -17,6 +17,7 @@ from collhub_coconet.execution.array_operations import (
     convolve,
     distribute,
     draw_dropout_mask,
+    mix_operands,
     multiply_batches,
     multiply_matrices,
     reduce_over_ranks,
@@ -30,6 +31,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
     Reduction,
+    Rule,
     TensorType,
     block_bounds,
     distance_from_end,
@@ -230,6 +232,29 @@ def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
     return [np.ascontiguousarray(np.swapaxes(value, -1, -2)) for value in values]
 
 
+def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Compute a stand-in for an operator that the language does not describe; see `mix_operands`.
+
+    Views between local values and blocks keep the values.
+    """
+    operands = [run.values[name] for name in operation.reads]
+    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        return list(operands[0])
+    kind = run.program.types[operation.name]
+    shape = run.binding.shape(kind.shape)
+    results = []
+    for rank in range(run.binding.num_ranks):
+        rows = range(0)
+        if kind.layout.is_sliced:
+            rows = range(*block_bounds(shape[0], run.binding.num_ranks, rank))
+        seed = rank if operation.rule is Rule.RANDOM else 0
+        shape_of_rank = (len(rows), *shape[1:]) if kind.layout.is_sliced else shape
+        # Operands with as many rows as the block are read row by row.
+        values = [operand[rank] for operand in operands]
+        results.append(mix_operands(operation.call or "", seed, values, shape_of_rank, kind))
+    return results
+
+
 _CONTRACTIONS = {
     Kind.MATMUL: multiply_matrices,
     Kind.BATCH_MATMUL: multiply_batches,
@@ -247,4 +272,5 @@ _FUNCTIONS_OF_ALL_RANKS: dict[Kind, Callable[[SimulatedRun, Operation], OnRanks]
     Kind.TRANSPOSE: _compute_transpose,
     Kind.UPDATE: _compute_update,
     Kind.DROPOUT: _compute_dropout,
+    Kind.OPAQUE: _compute_opaque,
 }

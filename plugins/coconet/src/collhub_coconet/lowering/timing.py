@@ -177,7 +177,7 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
         operation = program.by_name[name]
         for read in operation.reads:
             # A reader of a view reads the viewed value.
-            reach = last[name] if operation.kind is Kind.SLICE else of_kernel[name]
+            reach = last[name] if operation.is_free else of_kernel[name]
             last[read] = max(last.get(read, 0), reach)
     last |= dict.fromkeys(program.outputs, len(kernels) - 1)
     peak = 0
@@ -191,7 +191,7 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
         for operation in program.operations:
             kind, name = program.types[operation.name], operation.name
             is_kept = last[name] > of_kernel[name] or name in program.outputs
-            is_new = operation.kind not in (Kind.SLICE, Kind.UPDATE)
+            is_new = not operation.is_free and operation.kind is not Kind.UPDATE
             if is_kept and is_new and kind.group == group:
                 change[of_kernel[name]] += binding.bytes_of_rank(kind)
                 change[last[name] + 1] -= binding.bytes_of_rank(kind)

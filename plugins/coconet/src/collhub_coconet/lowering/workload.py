@@ -142,11 +142,11 @@ class _WorkloadBuilder:
         `extra`) of the next node. If all operations are slices, or there are none, no node is
         added.
         """
-        working = [operation for operation in operations if operation.kind is not Kind.SLICE]
+        working = [operation for operation in operations if not operation.is_free]
         for operation in operations:
-            if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
+            if operation.is_free and operation.reads and operation.reads[0] in self.producer:
                 self.producer[operation.name] = self.producer[operation.reads[0]]
-            if operation.kind is Kind.SLICE:
+            if operation.is_free:
                 self.statements.view(operation)
         if not working:
             return

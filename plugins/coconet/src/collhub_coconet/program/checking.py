@@ -10,11 +10,14 @@ from collhub_coconet.program.operations import (
     CONTRACTIONS,
     LOCAL,
     REDUCTIONS_TO_SCALARS,
+    REPLICATED,
     TRAITS,
     Argument,
     ElementType,
     Kind,
     Operation,
+    Placement,
+    Rule,
     TensorType,
     sliced,
 )
@@ -28,7 +31,7 @@ from collhub_coconet.program.typing_rules import (
 )
 from hub_core.model import Diagnostic, InputError, Location
 
-Rule = Callable[[Operands], TensorType]
+TypingRule = Callable[[Operands], TensorType]
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
@@ -83,13 +86,53 @@ def type_update(operands: Operands) -> TensorType:
     raise TypingMistakeError(code, message, cure)
 
 
-RULES: dict[Kind, Rule] = {
+_OPAQUE_LAYOUTS = {
+    Rule.PER_RANK: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
+    Rule.RANDOM: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
+    Rule.ROWS: ({Placement.SLICED, Placement.REPLICATED}, sliced(0)),
+    Rule.TO_BLOCKS: ({Placement.LOCAL, Placement.REPLICATED}, sliced(0)),
+    Rule.TO_LOCAL: ({Placement.SLICED}, LOCAL),
+}
+"""Placements of the operands that a rule of opaque operations permits, and the result's layout."""
+
+
+def type_opaque(operands: Operands) -> TensorType:
+    """Type an opaque operation: the declared element type and shape, and the layout of its rule.
+
+    Operands must be tensors of one group; sliced ones must be sliced along dimension 0. Raises
+    `TypingMistakeError` for a layout that the rule does not permit, such as a sliced operand of an
+    operator without a rule for slices.
+    """
+    operation = operands.operation
+    assert operation.rule is not None
+    assert operation.shape is not None
+    assert operation.element is not None
+    operands.check_same_group()
+    permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
+    for position in range(len(operands.all)):
+        operand = operands.tensor(position).layout
+        if operand.placement not in permitted or operand.dimension > 0:
+            message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
+            cure = "AllGather it first" if operand.is_sliced else "state another rule"
+            raise TypingMistakeError("layout", f"{message} does not permit", cure)
+    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS)
+    if keeps_replicated and all(tensor.layout == REPLICATED for tensor in operands.tensors):
+        layout = REPLICATED
+    group = operands.tensors[0].group if operands.tensors else 0
+    result = TensorType(operation.element, operation.shape, layout, group)
+    if layout.is_sliced:
+        check_sliceable(result, 0, operation.name)
+    return result
+
+
+RULES: dict[Kind, TypingRule] = {
     **COMMUNICATION_RULES,
     **POINTWISE_RULES,
     **dict.fromkeys(CONTRACTIONS, type_contraction),
     **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),
     Kind.TRANSPOSE: type_transpose,
     Kind.UPDATE: type_update,
+    Kind.OPAQUE: type_opaque,
 }
 
 
@@ -100,7 +143,7 @@ def type_operation(operation: Operation, types: list[TensorType | None]) -> Tens
     missing attribute, and a violated typing rule of the kind.
     """
     traits = TRAITS[operation.kind]
-    if len(types) != traits.operands:
+    if traits.operands >= 0 and len(types) != traits.operands:
         message = f"{len(types)} operands are given, {traits.operands} expected"
         raise TypingMistakeError("operands", message, f"{operation.kind} takes {traits.operands}")
     for attribute in ATTRIBUTES:

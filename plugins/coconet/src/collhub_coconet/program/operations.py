@@ -244,6 +244,24 @@ class Kind(StrEnum):
     SUM = "Sum"
     MAX = "Max"
     UPDATE = "Update"
+    OPAQUE = "Opaque"
+
+
+class Rule(StrEnum):
+    """Layout rules of opaque operations, which the language does not describe otherwise.
+
+    PER_RANK: every rank computes with its values; the result of replicated operands is replicated,
+    else local. RANDOM: as PER_RANK, but ranks differ even for equal operands. ROWS: row i of the
+    result depends only on rows i of the sliced operands and on replicated ones. TO_BLOCKS: the
+    local values of the ranks are the blocks of a tensor sliced along dimension 0. TO_LOCAL: the
+    block of a rank as its local value.
+    """
+
+    PER_RANK = "per_rank"
+    RANDOM = "random"
+    ROWS = "rows"
+    TO_BLOCKS = "to_blocks"
+    TO_LOCAL = "to_local"
 
 
 class Reduction(StrEnum):
@@ -263,7 +281,7 @@ class Reduction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Number of operands of a kind, and its required attributes."""
+    """Number of operands of a kind (-1: any number), and its required attributes."""
 
     operands: int
     attributes: tuple[str, ...] = ()
@@ -299,9 +317,13 @@ TRAITS = {
     Kind.SUM: Traits(1),
     Kind.MAX: Traits(1),
     Kind.UPDATE: Traits(2),
+    Kind.OPAQUE: Traits(-1, ("element", "call", "shape", "rule", "work", "traffic")),
 }
 
-ATTRIBUTES = ("reduction", "dimension", "root", "offset", "element", "rate", "seed")
+ATTRIBUTES = (
+    *("reduction", "dimension", "root", "offset", "element", "rate", "seed"),
+    *("call", "shape", "rule", "work", "traffic"),
+)
 
 COLLECTIVES = frozenset(
     {
@@ -331,7 +353,9 @@ class Operation:
 
     `dimension`: counted from 0. `root`: rank within the group. `offset`: distance to the receiving
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
-    numbers. `reads`: names among the operands, in order.
+    numbers. `reads`: names among the operands, in order. Of opaque operations: `call` names the
+    operator and its other parameters as JSON, `shape` is that of the complete result, `work` the
+    arithmetic operations and `traffic` the bytes of memory for the complete result.
     """
 
     name: str
@@ -344,6 +368,11 @@ class Operation:
     element: ElementType | None = None
     rate: float | None = None
     seed: int | None = None
+    call: str | None = None
+    shape: Shape | None = None
+    rule: Rule | None = None
+    work: int | None = None
+    traffic: int | None = None
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -355,6 +384,12 @@ class Operation:
     def is_inner(self) -> bool:
         """Whether the value is unnamed, so that text shows its expression in its reader."""
         return self.name.startswith("_")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no kernel runs: a Slice, or an opaque view of its operand."""
+        is_opaque_view = self.kind is Kind.OPAQUE and not self.work and not self.traffic
+        return self.kind is Kind.SLICE or is_opaque_view
 
     @property
     def is_communication(self) -> bool:

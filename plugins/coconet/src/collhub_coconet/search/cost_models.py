@@ -162,7 +162,7 @@ class _TimeCalculation:
         parts = []
         if communications:
             parts.append(sum(self._compute_collective_s(operation) for operation in communications))
-        if any(operation.kind is not Kind.SLICE for operation in computations):
+        if not all(operation.is_free for operation in computations):
             # Seconds of the computations: the longer of contractions and memory traffic.
             contractions = [
                 operation for operation in computations if operation.kind in CONTRACTIONS

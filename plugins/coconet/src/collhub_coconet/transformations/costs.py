@@ -60,7 +60,7 @@ def costs(program: Program, binding: Binding) -> Costs:
         sum(count_memory_bytes(program, kernel, binding) for kernel in kernels),
         sum(count_operations(program, operation, binding) for operation in program.operations),
         sum(binding.bytes_of_rank(state) for state in states),
-        sum(any(operation.kind is not Kind.SLICE for operation in kernel) for kernel in kernels),
+        sum(not all(operation.is_free for operation in kernel) for kernel in kernels),
     )
 
 
@@ -99,6 +99,10 @@ def count_memory_bytes(
     memory, and its readers read the slice. `same_kernel`: names of further operations of the kernel
     whose traffic is not counted.
     """
+    opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
+    if opaque:
+        # An opaque operation is a kernel of its own, and states its traffic.
+        return sum(_divide_by_ranks(program, entry, entry.traffic, binding) for entry in opaque)
     inside = {operation.name for operation in kernel}.union(same_kernel)
     computing = [operation for operation in kernel if operation.kind is not Kind.SLICE]
     views = {operation.name for operation in kernel if operation.kind is Kind.SLICE}
@@ -141,6 +145,16 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
         return 2 * (binding.elements_of_rank(result) * terms)
     if operation.kind in REDUCTIONS_TO_SCALARS:
         return binding.elements_of_rank(program.types[operation.reads[0]])
+    if operation.kind is Kind.OPAQUE:
+        return _divide_by_ranks(program, operation, operation.work, binding)
     if operation.kind in POINTWISE:
         return binding.elements_of_rank(program.types[operation.name])
     return 0
+
+
+def _divide_by_ranks(
+    program: Program, operation: Operation, amount: int | None, binding: Binding
+) -> int:
+    """Return the part of an opaque operation's work or traffic that one rank performs."""
+    is_sliced = program.types[operation.name].layout.is_sliced
+    return -(-(amount or 0) // binding.num_ranks) if is_sliced else amount or 0

@@ -165,6 +165,8 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
         # An output position needs neighbouring positions of the input: no chunks along these.
         rank = len(program.types[name].shape)
         return {rank, rank - 1}
+    if any(operation.kind is Kind.OPAQUE for operation in part):
+        return set()
     dimensions = _find_dimensions(program, name)
     for operation in part:
         dimensions -= _find_exchanged_dimensions(program, operation)
@@ -187,8 +189,8 @@ def _find_accepted_dimensions(program: Program, reader: Operation, name: str) ->
 
     A contraction accepts the dimensions that it does not sum over. Counted from the end.
     """
-    if reader.kind is Kind.TRANSPOSE:
-        # A chunk of the operand is not a contiguous chunk of the result.
+    if reader.kind in (Kind.TRANSPOSE, Kind.OPAQUE):
+        # A chunk of the operand is not a contiguous chunk of the result, or may not be one.
         return set()
     if reader.kind not in CONTRACTIONS:
         return _find_dimensions(program, name) - _find_exchanged_dimensions(program, reader)

@@ -173,8 +173,10 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
     Chains that are a suffix of an earlier chain are left out, since they gain less.
     """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
-    # A slice is a view without a kernel.
-    computing = [entry for entry in program.operations if entry.kind is not Kind.SLICE]
+    # A slice is a view without a kernel; opaque operations have no chunks.
+    computing = [
+        entry for entry in program.operations if entry.kind not in (Kind.SLICE, Kind.OPAQUE)
+    ]
     labels = list(dict.fromkeys(stage_of.get(entry.name, entry.name) for entry in computing))
     chains: list[list[str]] = []
     for start in labels:

@@ -1,0 +1,102 @@
+"""Opaque operations: layout rules, costs, documents, and execution with a stand-in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from collhub_coconet import (
+    LOCAL,
+    REPLICATED,
+    Binding,
+    Kind,
+    Program,
+    ProgramBuilder,
+    Value,
+    all_gather,
+    all_reduce,
+    compare,
+    costs,
+    movable,
+    program_from_json,
+    program_to_json,
+    reorder,
+    sliced,
+    split,
+    update,
+)
+from collhub_coconet.program.operations import ElementType, Rule
+
+from hub_core.model import InputError
+
+
+def apply(operands: list[Value], rule: str, *shape: int, work: int = 8, traffic: int = 64) -> Value:
+    """Add an opaque operation to the program of its operands."""
+    return operands[0].builder.apply(
+        Kind.OPAQUE,
+        operands,
+        element=ElementType.FLOAT32,
+        call=json.dumps({"operator": "aten.gelu.default"}),
+        shape=shape,
+        rule=Rule(rule),
+        work=work,
+        traffic=traffic,
+    )
+
+
+def step() -> Program:
+    """Gradients of an opaque backward pass, reduced and applied to a state."""
+    builder = ProgramBuilder("step")
+    x = builder.argument("x", "float32", 4, 6, layout=LOCAL)
+    w = builder.state("w", "float32", 8, 6)
+    gradient = apply([x, w], "per_rank", 8, 6).named("gradient")
+    total = all_reduce(gradient).named("total")
+    return builder.program(update(w, w - total * 0.5).named("w1"))
+
+
+def test_layout_follows_the_rule_of_an_opaque_operation() -> None:
+    builder = ProgramBuilder("rules")
+    local = builder.argument("x", "float32", 4, layout=LOCAL)
+    same = builder.argument("w", "float32", 4)
+    blocks = builder.argument("s", "float32", 8, layout=sliced(0))
+    assert apply([same], "per_rank", 4).type.layout == REPLICATED
+    assert apply([local, same], "per_rank", 4).type.layout == LOCAL
+    assert apply([same], "random", 4).type.layout == LOCAL
+    assert apply([blocks, same], "rows", 8).type.layout == sliced(0)
+    assert apply([local], "to_blocks", 8).type.layout == sliced(0)
+    assert apply([blocks], "to_local", 4).type.layout == LOCAL
+
+
+def test_operator_without_a_rule_for_slices_is_refused() -> None:
+    builder = ProgramBuilder("rules")
+    blocks = builder.argument("s", "float32", 8, layout=sliced(0))
+    with pytest.raises(InputError, match="s is S_0, which the rule per_rank does not permit"):
+        apply([blocks], "per_rank", 8)
+
+
+def test_document_keeps_opaque_operations() -> None:
+    program = step()
+    assert program_from_json(program_to_json(program)) == program
+
+
+def test_work_and_traffic_of_blocks_are_divided_by_the_ranks() -> None:
+    builder = ProgramBuilder("blocks")
+    blocks = builder.argument("s", "float32", 8, layout=sliced(0))
+    program = builder.program(apply([blocks], "rows", 8, work=80, traffic=640).named("y"))
+    of_rank = costs(program, Binding(4, {}))
+    assert (of_rank.operations, of_rank.memory_bytes, of_rank.kernels) == (20, 160, 1)
+
+
+def test_view_between_layouts_costs_nothing() -> None:
+    builder = ProgramBuilder("views")
+    local = builder.argument("x", "float32", 4, layout=LOCAL)
+    block = apply([local], "to_blocks", 16, work=0, traffic=0).named("block")
+    program = builder.program(all_gather(block).named("y"))
+    assert costs(program, Binding(4, {})).kernels == 1
+
+
+def test_split_and_reordered_step_with_an_opaque_gradient_is_equal() -> None:
+    program = step()
+    scattered = split(program, "total", 0).program
+    moved = reorder(scattered, "total", movable(scattered, "total")).program
+    assert compare(program, moved, Binding(4, {}), 1).differences == ()
