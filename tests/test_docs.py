@@ -25,6 +25,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("plugins/*/README.md")),
     *sorted(ROOT.glob("plugins/*/docs/*.md")),
 ]
+GALLERY = ROOT / "docs" / "gallery.md"
 FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^(?:from|import) (hub_core[\w.]*)", re.MULTILINE)
 PUBLIC_PACKAGES = {
@@ -161,6 +162,10 @@ def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -
         assert pattern(example.output).match(printed), (
             f"{place}\nprinted\n{printed}\nexpected\n{example.output}"
         )
+    if document == GALLERY:
+        for picture in sorted((GALLERY.parent / "pictures" / "gallery").iterdir()):
+            drawn = (tmp_path / picture.name).read_bytes()
+            assert picture.read_bytes() == drawn, f"copy {picture.name} of the test's folder"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -32,14 +32,14 @@ def draw() -> bytes:
         table = profile.table_for(calls[0])
         assert table is not None
         measured = dict(zip(table.sizes, table.times_us, strict=True))
-        label = f"{ranks} {profile.gpu}, {table.library}"
+        label = f"{ranks} x {profile.gpu},"
         series += [
             BandwidthSeries(
-                f"{label}: measured",
+                f"{label} measured",
                 tuple(bus_bandwidth(call, measured.get(call.size_bytes)) for call in calls),
             ),
             BandwidthSeries(
-                f"{label}: model",
+                f"{label} predicted",
                 tuple(
                     bus_bandwidth(call, predicted.time_us if predicted else None)
                     for call in calls

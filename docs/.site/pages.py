@@ -1,21 +1,26 @@
-"""Pages of the site that stand elsewhere in the repository: the README and a page a plugin.
+"""Build the site: add pages from other folders, adapt links, and link terms to the glossary.
 
-The documents link to files of the repository, so that they can be read there; on the site these
-links lead to the pages made here.
+The README, the changelog, the schemas and the pages of the plugins are not in the folder of the
+documents. The documents link to files of the repository, so that they can be read there; on the
+site these links lead to the pages that are added here.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+GLOSSARY = ROOT / "docs" / "glossary.md"
+# Parts of a paragraph in which terms are not linked: code, links, pictures, HTML.
+UNLINKED = re.compile(r"(`+[^`]*`+|!?\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])|<[^>]*>|https?://\S+)")
 
 
 def _plugin_pages() -> dict[str, Path]:
@@ -36,18 +41,38 @@ def _pages() -> dict[str, Path]:
     return {"index.md": ROOT / "README.md", **_plugin_pages(), **schemas, **changelogs}
 
 
+# Sections of the navigation with the folders in `plugins` whose pages they list.
+PLUGIN_SECTIONS = {
+    "Networks": ("networks",),
+    "Synthesis": ("synthesis", "tacos", "blink"),
+    "Runtimes and formats": ("msccl", "nccl", "formats"),
+    "Simulation and execution": ("astra_sim", "run"),
+    "Jobs": ("jobs", "coconet", "reshard"),
+    "Compare, tune, calibrate, view": ("study",),
+}
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the pages of plugins in the navigation."""
-    nav: list[Any] = config.nav or []
-    for entry in nav:
-        for title in entry:
-            if title == "Plugins":
-                entry[title] = list(_plugin_pages())
+    """List the pages of plugins in the navigation, grouped by purpose."""
+    pages = list(_plugin_pages())
+    sections: list[Any] = []
+    for title, folders in PLUGIN_SECTIONS.items():
+        prefixes = tuple(f"plugins/{folder}{end}" for folder in folders for end in (".md", "/"))
+        sections.append({title: [page for page in pages if page.startswith(prefixes)]})
+    listed = {page for section in sections for pages_ in section.values() for page in pages_}
+    missing = sorted(set(pages) - listed)
+    if missing:
+        raise ValueError(f"pages of plugins without a section in PLUGIN_SECTIONS: {missing}")
+    for entry in config.nav or []:
+        if "Plugins" in entry:
+            entry["Plugins"] = ["plugins.md", *sections]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
+    from mkdocs.structure.files import File
+
     for address, path in _pages().items():
         files.append(File.generated(config, address, abs_src_path=str(path)))
     return files
@@ -56,8 +81,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to files of the repository lead to their pages."""
     addresses = {path.resolve(): address for address, path in _pages().items()}
-    own = addresses_of_documents(config)
-    addresses |= own
+    addresses |= addresses_of_documents(config)
     source = Path(page.file.abs_src_path or "")
     depth = page.file.src_uri.count("/")
 
@@ -68,7 +92,52 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0] if (ROOT / "docs") in target.parents else _named(match)
         return f"]({'../' * depth}{address}{match[2] or ''})"
 
-    return LINK.sub(replaced, markdown)
+    markdown = LINK.sub(replaced, markdown)
+    if source == GLOSSARY or page.file.src_uri.startswith(("reference/", "schemas/", "changelog")):
+        return markdown
+    return link_terms(markdown, f"{'../' * depth}glossary.md")
+
+
+def read_terms() -> dict[str, str]:
+    """Return the terms of the glossary (its headings of level 3) with their anchors."""
+    terms = re.findall(r"^### (.+)$", GLOSSARY.read_text(), re.MULTILINE)
+    return {term: term.lower().replace(" ", "-") for term in terms}
+
+
+def link_terms(markdown: str, glossary: str) -> str:
+    """Link the first use of each term of the glossary in the paragraphs of a page.
+
+    Headings, tables, indented lines, blocks of code and inline code stay as they are. The plural
+    with `s` counts as a use; the longest term wins where several match.
+    """
+    unused = read_terms()
+
+    def link(text: str) -> str:
+        terms = "|".join(re.escape(term) for term in sorted(unused, key=len, reverse=True))
+        if not terms:
+            return text
+        pattern = re.compile(rf"(?<![\w-])({terms})(s|es)?(?![\w-])", re.IGNORECASE)
+
+        def replace(match: re.Match[str]) -> str:
+            term = next((term for term in unused if term.lower() == match[1].lower()), None)
+            if term is None:
+                return match[0]
+            return f"[{match[0]}]({glossary}#{unused.pop(term)})"
+
+        return pattern.sub(replace, text)
+
+    lines, is_code = [], False
+    for line in markdown.splitlines():
+        if line.startswith("```"):
+            is_code = not is_code
+        if is_code or line.startswith(("```", "#", "|", "    ", "!!!", "---")):
+            lines.append(line)
+            continue
+        parts = UNLINKED.split(line)
+        lines.append(
+            "".join(link(part) if index % 2 == 0 else part for index, part in enumerate(parts))
+        )
+    return "\n".join(lines) + "\n"
 
 
 def addresses_of_documents(config: MkDocsConfig) -> dict[Path, str]:
@@ -84,3 +153,14 @@ def addresses_of_documents(config: MkDocsConfig) -> dict[Path, str]:
 def _named(match: re.Match[str]) -> str:
     """A file of the repository that has no page is named, not linked."""
     return f"] (`{match[1]}`)"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let the keyboard scroll wide tables and blocks of code."""
+    html = html.replace("<table>", '<table tabindex="0">')
+    return re.sub(r"<pre\b(?=[^>]*>(?:<span></span>)?<code)", '<pre tabindex="0"', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search dialog for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
