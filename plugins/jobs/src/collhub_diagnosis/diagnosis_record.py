@@ -70,7 +70,10 @@ class DiagnoseReport(Report, tag="collhub/report-diagnose-1", frozen=True, kw_on
         bool,
         Meta(description="A fault was found, or ranks hang for an undecided reason: exit code 1."),
     ]
-    culprits: Ranks
+    culprits: Annotated[
+        Sequence[Count],
+        Meta(description="Sorted ranks that are responsible for any fault of the findings."),
+    ]
     waiting: Ranks
     group: Ranks
     sequence: Annotated[

@@ -136,14 +136,14 @@ class _Diagnosis:
            `undecided` belongs to an operation, because that operation may be the cause.
         3. All other findings of the present, which are open questions and skews.
         4. No finding: the verdict is `none`.
-        Open questions are collected only if the first set is empty.
 
-        The kind is the first in the order of `KINDS` that the deciding set contains. Culprits are
-        all ranks of the set's findings of this kind, ascending; group and sequence number are
-        those of the first such finding. Waiting ranks are those that wait in an operation of the
-        dumps, or by NCCL's RAS report if there are no dumps, without the culprits; there are
-        none for the kinds `none` and `skew`. The list of findings begins with those that gave
-        the kind; the others follow, those on the past last.
+        The kind is the first in the order of `KINDS` that the deciding set contains; group and
+        sequence number are those of its first finding of this kind. Faults of one set are
+        independent, so the culprits are all ranks of all its findings, ascending. Waiting ranks are
+        those that wait in an operation of the dumps, or by NCCL's RAS report if there are no dumps,
+        without the culprits; there are none for the kinds `none` and `skew`. The list of findings
+        begins with those that gave the kind; the other ones of the set follow in the order of
+        `KINDS`, then findings of other sets, those on the past last.
         """
         findings = [
             *self.find_mismatches(),
@@ -157,32 +157,33 @@ class _Diagnosis:
             finding for finding in findings if finding.kind not in NO_FAULT and not finding.is_past
         ]
         past = [finding for finding in findings if finding.is_past]
+        findings += self.find_open_questions(causes)
         if not causes:
             # Without a cause of the hang, evidence that is missing counts.
-            findings += self.find_open_questions()
             hangs = any(
                 finding.kind == "undecided" and finding.sequence is not None for finding in findings
             )
             causes = [] if hangs else past
         causes = causes or [finding for finding in findings if not finding.is_past] or [_NO_FINDING]
-        kind = min((finding.kind for finding in causes), key=KINDS.index)
-        main = [finding for finding in causes if finding.kind == kind]
-        culprits = sorted({rank for finding in main for rank in finding.culprits})
+        causes.sort(key=lambda finding: KINDS.index(finding.kind))
+        main = causes[0]
+        culprits = sorted({rank for finding in causes for rank in finding.culprits})
         waiting_in_ras = {rank for lagging in self.nccl.behind for rank in lagging.waiting}
         waiting = sorted(
             {rank for rank, front in self.graph.fronts.items() if front.rows}
             | (set() if self.records.dumps else waiting_in_ras)
         )
         waiting = [rank for rank in waiting if rank not in culprits]
-        ordered = sorted(findings, key=lambda finding: (finding not in main, finding.is_past))
+        others = [finding for finding in findings if finding not in causes]
+        others.sort(key=lambda finding: finding.is_past)
         return Verdict(
-            kind,
+            main.kind,
             tuple(culprits),
-            tuple(waiting) if kind not in NO_FAULT else (),
-            main[0].group,
-            main[0].sequence,
+            tuple(waiting) if main.kind not in NO_FAULT else (),
+            main.group,
+            main.sequence,
             self.records.missing_dumps,
-            tuple(ordered),
+            tuple(finding for finding in causes if finding is not _NO_FINDING) + tuple(others),
             tuple(self.list_waits()),
             tuple(self.list_notes()),
             len(self.records.dumps),
@@ -429,18 +430,21 @@ class _Diagnosis:
                     findings.append(self.create_finding("device", row, text, (rank,)))
         return findings
 
-    def find_open_questions(self) -> list[Finding]:
+    def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
         """Return the questions that are undecided because of missing dumps or lost entries.
 
         There is one finding per operation in which ranks wait, ordered by row; it names the awaited
-        ranks without a dump and those with lost entries. Without such an operation there is at most
-        one finding: that there are no dumps at all and NCCL's counts show nothing, else that dumps
-        are missing.
+        ranks without a dump and those with lost entries. Operations whose ranks all wait for
+        culprits of the causes, directly or through other ranks, are left out. Without causes and
+        such operations there is at most one finding: that there are no dumps at all and NCCL's
+        counts show nothing, else that dumps are missing.
         """
         findings = []
+        explained = self.list_explained_ranks(causes)
         by_row: dict[int, list[Wait]] = {}
         for wait in self.graph.undecided:
-            by_row.setdefault(self.find_awaiting_row(wait.awaited), []).append(wait)
+            if wait.rank not in explained:
+                by_row.setdefault(self.find_awaiting_row(wait.awaited), []).append(wait)
         for row, waits in sorted(by_row.items()):
             absent = sorted({w.awaited for w in waits if w.arrival is Arrival.NO_DUMP})
             lost = sorted({w.awaited for w in waits if w.arrival is Arrival.UNKNOWN})
@@ -450,13 +454,39 @@ class _Diagnosis:
             )
             text = f"ranks wait in {self.describe(row)}; undecided: {', '.join(reasons)}"
             findings.append(self.create_finding("undecided", row, text))
-        if not findings and not self.records.dumps:
+        if findings or causes:
+            return findings
+        if not self.records.dumps:
             findings.append(Finding("undecided", "NCCL's counts do not show where ranks wait"))
-        elif not findings and self.records.missing_dumps:
+        elif self.records.missing_dumps:
             text = "no fault in these dumps, but no dump of "
             text += format_ranks(self.records.missing_dumps)
             findings.append(Finding("undecided", text))
         return findings
+
+    def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
+        """Return the ranks of the causes, and those that wait for them, also through others.
+
+        Ranks of a cause are its culprits and the ranks that wait in its operation.
+        """
+        explained = {rank for finding in causes for rank in finding.culprits}
+        operations = {(one.group, one.description, one.sequence) for one in causes}
+        waiting: dict[int, set[int]] = {}
+        for rank, front in self.graph.fronts.items():
+            for row in front.rows:
+                operation = self.records.operation(row)
+                number, sequence = operation.group, operation.sequence
+                group = self.records.tables.groups[number]
+                if (self.records.members(number), group.description, sequence) in operations:
+                    explained.add(rank)
+            for awaited in self.graph.decided[rank]:
+                waiting.setdefault(awaited, set()).add(rank)
+        reached = list(explained)
+        while reached:
+            added = waiting.get(reached.pop(), set()) - explained
+            explained |= added
+            reached += added
+        return explained
 
     def list_waits(self) -> list[WaitLine]:
         """Return one line per operation in which ranks wait for others, by group and number.

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
-from collhub_diagnosis.verdict import Verdict, diagnose_evidence
-from dump_variants import Change, keep_active, keep_newest, write_json_values, write_version
+from collhub_diagnosis.verdict import KINDS, NO_FAULT, Verdict, diagnose_evidence
+from dump_variants import (
+    Change,
+    keep_active,
+    keep_newest,
+    write_dumps,
+    write_json_values,
+    write_version,
+)
 from random_jobs import FAULTS, Truth, random_job
 from simulated_job import SimulatedJob
 
@@ -112,6 +120,46 @@ def test_overwritten_entries_never_cause_the_blame_of_another_rank(
 ) -> None:
     job, truth, _ = random_job(seed)
     check_part(diagnose(job, tmp_path, keep_newest(seed, with_status=with_status)), truth)
+
+
+def shift_ranks(dump: dict[str, Any], offset: int) -> dict[str, Any]:
+    """Return a dump of a job whose ranks begin at `offset`; its groups get names of their own."""
+    config = {}
+    for name, group in dump["pg_config"].items():
+        ranks = str([int(rank) + offset for rank in group["ranks"].strip("[]").split(",")])
+        config[f"{offset}-{name}"] = {**group, "name": f"{offset}-{name}", "ranks": ranks}
+    entries = [
+        {**entry, "process_group": (f"{offset}-{entry['process_group'][0]}", "part")}
+        for entry in dump["entries"]
+    ]
+    for group in config.values():
+        group["desc"] = "part"
+    return {**dump, "pg_config": config, "entries": entries}
+
+
+@pytest.mark.parametrize("seed", range(6 * len(FAULTS)))
+def test_every_one_of_two_independent_faults_is_reported(tmp_path: Path, seed: int) -> None:
+    """Two random jobs without common groups have the verdicts of both."""
+    jobs = [random_job(seed), random_job(1000 + 37 * seed)]
+    offsets = (0, jobs[0][0].size)
+    dumps = {
+        rank + offset: shift_ranks(job.dump(rank), offset)
+        for (job, _, _), offset in zip(jobs, offsets, strict=True)
+        for rank in range(job.size)
+    }
+    write_dumps(tmp_path, dumps, None)
+    verdict = diagnose_evidence(read_evidence([str(tmp_path)]))
+    reported = {finding.kind for finding in verdict.findings}
+    must, may, waiting = set(), set(), set()
+    for (job, truth, _), offset in zip(jobs, offsets, strict=True):
+        must |= {rank + offset for rank in truth.must}
+        may |= {rank + offset for rank in truth.may}
+        waiting |= {rank + offset for rank in job.stuck_ranks() if truth.is_hang}
+        assert not truth.is_hang or reported & truth.kinds
+    assert must <= set(verdict.culprits) <= may
+    assert verdict.kind == min(reported | {"none"}, key=KINDS.index)
+    if verdict.kind not in NO_FAULT:
+        assert set(verdict.waiting) == waiting - set(verdict.culprits)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
