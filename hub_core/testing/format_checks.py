@@ -112,7 +112,7 @@ def readers_read_samples(subject: CheckedPlugin) -> Iterator[str | Skip]:
     for reader in subject.readers():
         sources = subject.sources(reader)
         if not sources:
-            missing = "it declares no samples, and no writer of its format is installed"
+            missing = "it declares no samples or cannot make them here, and no writer is installed"
             yield Skip(f"{title(reader)}: {missing}")
         for name, source in sources.items():
             problem = _find_reading_problem(reader, source)

@@ -83,6 +83,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_pytorch.nsys.read:read_folder",
             NsysOptions,
             lines="collhub_pytorch.report:lines",
+            samples="collhub_pytorch.nsys.samples:parquet_exports",
         ),
         WorkloadReader(
             CCL_BENCH_FORMAT,

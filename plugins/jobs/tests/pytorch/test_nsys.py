@@ -15,7 +15,7 @@ from collhub_pytorch.findings import collect_findings
 from collhub_pytorch.formats import NsysOptions
 from collhub_pytorch.nsys import activities
 from collhub_pytorch.nsys.read import read, read_folder
-from collhub_pytorch.nsys.samples import Export, exports, step_of
+from collhub_pytorch.nsys.samples import Export, exports, parquet_parts, step_of
 from collhub_pytorch.samples import file_part
 from read_jobs import collectives
 
@@ -339,22 +339,9 @@ def test_profile_reads_exports_on_disk(collhub, tmp_path: Path) -> None:
 
 def write_parquet(content: bytes, folder: Path) -> None:
     """Write the tables of a SQLite export as `nsys export --type parquetdir` does."""
-    import pyarrow
-    import pyarrow.parquet
-
     folder.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(":memory:")
-    connection.deserialize(content)
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    types = {"INTEGER": pyarrow.int64(), "TEXT": pyarrow.string(), "BLOB": pyarrow.binary()}
-    for (name,) in tables:
-        described = connection.execute(f"PRAGMA table_info({name})").fetchall()
-        rows = connection.execute(f"SELECT * FROM {name}").fetchall()
-        columns = {
-            column[1]: pyarrow.array([row[position] for row in rows], types[column[2]])
-            for position, column in enumerate(described)
-        }
-        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+    for part in parquet_parts(content, folder.name):
+        (folder / Path(part.name).name).write_bytes(part.load())
 
 
 def read_parquet(folder: Path) -> tuple[Workload, list[str]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import sqlite3
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collhub_pytorch.samples import file_part
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, SourcePart
 
 COMMUNICATOR = 0xFEDCBA9876543210
 # Small pages keep small exports small.
@@ -138,6 +140,43 @@ def exports() -> Sequence[Source]:
         for rank, start in enumerate((100_000, 140_000))
     ]
     return [Source("report", tuple(parts), report=lambda finding: None)]
+
+
+def parquet_exports() -> Sequence[Source]:
+    """The exports of `exports`, as one folder of Parquet files per rank; none without pyarrow."""
+    if importlib.util.find_spec("pyarrow") is None:
+        return []
+    parts = [
+        part
+        for export in exports()[0].parts
+        for part in parquet_parts(export.load(), export.name.removesuffix(".sqlite"))
+    ]
+    return [Source("report", tuple(parts), report=lambda finding: None)]
+
+
+def parquet_parts(content: bytes, folder: str) -> Iterator[SourcePart]:
+    """Yield the tables of a SQLite export as `nsys export --type parquetdir` writes them.
+
+    Needs pyarrow. Rows, columns and values are those of the export.
+    """
+    # Imported here: an optional library, which only this format needs.
+    import pyarrow
+    import pyarrow.parquet
+
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(content)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    types = {"INTEGER": pyarrow.int64(), "TEXT": pyarrow.string(), "BLOB": pyarrow.binary()}
+    for (name,) in tables:
+        described = connection.execute(f"PRAGMA table_info({name})").fetchall()
+        rows = connection.execute(f"SELECT * FROM {name}").fetchall()
+        columns = {
+            column[1]: pyarrow.array([row[position] for row in rows], types[column[2]])
+            for position, column in enumerate(described)
+        }
+        written = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.table(columns), written)
+        yield file_part(f"{folder}/{name}.parquet", written.getvalue())
 
 
 def step_of(rank: int, start: int) -> Export:
