@@ -175,7 +175,8 @@ class SelectionFolders:
 
         A selection says which algorithm is used for which calls. Nothing is written. Raises
         `HubError` if no writer of selections is named `format` or it refuses the selection,
-        `PluginError` if the writer fails or returns a name that leaves the folder.
+        `PluginError` if the writer fails or returns a name that leaves the folder. Without runtimes
+        of its own the result has those of the writer.
         """
         writer = self.registry.find(SelectionWriter, format)
         result = call(writer, WriteResult, selection, bound_options(writer, options))
@@ -187,7 +188,15 @@ class SelectionFolders:
         for artifact in artifacts:
             if reason := name_defect(artifact.name, Layout.FOLDER):
                 raise misfit(writer, f"returned an artifact whose name {reason}")
-        return WriteResult(artifacts, tuple(result.losses), (), tuple(result.notes))
+        runtimes = tuple(result.runtimes or writer.offer.runtimes)
+        return WriteResult(artifacts, tuple(result.losses), (), tuple(result.notes), runtimes)
+
+    def runtimes_of(self, format: str) -> Sequence[str]:
+        """Return the products and versions that read the files of a format; may be empty.
+
+        Raises `HubError` if no writer of selections is named `format`.
+        """
+        return tuple(self.registry.find(SelectionWriter, format).offer.runtimes)
 
     def served_calls(self, source: Source, format: str) -> Sequence[ServedCalls]:
         """Read files of a format and return the calls that a runtime serves with them.

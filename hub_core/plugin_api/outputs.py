@@ -51,12 +51,15 @@ class WriteResult:
     `restated`: features, named as in `Loss`, that the format represents in another form with the
     same meaning, such as steps in another valid order. They are no losses: the same program is read
     back, though not the same table. `notes`: notes on the files for the user, one sentence each.
+    `runtimes`: of a selection, products and versions that read these files, as in
+    `SelectionWriter`; empty for those of the writer.
     """
 
     artifacts: Iterable[Artifact]
     losses: Sequence[Loss] = ()
     restated: Sequence[str] = ()
     notes: Sequence[str] = ()
+    runtimes: Sequence[str] = ()
 
 
 class Shown(StrEnum):
@@ -278,13 +281,15 @@ class SelectionWriter:
     """Consumer: `write(selection, options) -> WriteResult` returns the files of a folder.
 
     `read(source) -> Sequence[ServedCalls]` returns the calls that the runtime serves with such
-    files; it reports errors to `source.report`.
+    files; it reports errors to `source.report`. `runtimes`: products and versions that read the
+    files, such as `RCCL of ROCm 7.13 and later`; reports of tuning list them.
     """
 
     format: Format
     write: Reference
     read: Reference
     options: type = NoOptions
+    runtimes: Sequence[str] = ()
 
     @property
     def name(self) -> str:

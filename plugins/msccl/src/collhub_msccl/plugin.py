@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
-from collhub_msccl.runtimes.known_runtimes import HISTORIES
+from collhub_msccl.runtimes.known_runtimes import HISTORIES, list_runtimes
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -69,6 +69,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_msccl.selection_folder:write",
         "collhub_msccl.selection_folder:read",
         SelectionOptions,
+        list_runtimes(),
     )
     return [FormatWriter(_XML, "collhub_msccl.writing.write_xml:write", WriteOptions), folder]
 

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from collhub_msccl.options import SelectionOptions, WriteOptions
-from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime, describe_versions
+from collhub_msccl.runtimes.known_runtimes import (
+    RUNTIMES,
+    Runtime,
+    describe_versions,
+    list_runtimes,
+)
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.runtimes.raw_xml import parse_raw, read_number
 from collhub_msccl.writing.write_xml import write as write_xml
@@ -157,7 +162,8 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
         multiples,
         *folder.notes,
     ]
-    return WriteResult(folder.files, folder.losses, (), notes)
+    runtimes = list_runtimes(folder.runtime.name)
+    return WriteResult(folder.files, folder.losses, (), notes, runtimes)
 
 
 def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | None]:

@@ -75,6 +75,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_mscclpp.selecting.write_plans:write",
         "collhub_mscclpp.selecting.read_plans:read",
         PlanSelectionOptions,
+        ("MSCCL++ 0.9, whose programs register plans",),
     )
     return [
         FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions),

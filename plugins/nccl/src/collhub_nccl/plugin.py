@@ -98,6 +98,7 @@ TUNER = SelectionWriter(
     "collhub_nccl.tuner.write:write",
     "collhub_nccl.tuner.read:read",
     TunerOptions,
+    ("NCCL 2.27 to 2.30 with its example tuner (plugin interfaces v4 to v6)",),
 )
 RCCL_TUNER = SelectionWriter(
     Format(
@@ -110,6 +111,7 @@ RCCL_TUNER = SelectionWriter(
     "collhub_nccl.tuner.write:write_rccl",
     "collhub_nccl.tuner.read:read_rccl",
     RcclTunerOptions,
+    ("RCCL of ROCm 7.13 and later",),
 )
 NCCLX_TUNER = SelectionWriter(
     Format(
@@ -124,6 +126,7 @@ NCCLX_TUNER = SelectionWriter(
     "collhub_nccl.tuner.write:write_ncclx",
     "collhub_nccl.tuner.ncclx:read",
     NcclxTunerOptions,
+    ("NCCLX of torchcomms (read at commit 59426ba4)",),
 )
 
 

@@ -66,6 +66,7 @@ OPEN_MPI = SelectionWriter(
     "collhub_mpi.tuned.open_mpi:write",
     "collhub_mpi.tuned.open_mpi:read",
     RulesOptions,
+    ("Open MPI, all versions (classic text)", "Open MPI 6.0 and later (JSON)"),
 )
 UCC = SelectionWriter(
     Format(
@@ -73,6 +74,7 @@ UCC = SelectionWriter(
     ),
     "collhub_mpi.tuned.ucc:write",
     "collhub_mpi.tuned.ucc:read",
+    runtimes=("UCC with its transport UCP (names of its sources, not run with a release)",),
 )
 MPICH = SelectionWriter(
     Format(
@@ -84,6 +86,7 @@ MPICH = SelectionWriter(
     "collhub_mpi.tuned.mpich:write",
     "collhub_mpi.tuned.mpich:read",
     MpichOptions,
+    ("MPICH of the release whose file -O mpich.defaults states (run with 5.0.2)",),
 )
 INSTALLATION = Check(
     "mpi",

@@ -240,6 +240,9 @@ def _check_files(
         context.print_json(files_document(checked))
     else:
         context.print_table(FILES_HEADER, create_file_rows(checked))
+        for one in checked:
+            if one.runtimes:
+                context.print_line(f"{one.file} is read by {'; '.join(one.runtimes)}")
     context.report(finding for one in checked for finding in one.findings)
     return ExitCode.DONE if all(one.ok for one in checked) else ExitCode.INVALID
 

@@ -33,11 +33,13 @@ class CheckedFile:
     """Calls that a runtime serves with a file, and findings sorted by line.
 
     `served`: calls of the first communicator that the file states, else of any communicator.
+    `runtimes`: products and versions that read files of the format.
     """
 
     file: str
     format: str
     served: tuple[ServedCalls, ...]
+    runtimes: tuple[str, ...]
     findings: tuple[Diagnostic, ...]
 
     @property
@@ -84,6 +86,7 @@ def files_document(checked: Sequence[CheckedFile]) -> dict[str, JsonValue]:
                 "file": one.file,
                 "format": one.format,
                 "ok": one.ok,
+                "runtimes": list(one.runtimes),
                 "served": [served_calls_to_json(calls) for calls in one.served],
                 "findings": [diagnostic_object(finding) for finding in one.findings],
             }
@@ -105,7 +108,7 @@ def _check_file(context: CommandContext, file: str, format: str | None) -> Check
             raise
         served, findings = (), [*findings, *error.diagnostics]
     findings.sort(key=lambda finding: finding.location.line or 0)
-    return CheckedFile(file, name, served, tuple(findings))
+    return CheckedFile(file, name, served, tuple(folders.runtimes_of(name)), tuple(findings))
 
 
 def _read(file: str) -> bytes:

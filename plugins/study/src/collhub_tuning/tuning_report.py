@@ -353,6 +353,7 @@ def _format_to_json(written: WrittenFormat) -> dict[str, JsonValue]:
     return {
         "name": written.name,
         "files": list(written.files),
+        "runtimes": list(written.result.runtimes),
         "losses": [loss_object(loss) for loss in written.result.losses],
         "notes": list(written.result.notes),
         "served": [served_calls_to_json(calls) for calls in written.served],
@@ -360,10 +361,11 @@ def _format_to_json(written: WrittenFormat) -> dict[str, JsonValue]:
 
 
 def _write_format_section(written: WrittenFormat) -> list[str]:
-    """Return Markdown lines of a format: the servers of its calls, then notes and losses.
+    """Return Markdown lines of a format: runtimes, servers of its calls, then notes and losses.
 
-    The table has one row per served calls with collective, sizes, mode (both, in place or out of
-    place) and server. Notes and losses are list items.
+    Runtimes are those that read the files, if they are known. The table has one row per served
+    calls with collective, sizes, mode (both, in place or out of place) and server. Notes and losses
+    are list items.
     """
     rows = [
         [
@@ -378,6 +380,8 @@ def _write_format_section(written: WrittenFormat) -> list[str]:
         for calls in written.served
     ]
     lines = [f"## `{written.name}/`", ""]
+    if written.result.runtimes:
+        lines += [f"Read by {'; '.join(written.result.runtimes)}.", ""]
     lines += _write_table(("collective", "sizes", "calls", "served by"), rows)
     lines += [f"- {note}" for note in written.result.notes]
     return [*lines, *(f"- lost: {loss}" for loss in written.result.losses)]

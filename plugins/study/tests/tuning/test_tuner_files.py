@@ -55,6 +55,8 @@ def test_several_files_are_checked_together(collhub, tmp_path: Path) -> None:
     assert run.code == 1
     report = run.report()
     assert not report["ok"]
+    runtimes = [one["runtimes"] for one in report["files"]]
+    assert ["NCCL 2.27 to 2.30" in runtimes[0][0], "torchcomms" in runtimes[1][0]] == [True, True]
     assert [(one["format"], one["ok"]) for one in report["files"]] == [
         ("nccl-tuner", True),
         ("ncclx-tuner", False),

@@ -96,6 +96,21 @@ def describe_versions(name: str, subject: str) -> list[str]:
     ]
 
 
+def list_runtimes(*names: str) -> list[str]:
+    """Return the versions that use the files, by runtime and range, such as `ROCm/rccl of ROCm 5.5
+    to 7.12`.
+
+    `names`: runtimes; without a name those of all runtimes.
+    """
+    return [
+        f"{history.title} of {history.versioned_by} {row.first}"
+        + ("" if row.last == row.first else f" to {row.last}" if row.last else " and later")
+        for history in map(HISTORIES.__getitem__, names or HISTORIES)
+        for row in history.versions
+        if row.uses_files
+    ]
+
+
 # Counts must be below MSCCL_MAX_COUNT, which is 72.
 MAX_COUNT = 71
 # `depid` is stored in 8 signed bits, offsets in 16.

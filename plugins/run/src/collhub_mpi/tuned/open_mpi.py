@@ -147,13 +147,16 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
             "collectives": collectives,
         }
         file, content = JSON_FILE, json.dumps(document, indent=1) + "\n"
+        runtimes = ["Open MPI 6.0 and later"]
         notes = [_USE.format(file), "JSON is read from Open MPI 6.0 on; older ones ignore it"]
     else:
         file, content = CLASSIC_FILE, _format_classic(ordered, selection)
+        runtimes = ["Open MPI, all versions (run with 5.0.11)"]
         notes = [_USE.format(file), "the rules hold for communicators of every size"]
     if CollectiveKind.REDUCE_SCATTER in rules:
         notes.append("reduce-scatter is MPI_Reduce_scatter, not MPI_Reduce_scatter_block")
-    return WriteResult([Artifact(file, content.encode("ascii", "replace"))], losses, (), notes)
+    artifact = Artifact(file, content.encode("ascii", "replace"))
+    return WriteResult([artifact], losses, (), notes, runtimes)
 
 
 def _build_rule(
