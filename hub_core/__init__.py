@@ -50,11 +50,7 @@ if TYPE_CHECKING:
     )
     from hub_core.cli.reports.report_objects import (
         change_lines,
-        change_object,
         cut_fields,
-        cut_objects,
-        diagnostic_object,
-        loss_object,
     )
     from hub_core.columns.public_names import names_from
     from hub_core.documents.strict_json import (
@@ -183,7 +179,6 @@ __all__ = [
     "chakra_nodes",
     "chakra_traces",
     "change_lines",
-    "change_object",
     "check_stdout",
     "choose_rule",
     "choose_timing",
@@ -192,8 +187,6 @@ __all__ = [
     "complete_offers",
     "create_synthesis_request",
     "cut_fields",
-    "cut_objects",
-    "diagnostic_object",
     "discover",
     "estimate_synthesis",
     "exact_time",
@@ -208,7 +201,6 @@ __all__ = [
     "job_partners",
     "json_document",
     "json_flag",
-    "loss_object",
     "machine_option",
     "names_from",
     "number_option",
@@ -270,9 +262,7 @@ _HOMES = {
     "hub_core.cli.jobs.job_path": "job_partners",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
-    "hub_core.cli.reports.report_objects": (
-        "change_lines change_object cut_fields cut_objects diagnostic_object loss_object"
-    ),
+    "hub_core.cli.reports.report_objects": ("change_lines cut_fields"),
     "hub_core.documents.strict_json": (
         "SchemaViolation json_document parse_json_object schema_violations"
     ),

@@ -27,7 +27,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
     from hub_core.model import Diagnostic, JsonValue, Loss
-    from hub_core.plugin_api import CheckReport, SearchCut
+    from hub_core.plugin_api import CheckReport, JobChange, SearchCut
 
 __all__ = [
     "UNSET",
@@ -37,6 +37,7 @@ __all__ = [
     "Cuts",
     "Finding",
     "IsPartial",
+    "JobChangeItem",
     "LossItem",
     "Losses",
     "Machine",
@@ -51,6 +52,7 @@ __all__ = [
     "build_schema",
     "describe_check",
     "get_schema_name",
+    "list_changes",
     "list_cuts",
     "list_findings",
     "list_losses",
@@ -116,6 +118,31 @@ class TimedMachine(Record, frozen=True, kw_only=True):
     ]
 
 
+class JobChangeItem(Record, frozen=True, kw_only=True):
+    """Job with one change, simulated or replayed again with the remaining dependencies."""
+
+    name: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["bucket-size", "overlap", "instant"]},
+            description="bucket-size: consecutive collectives joined; overlap: communication "
+            "starts when its data is ready; instant: collectives take no time.",
+        ),
+    ]
+    description: str
+    job_ns: Annotated[int, Meta(ge=0, description="Time of the changed job.")]
+    saved_ns: Annotated[int, Meta(description="Negative if the changed job takes longer.")]
+    min_saved_ns: Annotated[
+        int | None,
+        Meta(
+            description="Saving at the lower limit of the held-out error of predicted times; null "
+            "if an error is not measured."
+        ),
+    ]
+    max_saved_ns: Annotated[int | None, Meta(description="Saving at the upper limit.")]
+    assumptions: Sequence[str]
+
+
 # Members that several reports share.
 Artifacts = Annotated[Sequence[str], Meta(description="Paths of the written files, in order.")]
 Losses = Annotated[
@@ -146,9 +173,16 @@ def to_json(report: msgspec.Struct) -> dict[str, JsonValue]:
     """Convert a record to a JSON object: members in order of declaration, without unset ones.
 
     Sequences remain lists or tuples, as the record has them; `json` writes both as arrays.
-    Raises `TypeError` if a member contains a value without a JSON form, such as a numpy integer.
+    Subclasses of float, such as numpy's 64-bit type, become floats. Raises `TypeError` if a member
+    contains a value without a JSON form, such as a numpy integer.
     """
-    return cast("dict[str, JsonValue]", msgspec.to_builtins(report))
+    return cast("dict[str, JsonValue]", msgspec.to_builtins(report, enc_hook=_convert_float))
+
+
+def _convert_float(value: object) -> float:
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a report contains a value of {type(value)}, which has no JSON form")
 
 
 def build_schema(report: type[msgspec.Struct]) -> dict[str, JsonValue]:
@@ -212,6 +246,22 @@ def list_losses(losses: Sequence[Loss]) -> list[LossItem]:
 def list_cuts(cuts: Sequence[SearchCut]) -> list[SearchCutItem]:
     """Convert the parts of a search that a limit ended to records, in the same order."""
     return [SearchCutItem(cut.name, cut.work, cut.reason, cut.not_tried) for cut in cuts]
+
+
+def list_changes(changes: Sequence[JobChange]) -> list[JobChangeItem]:
+    """Convert the changes of a job to records, in the same order."""
+    return [
+        JobChangeItem(
+            name=change.name,
+            description=change.description,
+            job_ns=change.job_ns,
+            saved_ns=change.saved_ns,
+            min_saved_ns=change.min_saved_ns,
+            max_saved_ns=change.max_saved_ns,
+            assumptions=change.assumptions,
+        )
+        for change in changes
+    ]
 
 
 def describe_check(report: CheckReport) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import jsonschema
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.reports import (
@@ -83,6 +84,12 @@ def test_the_schema_refuses_other_values(change: dict[str, object]) -> None:
 def test_a_value_without_json_form_is_refused() -> None:
     with pytest.raises(TypeError, match="int64"):
         to_json(_Part(np.int64(1)))  # type: ignore[arg-type]
+
+
+def test_a_numpy_float_becomes_a_float() -> None:
+    document = to_json(replace(EXAMPLE, facts={"ratio": np.float64(1.5)}))
+    assert document["facts"] == {"ratio": 1.5}
+    assert type(document["facts"]["ratio"]) is float  # type: ignore[index,call-overload]
 
 
 def test_a_finding_keeps_its_location() -> None:

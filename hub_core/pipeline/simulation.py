@@ -33,7 +33,6 @@ from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
     from hub_core.reports import TimedMachine
 
 DEFAULT_SIMULATOR = "analytical"
@@ -237,22 +236,6 @@ class TimingSource:
         return TimedMachine(
             name=machine.name, library=machine.library, held_out_error=machine.held_out_error
         )
-
-    def document(self) -> dict[str, JsonValue]:
-        """Return the fields of JSON reports that say whose times they are: `timing` and `machine`.
-
-        `timing` is the note on the source of the times; `machine` has the name, the library and the
-        held-out error of the machine's model, and is None for nominal links.
-        """
-        machine = self.machine
-        description: dict[str, JsonValue] | None = None
-        if machine is not None:
-            description = {
-                "name": machine.name,
-                "library": machine.library,
-                "held_out_error": machine.held_out_error,
-            }
-        return {"timing": self.note, "machine": description}
 
 
 def simulator_name(

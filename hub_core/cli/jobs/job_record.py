@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from hub_core.plugin_api.runs import JobChange
 from hub_core.reports import (
     UNSET,
     AnyJson,
     Count,
     Finding,
+    JobChangeItem,
     Machine,
     Meta,
     Record,
@@ -84,7 +84,7 @@ class SimulateWorkloadReport(
     timing: TimingNote
     machine: Machine
     changes: Annotated[
-        Sequence[JobChange], Meta(description="The job with one change, simulated again.")
+        Sequence[JobChangeItem], Meta(description="The job with one change, simulated again.")
     ]
     details: Annotated[Mapping[str, AnyJson], Meta(description="Further results of the simulator.")]
     diagnostics: Sequence[Finding]

@@ -174,7 +174,7 @@ def _create_report(
 
     from hub_core.cli.jobs import job_report
     from hub_core.cli.jobs.job_record import SimulateWorkloadReport
-    from hub_core.reports import UNSET, list_findings
+    from hub_core.reports import UNSET, list_changes, list_findings
 
     source_of_times = TimingSource(backend, machine=times.machine)
     document = SimulateWorkloadReport(
@@ -187,7 +187,7 @@ def _create_report(
         slots=times.slots,
         timing=source_of_times.note,
         machine=source_of_times.machine_record(),
-        changes=times.changes,
+        changes=list_changes(times.changes),
         details=times.details,
         diagnostics=list_findings(times.diagnostics),
         unlimited_time_ns=UNSET if unlimited is None else unlimited.time_ns,

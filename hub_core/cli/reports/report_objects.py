@@ -1,4 +1,4 @@
-"""Findings, losses, cut searches and checks in the reports of commands: JSON objects and lines."""
+"""Findings, losses, cut searches and checks in the reports of commands: lines of text."""
 
 from __future__ import annotations
 
@@ -14,33 +14,9 @@ from hub_core.model import Diagnostic, Location, Severity, format_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hub_core.model import Algorithm, JsonValue, Loss
+    from hub_core.model import Algorithm
     from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import CheckReport, JobChange, SearchCut
-
-
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """Return the JSON object of a finding; unknown parts of the location are null."""
-    location = diagnostic.location
-    return {
-        "code": diagnostic.code,
-        "severity": str(diagnostic.severity),
-        "message": diagnostic.message,
-        "cure": diagnostic.cure,
-        "file": location.file,
-        "line": location.line,
-        "byte": location.byte,
-        "rank": location.rank,
-        "step": location.step,
-    }
-
-
-def cut_objects(cuts: Sequence[SearchCut]) -> list[JsonValue]:
-    """Return the JSON objects of the parts of a search that a limit cut."""
-    return [
-        {"name": cut.name, "work": cut.work, "reason": cut.reason, "not_tried": cut.not_tried}
-        for cut in cuts
-    ]
 
 
 def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
@@ -52,24 +28,6 @@ def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
     if not cuts:
         return {}
     return {"cut": f"so the answer is partial: {'; '.join(map(str, cuts))}"}
-
-
-def loss_object(loss: Loss) -> dict[str, JsonValue]:
-    """Return the JSON object of a loss."""
-    return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
-
-
-def change_object(change: JobChange) -> dict[str, JsonValue]:
-    """Return the JSON object of a change of a job; times in ns."""
-    return {
-        "name": change.name,
-        "description": change.description,
-        "job_ns": change.job_ns,
-        "saved_ns": change.saved_ns,
-        "min_saved_ns": change.min_saved_ns,
-        "max_saved_ns": change.max_saved_ns,
-        "assumptions": list(change.assumptions),
-    }
 
 
 def change_lines(changes: Sequence[JobChange]) -> list[str]:

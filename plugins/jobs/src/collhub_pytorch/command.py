@@ -17,7 +17,6 @@ from hub_core import (
     OpenedInput,
     backend_option,
     change_lines,
-    change_object,
     choose_timing,
     json_flag,
     machine_option,
@@ -196,7 +195,11 @@ def profile(
                 workload, predictor, findings.meetings, is_predicted=not is_measured
             )
     if as_json:
-        _print_document(context, report)
+        from collhub_pytorch.report import create_report
+
+        context.print_report(
+            create_report(findings, notes, report.replay, report.comparison, report.changes or ())
+        )
     else:
         _print_report(context, report)
 
@@ -355,22 +358,10 @@ def _print_counts(
 
     calls = group_calls(workload, match_communications(workload))
     if as_json:
-        context.print_json(report.build_counts_document(workload, calls, notes))
+        context.print_report(report.create_counts_report(workload, calls, notes))
         return
     _print_notes(context, notes)
     _print_blocks(context, [report.counts_table(calls)])
-
-
-def _print_document(context: CommandContext, report: _Report) -> None:
-    """Print the report as JSON."""
-    from collhub_pytorch.machine import comparison_object
-    from collhub_pytorch.report import build_document
-
-    document = build_document(report.findings, report.notes, report.replay)
-    if report.comparison is not None:
-        document["machine_comparison"] = comparison_object(report.comparison)
-    document["changes"] = [change_object(change) for change in report.changes or ()]
-    context.print_json(document)
 
 
 def _print_report(context: CommandContext, report: _Report) -> None:

@@ -1,7 +1,7 @@
 """A job on a measured machine: its collectives compared, or simulated, with the library's times.
 
-The figures of the comparison are those of `MachineComparison`; lines and the JSON object are two
-views of it.
+The figures of the comparison are those of `MachineComparison`; lines and the part of the JSON
+report are two views of it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from collhub_pytorch.formats import JobMachineOptions
 from collhub_pytorch.job import recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
+from collhub_pytorch.profile_record import (
+    ComparedSizeClass,
+    MachineComparisonItem,
+    MachineSavingItem,
+)
 from collhub_pytorch.replay import measured, replay_job
 from hub_core.model import (
     Diagnostic,
     JobCollective,
-    JsonValue,
     NodeKind,
     Severity,
     UsageError,
@@ -42,6 +46,7 @@ from hub_core.plugin_api import (
     WorkloadRequest,
     WorkloadTimes,
 )
+from hub_core.reports import TimedMachine
 
 SIZE_NOT_RECORDED = "the profile does not record its size"
 _MIN_RANKS_TO_SEPARATE_WAITING = 2
@@ -284,49 +289,48 @@ def comparison_lines(comparison: MachineComparison) -> list[str]:
     return lines
 
 
-def comparison_object(comparison: MachineComparison) -> dict[str, JsonValue]:
-    """Return the field `machine_comparison` of the report as JSON values; times are in ns.
+def create_comparison_item(comparison: MachineComparison) -> MachineComparisonItem:
+    """Return the member `machine_comparison` of the report; times are in ns.
 
-    `saving` is null if the machine's profile predicts no call of the job.
+    `saving` is None if the machine's profile predicts no call of the job.
     """
     machine, saving = comparison.machine, comparison.saving
-    collectives: list[JsonValue] = [_calls_object(one) for one in comparison.calls]
-    return {
-        "machine": {
-            "name": machine.name,
-            "library": machine.library,
-            "held_out_error": machine.held_out_error,
-        },
-        "ranks_per_node": comparison.ranks_per_node,
-        "collectives": collectives,
-        "saving": None if saving is None else {
-            "replayed_ns": saving.replayed_ns,
-            "job_ns": saving.job_ns,
-            "saved_ns": saving.saved_ns,
-            "min_saved_ns": saving.min_saved_ns,
-            "max_saved_ns": saving.max_saved_ns,
-        },
-    }  # fmt: skip
+    return MachineComparisonItem(
+        machine=TimedMachine(
+            name=machine.name, library=machine.library, held_out_error=machine.held_out_error
+        ),
+        ranks_per_node=comparison.ranks_per_node,
+        collectives=[_create_size_class(calls) for calls in comparison.calls],
+        saving=None
+        if saving is None
+        else MachineSavingItem(
+            replayed_ns=saving.replayed_ns,
+            job_ns=saving.job_ns,
+            saved_ns=saving.saved_ns,
+            min_saved_ns=saving.min_saved_ns,
+            max_saved_ns=saving.max_saved_ns,
+        ),
+    )
 
 
-def _calls_object(calls: ComparedCalls) -> dict[str, JsonValue]:
+def _create_size_class(calls: ComparedCalls) -> ComparedSizeClass:
     is_sized = calls.min_bytes >= 0
-    return {
-        "kind": calls.kind,
-        "min_bytes": calls.min_bytes if is_sized else None,
-        "max_bytes": calls.max_bytes if is_sized else None,
-        "rank_count": calls.rank_count,
-        "node_count": calls.node_count,
-        "calls": calls.calls,
-        "transferring_ns": round(calls.transferring_ns),
-        "includes_waiting": calls.includes_waiting,
-        "bus_bandwidth_bytes_per_s": calls.bus_bandwidth,
-        "machine_bus_bandwidth_bytes_per_s": calls.machine_bus_bandwidth,
-        "reached_percent": calls.reached_percent,
-        "methods": list(calls.methods),
-        "held_out_error": calls.held_out_error,
-        "not_predicted": calls.reason or None,
-    }
+    return ComparedSizeClass(
+        kind=calls.kind,
+        min_bytes=calls.min_bytes if is_sized else None,
+        max_bytes=calls.max_bytes if is_sized else None,
+        rank_count=calls.rank_count,
+        node_count=calls.node_count,
+        calls=calls.calls,
+        transferring_ns=round(calls.transferring_ns),
+        includes_waiting=calls.includes_waiting,
+        bus_bandwidth_bytes_per_s=calls.bus_bandwidth,
+        machine_bus_bandwidth_bytes_per_s=calls.machine_bus_bandwidth,
+        reached_percent=calls.reached_percent,
+        methods=calls.methods,
+        held_out_error=calls.held_out_error,
+        not_predicted=calls.reason or None,
+    )
 
 
 def _scope(calls: ComparedCalls) -> str:

@@ -1,9 +1,11 @@
-"""Format findings as tables for people and as a JSON document for scripts."""
+"""Format findings as tables for people, and create their JSON report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from collhub_pytorch.analysis import has_times
 from collhub_pytorch.findings import (
@@ -16,6 +18,17 @@ from collhub_pytorch.findings import (
     sum_by_kind,
 )
 from collhub_pytorch.job import fact_list
+from collhub_pytorch.machine import MachineComparison, create_comparison_item
+from collhub_pytorch.profile_record import (
+    GroupTimes,
+    IdleStream,
+    KindTimes,
+    ProfileReport,
+    RankTimes,
+    ReplayItem,
+    SimulatedCollective,
+    WaitedRank,
+)
 from collhub_pytorch.replay import NetworkTimes
 from hub_core import folded_ranks
 from hub_core.model import (
@@ -26,8 +39,9 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
+from hub_core.plugin_api import JobChange
+from hub_core.reports import list_changes
 
-SCHEMA = "collhub/report-profile-1"
 OVERLAP_DEFINITION = (
     "overlap, as HolisticTraceAnalysis defines it: share of the communication time in which kernels"
     " of computation run; copies and sets of memory do not count"
@@ -243,111 +257,124 @@ def _straggler_blocks(findings: Findings) -> list[Block]:
     return [[lead], Table(_STRAGGLERS_HEADER, rows, ("size", *_STRAGGLERS_HEADER[3:]))]
 
 
-def build_counts_document(
+def create_counts_report(
     workload: Workload, calls: Sequence[CallGroup], notes: Sequence[str] = ()
-) -> dict[str, JsonValue]:
-    """Build the report of traces without times of collectives."""
-    return {
-        "schema": SCHEMA,
-        "num_ranks": workload.num_ranks,
-        "job_ns": None,
-        "instant_job_ns": None,
-        "collectives": [_call_object(call_group) for call_group in calls],
-        "kinds": [_kind_object(call_group) for call_group in sum_by_kind(calls)],
-        "ranks": [],
-        "notes": list(notes),
-        "replay": None,
-        "machine_comparison": None,
-        "changes": [],
-    }
+) -> ProfileReport:
+    """Create the report of traces without times of collectives."""
+    return ProfileReport(
+        num_ranks=workload.num_ranks,
+        job_ns=None,
+        instant_job_ns=None,
+        collectives=[_create_group_times(call_group) for call_group in calls],
+        kinds=[_create_kind_times(call_group) for call_group in sum_by_kind(calls)],
+        ranks=[],
+        notes=notes,
+        replay=None,
+        machine_comparison=None,
+        changes=[],
+    )
 
 
-def build_document(
-    findings: Findings, notes: Sequence[str], replay: tuple[Saving, NetworkTimes] | None
-) -> dict[str, JsonValue]:
-    """Build the report that `--json` prints, with schema `SCHEMA`.
+def create_report(
+    findings: Findings,
+    notes: Sequence[str],
+    replay: tuple[Saving, NetworkTimes] | None,
+    comparison: MachineComparison | None = None,
+    changes: Sequence[JobChange] = (),
+) -> ProfileReport:
+    """Create the report that `--json` prints.
 
     All times are integers in ns; None where they are not recorded. `kinds` sums the calls of
-    `collectives` by kind. `replay` has the saving and the simulated times, or null if `replay` is
-    None. `machine_comparison` is null and `changes` is empty: the caller fills them in.
-    `idle_by_stream` is null for all ranks if the workload does not state idle times.
+    `collectives` by kind. `replay` has the saving and the simulated times, or None if `replay` is
+    None. `idle_by_stream` is None for all ranks if the workload does not state idle times.
     """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
-    report: dict[str, JsonValue] = {
-        "schema": SCHEMA,
-        "num_ranks": findings.workload.num_ranks,
-        "job_ns": findings.job_ns,
-        "instant_job_ns": findings.instant.job_ns,
-        "collectives": [_call_object(call_group) for call_group in findings.calls],
-        "kinds": [_kind_object(call_group) for call_group in sum_by_kind(findings.calls)],
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "span_ns": rank.span_ns,
-                "replayed_span_ns": rank.replayed_ns,
-                "transferring_ns": rank.transferring_ns,
-                "waiting_ns": rank.waiting_ns,
-                "overlap_percent": rank.times.overlap_percent,
-                "last_count": rank.last_count,
-                "caused_waiting_ns": rank.caused_waiting_ns,
-                "computation_ns": rank.times.computation_ns,
-                "communication_ns": rank.times.communication_ns,
-                "memory_ns": rank.times.memory_ns,
-                "idle_ns": rank.times.idle_ns,
-                "idle_by_stream": idle,
-            }
+    return ProfileReport(
+        num_ranks=findings.workload.num_ranks,
+        job_ns=findings.job_ns,
+        instant_job_ns=findings.instant.job_ns,
+        collectives=[_create_group_times(call_group) for call_group in findings.calls],
+        kinds=[_create_kind_times(call_group) for call_group in sum_by_kind(findings.calls)],
+        ranks=[
+            RankTimes(
+                rank=rank.rank,
+                span_ns=rank.span_ns,
+                replayed_span_ns=rank.replayed_ns,
+                transferring_ns=rank.transferring_ns,
+                waiting_ns=rank.waiting_ns,
+                overlap_percent=rank.times.overlap_percent,
+                last_count=rank.last_count,
+                caused_waiting_ns=rank.caused_waiting_ns,
+                computation_ns=rank.times.computation_ns,
+                communication_ns=rank.times.communication_ns,
+                memory_ns=rank.times.memory_ns,
+                idle_ns=rank.times.idle_ns,
+                idle_by_stream=_list_idle_streams(idle),
+            )
             for rank, idle in zip(findings.ranks, streams, strict=True)
         ],
-        "overlap_definition": overlap_definition(findings),
-        "notes": list(notes),
-        "replay": None,
-        "machine_comparison": None,
-        "changes": [],
-    }
-    if replay is not None:
-        report["replay"] = _replay_object(*replay)
-    return report
+        overlap_definition=overlap_definition(findings),
+        notes=notes,
+        replay=None if replay is None else _create_replay_item(*replay),
+        machine_comparison=None if comparison is None else create_comparison_item(comparison),
+        changes=list_changes(changes),
+    )
 
 
-def _replay_object(saving: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
-    simulated: list[JsonValue] = [
-        {
-            "kind": collective_name(kind),
-            "bytes": size,
-            "ranks": list(ranks),
-            "algorithm": entry.algorithm,
-            "time_ns": entry.time_ns,
-        }
-        for (kind, size, ranks), entry in times.answers.items()
+def _list_idle_streams(streams: JsonValue) -> list[IdleStream] | None:
+    """Convert the idle times of a rank's streams in a workload; None if it states none."""
+    if not isinstance(streams, list):
+        return None
+    names = IdleStream.__struct_fields__
+    return [
+        IdleStream(**{name: int(str(stream.get(name, 0))) for name in names})
+        for stream in streams
+        if isinstance(stream, dict)
     ]
-    return {
-        "topology": times.topology.name,
-        **times.timing.document(),
-        "job_ns": saving.job_ns,
-        "saved_ns": saving.measured_ns - saving.job_ns,
-        "rank_span_ns": list(saving.span_ns),
-        "simulated": simulated,
-    }
 
 
-def _call_object(call_group: CallGroup) -> dict[str, JsonValue]:
-    size: JsonValue = call_group.bytes if call_group.bytes >= 0 else None
-    scope = {"bytes": size, "group": call_group.group, "rank_count": call_group.rank_count}
-    stragglers: list[JsonValue] = [
-        {"rank": rank.rank, "calls": rank.calls, "waiting_ns": rank.waiting_ns}
-        for rank in call_group.stragglers
-    ]
-    measures = {"bus_bandwidth_bytes_per_s": call_group.bus_bandwidth, "stragglers": stragglers}
-    return {**_kind_object(call_group), **scope, **measures}
+def _create_replay_item(saving: Saving, times: NetworkTimes) -> ReplayItem:
+    return ReplayItem(
+        topology=times.topology.name,
+        timing=times.timing.note,
+        machine=times.timing.machine_record(),
+        job_ns=saving.job_ns,
+        saved_ns=saving.measured_ns - saving.job_ns,
+        rank_span_ns=saving.span_ns,
+        simulated=[
+            SimulatedCollective(
+                kind=collective_name(kind),
+                bytes=size,
+                ranks=ranks,
+                algorithm=entry.algorithm,
+                time_ns=entry.time_ns,
+            )
+            for (kind, size, ranks), entry in times.answers.items()
+        ],
+    )
 
 
-def _kind_object(call_group: CallGroup) -> dict[str, JsonValue]:
-    return {
-        "kind": call_group.kind,
-        "calls": call_group.calls,
-        "transferring_ns": call_group.transferring_ns,
-        "waiting_ns": call_group.waiting_ns,
-    }
+def _create_group_times(call_group: CallGroup) -> GroupTimes:
+    return GroupTimes(
+        **structs.asdict(_create_kind_times(call_group)),
+        bytes=call_group.bytes if call_group.bytes >= 0 else None,
+        group=call_group.group,
+        rank_count=call_group.rank_count,
+        bus_bandwidth_bytes_per_s=call_group.bus_bandwidth,
+        stragglers=[
+            WaitedRank(rank=rank.rank, calls=rank.calls, waiting_ns=rank.waiting_ns)
+            for rank in call_group.stragglers
+        ],
+    )
+
+
+def _create_kind_times(call_group: CallGroup) -> KindTimes:
+    return KindTimes(
+        kind=call_group.kind,
+        calls=call_group.calls,
+        transferring_ns=call_group.transferring_ns,
+        waiting_ns=call_group.waiting_ns,
+    )
 
 
 def _call_row(call_group: CallGroup) -> list[str]:

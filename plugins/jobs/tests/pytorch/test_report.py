@@ -13,7 +13,7 @@ from collhub_pytorch.findings import Findings, collect_findings
 from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.profile_reading import notes
-from collhub_pytorch.report import build_blocks, build_document
+from collhub_pytorch.report import build_blocks, create_report
 from collhub_pytorch.report import lines as inspect_lines
 from collhub_pytorch.samples import (
     all_reduce_args,
@@ -232,9 +232,9 @@ def text_of(workload: Workload) -> str:
 def test_copies_of_one_rank_report_no_waiting_time() -> None:
     options = ProfileOptions(ranks_missing="assume-same")
     found = collect_findings(read_ranks(step_events(100), world_size=4, options=options))
-    report = build_document(found, [], None)
-    assert [one["waiting_ns"] for one in report["collectives"]] == [None]  # type: ignore
-    assert [one["waiting_ns"] for one in report["ranks"]] == [None] * 4  # type: ignore
+    report = create_report(found, [], None)
+    assert [one.waiting_ns for one in report.collectives] == [None]
+    assert [one.waiting_ns for one in report.ranks] == [None] * 4
     assert "waiting is not measured" in "\n".join(map(str, build_blocks(found)))
 
 

@@ -20,6 +20,7 @@ from collhub_machine_profiles.nccl_baseline import (
     predict_baseline,
 )
 
+from collhub_tuning.comparison_records import BaselineItem
 from collhub_tuning.measured_curves import find_timed_profile, held_out_error
 from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import Library
@@ -27,7 +28,6 @@ from hub_core.plugin_api import Library
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.tuned_collectives import TunedCollective
-    from hub_core.model import JsonValue
 
 HEADER = ("size", "NCCL today", "channels", "time", "by", "gain of the winner")
 RIGHT = ("size", "channels", "time", "gain of the winner")
@@ -146,40 +146,40 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
     return rows
 
 
-def baselines_to_json(
+def list_baselines(
     outcome: ComparisonOutcome, times_ns: Mapping[int, int | None]
-) -> list[JsonValue]:
-    """Return one object per size of the question, null without a baseline.
+) -> list[BaselineItem | None]:
+    """Return the baseline of each size of the question for reports, None without a baseline.
 
     `times_ns` has the times that the gains refer to, by size. A gain is a fraction, rounded to 4
-    digits, null without a time and on nominal links; so is the statement whether it is within the
-    errors. A baseline without a choice has null as algorithm, protocol and channels.
+    digits, None without a time and on nominal links; so is the statement whether it is within the
+    errors. A baseline without a choice has None as algorithm, protocol and channels.
     """
     has_gains = models_machines(outcome)
-    objects: list[JsonValue] = []
+    items: list[BaselineItem | None] = []
     for size in outcome.question.sizes:
         baseline = outcome.baselines.get(size)
         if baseline is None:
-            objects.append(None)
+            items.append(None)
             continue
         choice = baseline.choice
         gain = compute_gain(baseline, times_ns.get(size)) if has_gains else None
-        objects.append(
-            {
-                "size": size,
-                "library": f"NCCL {baseline.version}",
-                "machine": baseline.machine or None,
-                "algorithm": None if choice is None else choice.algorithm,
-                "protocol": None if choice is None else choice.protocol,
-                "channels": None if choice is None else choice.channels,
-                "time_ns": round(baseline.time_us * 1e3),
-                "method": baseline.method,
-                "median_error": baseline.median_error,
-                "gain": None if gain is None else round(gain, 4),
-                "within_errors": None if gain is None else is_within_error(outcome, baseline, gain),
-            }
+        items.append(
+            BaselineItem(
+                size=size,
+                library=f"NCCL {baseline.version}",
+                machine=baseline.machine or None,
+                algorithm=None if choice is None else choice.algorithm,
+                protocol=None if choice is None else choice.protocol,
+                channels=None if choice is None else choice.channels,
+                time_ns=round(baseline.time_us * 1e3),
+                method=baseline.method,
+                median_error=baseline.median_error,
+                gain=None if gain is None else round(gain, 4),
+                within_errors=None if gain is None else is_within_error(outcome, baseline, gain),
+            )
         )
-    return objects
+    return items
 
 
 def format_origin(baseline: Baseline) -> str:

@@ -118,10 +118,9 @@ def compare(
     if csv_out is not None:
         context.write_file(csv_out, report.comparison_csv(outcome))
     if as_json:
-        document = report.comparison_document(outcome)
-        if varied:
-            document |= sensitivity.sensitivity_document(outcome, varied)
-        context.print_json(document)
+        variations = sensitivity.list_variations(outcome, varied)
+        robustness = sensitivity.list_robustness(outcome, varied)
+        context.print_report(report.create_comparison_report(outcome, variations, robustness))
     elif csv_out != "-":
         rows = report.comparison_rows(outcome)
         header, right = report.comparison_header(outcome)
@@ -226,7 +225,7 @@ def _compare_job(
         context, arguments["job"], networks, arguments["names"], arguments["baseline"], arguments
     )
     if as_json:
-        context.print_json(report.comparison_document(comparison))
+        context.print_report(report.create_job_report(comparison))
     else:
         rows = report.comparison_rows(comparison)
         context.print_table(report.HEADER, rows, report.RIGHT)

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
-from collhub_tuning.baseline import Baselines, baselines_to_json, find_baselines
+from collhub_tuning.baseline import Baselines, find_baselines, list_baselines
+from collhub_tuning.comparison_records import (
+    ComparedResult,
+    CompareReport,
+    RobustnessItem,
+    VariationItem,
+)
 from collhub_tuning.measured_curves import (
     MeasuredCurves,
+    create_measured_item,
     measured_cells,
     measured_header,
-    measured_to_json,
 )
 from collhub_tuning.questions import ComparisonQuestion, Measurement
 from hub_core import (
@@ -25,14 +31,13 @@ from hub_core import (
     TimingSource,
     beaten_bound,
     best_bounds,
-    cut_objects,
 )
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, ReportWriter, Shown
+from hub_core.reports import UNSET, list_cuts, to_json
 
 if TYPE_CHECKING:
     from hub_core import Registry
-    from hub_core.model import JsonValue
     from hub_core.network import Topology
     from hub_core.plugin_api import SearchCut
 
@@ -175,44 +180,52 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
     return lines
 
 
-def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-compare-1`.
+def create_comparison_report(
+    outcome: ComparisonOutcome,
+    variations: Sequence[VariationItem] = (),
+    robustness: Sequence[RobustnessItem | None] = (),
+) -> CompareReport:
+    """Return the JSON report of a comparison.
 
     The lists `sizes` (bytes), `bounds_ns`, `bound_methods` and `winners` are parallel. The winner
     is the first of the ranking of a size, None if no algorithm has a time there. `results` has one
-    object per measurement of an algorithm at a size; `is_partial` states that a limit of the search
-    cut something, `cut` what.
+    entry per measurement of an algorithm at a size; `is_partial` states that a limit of the search
+    cut something, `cut` what. The members `variations` and `robustness` are absent without
+    variations.
     """
     question = outcome.question
-    results: list[JsonValue] = [
-        dict(measurement_fields(outcome, measurement)) for measurement in outcome.measurements
-    ]
-    winners: list[JsonValue] = []
-    winner_times_ns: dict[int, int | None] = {}
-    for size in question.sizes:
-        ranking = outcome.ranking(size)
-        winners.append(ranking[0].algorithm if ranking else None)
-        winner_times_ns[size] = ranking[0].time_ns if ranking else None
-    return {
-        "schema": "collhub/report-compare-1",
-        "collective": question.kind,
-        "root": question.root,
-        "num_ranks": question.num_npus,
-        "topology": outcome.topology.name,
-        "backend": question.backend,
-        **outcome.timing.document(),
-        "sizes": list(question.sizes),
-        "bounds_ns": [outcome.bounds_ns[size] for size in question.sizes],
-        "bound_methods": [
+    rankings = [outcome.ranking(size) for size in question.sizes]
+    winner_times_ns = {
+        size: ranking[0].time_ns if ranking else None
+        for size, ranking in zip(question.sizes, rankings, strict=True)
+    }
+    return CompareReport(
+        collective=question.kind,
+        root=question.root,
+        num_ranks=question.num_npus,
+        topology=outcome.topology.name,
+        backend=question.backend,
+        timing=outcome.timing.note,
+        machine=outcome.timing.machine_record(),
+        sizes=question.sizes,
+        bounds_ns=[outcome.bounds_ns[size] for size in question.sizes],
+        bound_methods=[
             None if bound is None else bound.method for bound in outcome.bounds.values()
         ],
-        "winners": winners,
-        "baselines": baselines_to_json(outcome, winner_times_ns),
-        "measured": measured_to_json(outcome),
-        "results": results,
-        "is_partial": bool(outcome.cuts),
-        "cut": cut_objects(outcome.cuts),
-    }
+        winners=[ranking[0].algorithm if ranking else None for ranking in rankings],
+        baselines=list_baselines(outcome, winner_times_ns),
+        measured=create_measured_item(outcome),
+        results=list_results(outcome),
+        is_partial=bool(outcome.cuts),
+        cut=list_cuts(outcome.cuts),
+        variations=variations or UNSET,
+        robustness=robustness if variations else UNSET,
+    )
+
+
+def list_results(outcome: ComparisonOutcome) -> list[ComparedResult]:
+    """Return the record of every measurement of an outcome, in order."""
+    return [create_result(outcome, measurement) for measurement in outcome.measurements]
 
 
 def comparison_csv(outcome: ComparisonOutcome) -> bytes:
@@ -222,8 +235,8 @@ def comparison_csv(outcome: ComparisonOutcome) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for measurement in outcome.measurements:
-        fields = measurement_fields(outcome, measurement)
+    for result in list_results(outcome):
+        fields = to_json(result)
         writer.writerow({name: "" if value is None else value for name, value in fields.items()})
     return text.getvalue().encode("utf-8")
 
@@ -233,15 +246,15 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
     if not ranking:
         return [format_bytes(size), "none", "", "", "", "", ""]
     best = ranking[0]
-    fields = measurement_fields(outcome, best)
-    ratio = fields["ratio_to_bound"]
+    result = create_result(outcome, best)
+    ratio = result.ratio_to_bound
     return [
         format_bytes(size),
         best.algorithm,
         format_time(float(best.time_ns or 0)),
-        _format_bandwidth(fields["algorithm_bandwidth_bytes_per_s"]),
-        _format_bandwidth(fields["bus_bandwidth_bytes_per_s"]),
-        f"{ratio:.3f}" if isinstance(ratio, float) else "",
+        _format_bandwidth(result.algorithm_bandwidth_bytes_per_s),
+        _format_bandwidth(result.bus_bandwidth_bytes_per_s),
+        "" if ratio is None else f"{ratio:.3f}",
         _format_lead(ranking),
     ]
 
@@ -254,38 +267,32 @@ def _format_lead(ranking: Sequence[Measurement]) -> str:
     return f"{100 * (second / first - 1):.1f} % ({ranking[1].algorithm})"
 
 
-def _format_bandwidth(value: object) -> str:
+def _format_bandwidth(value: float | None) -> str:
     """Format a bandwidth in bytes/s; empty for None."""
-    return format_bandwidth(value) if isinstance(value, float) else ""
+    return "" if value is None else format_bandwidth(value)
 
 
-def measurement_fields(
-    outcome: ComparisonOutcome, measurement: Measurement
-) -> dict[str, str | int | float | None]:
-    """Return the fields of a measurement in reports; bandwidths as nccl-tests define them.
+def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> ComparedResult:
+    """Return the record of a measurement in reports; bandwidths as nccl-tests define them.
 
     Times are in nanoseconds, bandwidths in bytes/s; bandwidths are None without a time or with the
     time 0. An empty protocol or failure becomes None. `ratio_to_bound` is that of `outcome.ratio`.
     """
-    collective = outcome.question.collective
+    collective, size = outcome.question.collective, measurement.size
     time_s = measurement.time_ns / 1e9 if measurement.time_ns else None
-    return {
-        "algorithm": measurement.algorithm,
-        "size": measurement.size,
-        "time_ns": measurement.time_ns,
-        "algorithm_bandwidth_bytes_per_s": (
-            algorithm_bandwidth(measurement.size, time_s) if time_s else None
-        ),
-        "bus_bandwidth_bytes_per_s": (
-            bus_bandwidth(collective, measurement.size, time_s) if time_s else None
-        ),
-        "ratio_to_bound": outcome.ratio(measurement),
-        "made_for": measurement.made_for,
-        "instances": measurement.instances,
-        "protocol": measurement.protocol or None,
-        "pieces": measurement.pieces,
-        "failure": measurement.failure or None,
-    }
+    return ComparedResult(
+        algorithm=measurement.algorithm,
+        size=size,
+        time_ns=measurement.time_ns,
+        algorithm_bandwidth_bytes_per_s=algorithm_bandwidth(size, time_s) if time_s else None,
+        bus_bandwidth_bytes_per_s=bus_bandwidth(collective, size, time_s) if time_s else None,
+        ratio_to_bound=outcome.ratio(measurement),
+        made_for=measurement.made_for,
+        instances=measurement.instances,
+        protocol=measurement.protocol or None,
+        pieces=measurement.pieces,
+        failure=measurement.failure or None,
+    )
 
 
 def check_picture(out: str, registry: Registry) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collhub_tuning.comparison_records import ComparedPlace, CompareJobReport, JobResult
 from hub_core import CommandContext, HubError, UsageError, apply_rules, assign
 from hub_core.model import STANDARD_KINDS, CollectiveKind, JobCollective, NodeKind, format_time
 from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from hub_core import OpenedInput
-    from hub_core.model import JsonValue, Workload
+    from hub_core.model import Workload
     from hub_core.network import Topology
 
 NATIVE = "native"
@@ -214,29 +215,29 @@ def comparison_failures(comparison: JobComparison) -> list[str]:
     ]
 
 
-def comparison_document(comparison: JobComparison) -> dict[str, JsonValue]:
-    """Return the report for `--json`."""
+def create_job_report(comparison: JobComparison) -> CompareJobReport:
+    """Return the JSON report of the comparison of a job."""
     fastest = comparison.fastest
-    return {
-        "schema": "collhub/report-compare-job-1",
-        "source": comparison.source,
-        "num_ranks": comparison.num_ranks,
-        "backend": comparison.backend,
-        "baseline": _identify(comparison.baseline),
-        "fastest": None if fastest is None else _identify(fastest),
-        "results": [
-            {
-                **_identify(measurement),
-                "time_ns": measurement.time_ns,
-                "exposed_ns": measurement.exposed_ns,
-                "rank_finish_ns": list(measurement.rank_finish_ns),
-                "speedup": comparison.speedup(measurement),
-                "failure": measurement.failure or None,
-            }
+    return CompareJobReport(
+        source=comparison.source,
+        num_ranks=comparison.num_ranks,
+        backend=comparison.backend,
+        baseline=_create_place(comparison.baseline),
+        fastest=None if fastest is None else _create_place(fastest),
+        results=[
+            JobResult(
+                algorithms=measurement.algorithms,
+                topology=measurement.topology,
+                time_ns=measurement.time_ns,
+                exposed_ns=measurement.exposed_ns,
+                rank_finish_ns=measurement.rank_finish_ns,
+                speedup=comparison.speedup(measurement),
+                failure=measurement.failure or None,
+            )
             for measurement in comparison.measurements
         ],
-    }
+    )
 
 
-def _identify(measurement: JobMeasurement) -> dict[str, JsonValue]:
-    return {"algorithms": measurement.algorithms, "topology": measurement.topology}
+def _create_place(measurement: JobMeasurement) -> ComparedPlace:
+    return ComparedPlace(algorithms=measurement.algorithms, topology=measurement.topology)

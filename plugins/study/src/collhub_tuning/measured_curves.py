@@ -18,6 +18,7 @@ from collhub_machine_profiles.calls import format_ranks, merge_calls
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
+from collhub_tuning.comparison_records import CurveItem, DecisionItem, MeasuredItem
 from hub_core import read_measurements
 from hub_core.model import UsageError, format_bytes, format_time
 from hub_core.plugin_api import Library
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from collhub_tuning.comparison_report import ComparisonOutcome
     from hub_core import CommandContext, TimingSource
-    from hub_core.model import JsonValue
     from hub_core.network import Topology
     from hub_core.plugin_api import Measurement
 
@@ -362,43 +362,43 @@ def format_decision(decision: Decision | None) -> str:
     return f"{decision.winner} ({decision.kind})"
 
 
-def measured_to_json(outcome: ComparisonOutcome) -> JsonValue:
-    """Return the measured curves and the decisions by size; None without measured times.
+def create_measured_item(outcome: ComparisonOutcome) -> MeasuredItem | None:
+    """Return the measured curves and the decisions for reports; None without measured times.
 
     Each curve has the library's name, version and variant and one time in nanoseconds per size of
-    the question (None where not measured). `decisions` has one object per size, in the order of the
-    question, or None where the comparison decides nothing. `ignored` states the measurements that
+    the question (None where not measured). `decisions` has one entry per size, in the order of the
+    question, or None where the comparison decides nothing. `ignored` gives the measurements that
     are not used.
     """
     measured = outcome.measured
     if measured is None:
         return None
     sizes = outcome.question.sizes
-    curves: list[JsonValue] = [
-        {
-            "library": curve.library.name,
-            "version": curve.library.version,
-            "variant": curve.library.variant,
-            "times_ns": [_to_nanoseconds(curve.times_us.get(size)) for size in sizes],
-        }
+    curves = [
+        CurveItem(
+            library=curve.library.name,
+            version=curve.library.version,
+            variant=curve.library.variant,
+            times_ns=[_to_nanoseconds(curve.times_us.get(size)) for size in sizes],
+        )
         for curve in measured.curves
     ]
-    decisions: list[JsonValue] = []
+    decisions: list[DecisionItem | None] = []
     for size in sizes:
         decision = decide(outcome, size)
         decisions.append(
             None
             if decision is None
-            else {
-                "size": size,
-                "decision": str(decision.kind),
-                "winner": decision.winner,
-                "library": str(decision.library),
-                "measured_ns": _to_nanoseconds(decision.measured_us),
-                "held_out_error": held_out_error(outcome.timing),
-            }
+            else DecisionItem(
+                size=size,
+                decision=str(decision.kind),
+                winner=decision.winner,
+                library=str(decision.library),
+                measured_ns=round(decision.measured_us * 1e3),
+                held_out_error=held_out_error(outcome.timing),
+            )
         )
-    return {"curves": curves, "decisions": decisions, "ignored": dict(measured.ignored)}
+    return MeasuredItem(curves=curves, decisions=decisions, ignored=dict(measured.ignored))
 
 
 def _to_nanoseconds(time_us: float | None) -> int | None:

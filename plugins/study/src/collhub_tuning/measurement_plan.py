@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
+from collhub_tuning.tuning_records import PlannedRunItem
+
 if TYPE_CHECKING:
     from collhub_tuning.baseline import SizeDecision
     from collhub_tuning.tuned_collectives import TunedCollective
-    from hub_core.model import JsonValue
 
 DEFAULT = "default"
 """Subject of a measurement of the runtime's own choice."""
@@ -56,18 +57,18 @@ class PlannedRun:
         """Value of `--measured` for the result: `FILE`, or `NAME=FILE` for an algorithm."""
         return self.output if self.subject == DEFAULT else f"{self.subject}={self.output}"
 
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the object of the run in `report-tune-1`."""
-        return {
-            "collective": self.collective,
-            "subject": self.subject,
-            "sizes": list(self.sizes),
-            "environment": dict(self.environment),
-            "prepare": list(self.prepare),
-            "commands": list(self.commands),
-            "output": self.output,
-            "measured": self.argument,
-        }
+    def create_item(self) -> PlannedRunItem:
+        """Return the run as part of the report of `collhub tune`."""
+        return PlannedRunItem(
+            collective=self.collective,
+            subject=self.subject,
+            sizes=self.sizes,
+            environment=self.environment,
+            prepare=self.prepare,
+            commands=self.commands,
+            output=self.output,
+            measured=self.argument,
+        )
 
 
 def plan_measurements(

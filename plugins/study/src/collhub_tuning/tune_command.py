@@ -154,7 +154,7 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
     if arguments["out"] is not None and outcome.has_windows:
         paths = write_folder(context, arguments["out"], outcome, force=arguments["force"])
     if as_json:
-        context.print_json(report.tuning_document(outcome))
+        context.print_report(report.create_tuning_report(outcome))
     else:
         context.print_table(report.HEADER, report.create_tuning_rows(outcome), report.RIGHT)
         _print_baseline(context, outcome)
@@ -199,7 +199,11 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
     else `INVALID`. Raises `UsageError` for options of tuning such as topology, sizes or out, and
     for formats or further files beside a folder.
     """
-    from collhub_tuning.tuned_folder import check_document, check_folder, create_check_rows
+    from collhub_tuning.tuned_folder import (
+        check_folder,
+        create_check_report,
+        create_check_rows,
+    )
 
     options = ("topology_text", "sizes_text", "out", "kinds", "names", "measured_files")
     is_folder = Path(path).is_dir()
@@ -212,7 +216,7 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
         return _check_files(context, (path, *arguments["files"]), arguments["formats"], as_json)
     checked_formats = check_folder(context, path)
     if as_json:
-        context.print_json(check_document(path, checked_formats))
+        context.print_report(create_check_report(path, checked_formats))
     else:
         header = ("format", "collective", "calls", "sizes", "served by")
         context.print_table(header, create_check_rows(checked_formats))
@@ -232,12 +236,12 @@ def _check_files(
         FILES_HEADER,
         check_files,
         create_file_rows,
-        files_document,
+        create_files_report,
     )
 
     checked = check_files(context, files, format)
     if as_json:
-        context.print_json(files_document(checked))
+        context.print_report(create_files_report(checked))
     else:
         context.print_table(FILES_HEADER, create_file_rows(checked))
         for one in checked:

@@ -9,28 +9,29 @@ from math import lcm
 from pathlib import Path
 
 from collhub_tuning.coverage import RUNTIME, Stretch, compare_coverage, format_sizes
+from collhub_tuning.tuning_records import CheckedCalls, CheckedFormatItem, TuneCheckReport
 from collhub_tuning.tuning_report import (
     PAGE_FILE,
     REPORT_FILE,
     SCHEMA,
     TuningOutcome,
     WrittenFormat,
+    create_tuning_report,
     parse_served_calls,
-    tuning_document,
     tuning_page,
 )
-from hub_core import CommandContext, diagnostic_object
+from hub_core import CommandContext
 from hub_core.model import (
     Diagnostic,
     HubError,
     InputError,
-    JsonValue,
     Location,
     Severity,
     UsageError,
     format_bytes,
 )
 from hub_core.plugin_api import Artifact, Selection, ServedCalls, Source, SourcePart
+from hub_core.reports import list_findings, to_json
 
 # Size of a float32 element, the type of most gradients.
 _ELEMENT_BYTES = 4
@@ -179,7 +180,7 @@ def _list_declared_files(folder: Path) -> set[str]:
 
 
 def _create_artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
-    text = json.dumps(tuning_document(outcome), indent=2) + "\n"
+    text = json.dumps(to_json(create_tuning_report(outcome)), indent=2) + "\n"
     yield Artifact(REPORT_FILE, text.encode())
     yield Artifact(PAGE_FILE, tuning_page(outcome).encode())
     for written in outcome.formats:
@@ -306,31 +307,28 @@ def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]
     ]
 
 
-def check_document(folder: str, checked: Sequence[CheckedFormat]) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-tune-check-1`."""
-    return {
-        "schema": "collhub/report-tune-check-1",
-        "folder": folder,
-        "ok": all(form.ok for form in checked),
-        "formats": [_format_object(form) for form in checked],
-    }
-
-
-def _format_object(checked: CheckedFormat) -> dict[str, JsonValue]:
-    stretches: list[JsonValue] = [
-        {
-            "collective": str(one.kind),
-            "in_place": one.in_place,
-            "min_bytes": one.min_bytes,
-            "max_bytes": one.max_bytes,
-            "served_by": list(one.servers),
-            "stated": one.declared or None,
-        }
-        for one in checked.stretches
-    ]
-    return {
-        "name": checked.name,
-        "ok": checked.ok,
-        "calls": stretches,
-        "findings": [diagnostic_object(one) for one in checked.findings],
-    }
+def create_check_report(folder: str, checked: Sequence[CheckedFormat]) -> TuneCheckReport:
+    """Return the JSON report of the check of a folder."""
+    return TuneCheckReport(
+        folder=folder,
+        ok=all(form.ok for form in checked),
+        formats=[
+            CheckedFormatItem(
+                name=form.name,
+                ok=form.ok,
+                calls=[
+                    CheckedCalls(
+                        collective=str(stretch.kind),
+                        in_place=stretch.in_place,
+                        min_bytes=stretch.min_bytes,
+                        max_bytes=stretch.max_bytes,
+                        served_by=stretch.servers,
+                        stated=stretch.declared or None,
+                    )
+                    for stretch in form.stretches
+                ],
+                findings=list_findings(form.findings),
+            )
+            for form in checked
+        ],
+    )

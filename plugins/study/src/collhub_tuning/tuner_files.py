@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.tuning_report import served_calls_to_json
-from hub_core import diagnostic_object
+from collhub_tuning.tuning_records import CheckedFileItem, TuneFilesReport
+from collhub_tuning.tuning_report import list_served_calls
 from hub_core.model import Diagnostic, HubError, Location, Severity, UsageError
 from hub_core.plugin_api import MeasurementReader, SelectionWriter, Source, SourcePart
+from hub_core.reports import list_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hub_core import CommandContext
-    from hub_core.model import JsonValue
     from hub_core.plugin_api import ServedCalls
 
 MAX_BYTES = 4 << 20
 FILES_HEADER = ("file", "format", "collective", "sizes", "served by")
-SCHEMA = "collhub/report-tune-files-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +75,22 @@ def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
     return rows
 
 
-def files_document(checked: Sequence[CheckedFile]) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-tune-files-1`."""
-    return {
-        "schema": SCHEMA,
-        "ok": all(one.ok for one in checked),
-        "files": [
-            {
-                "file": one.file,
-                "format": one.format,
-                "ok": one.ok,
-                "runtimes": list(one.runtimes),
-                "served": [served_calls_to_json(calls) for calls in one.served],
-                "findings": [diagnostic_object(finding) for finding in one.findings],
-            }
+def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:
+    """Return the JSON report of the check of tuner files."""
+    return TuneFilesReport(
+        ok=all(one.ok for one in checked),
+        files=[
+            CheckedFileItem(
+                file=one.file,
+                format=one.format,
+                ok=one.ok,
+                runtimes=one.runtimes,
+                served=list_served_calls(one.served),
+                findings=list_findings(one.findings),
+            )
             for one in checked
         ],
-    }
+    )
 
 
 def _check_file(context: CommandContext, file: str, format: str | None) -> CheckedFile:

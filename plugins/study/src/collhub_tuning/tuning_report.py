@@ -5,30 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
 from collhub_tuning.baseline import (
     TUNED_HEADER,
     TimeBand,
-    baselines_to_json,
+    list_baselines,
     tuned_baseline_rows,
 )
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.measured_curves import measured_to_json
+from collhub_tuning.measured_curves import create_measured_item
 from collhub_tuning.measurement_plan import PlannedRun, plan_lines
 from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
-from hub_core import cut_fields, cut_objects, loss_object
+from collhub_tuning.tuning_records import (
+    DefaultDecision,
+    DefaultWindowItem,
+    ServedCallsItem,
+    TunedItem,
+    TuneReport,
+    WindowItem,
+    WindowSize,
+    WrittenFormatItem,
+)
+from hub_core import cut_fields
 from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
-
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+from hub_core.reports import get_schema_name, list_cuts, list_losses
 
 REPORT_FILE, PAGE_FILE = "report.json", "report.md"
-SCHEMA = "collhub/report-tune-1"
+SCHEMA = get_schema_name(TuneReport)
 RUNTIME_DEFAULT = "the runtime's default"
 HEADER = ("collective", "sizes", "algorithm", "time", "ratio to bound", "behind the fastest")
 RIGHT = ("time", "ratio to bound", "behind the fastest")
@@ -111,25 +118,35 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
     return lines
 
 
-def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-tune-1`."""
+def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
+    """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`."""
     first = outcome.tuned[0].outcome
-    return {
-        "schema": SCHEMA,
-        "topology": first.topology.name,
-        "num_ranks": first.topology.num_npus,
-        "num_nodes": count_nodes(first.topology),
-        "backend": first.question.backend,
-        **first.timing.document(),
-        "mode": outcome.mode,
-        "tolerance": outcome.tolerance,
-        "sizes": list(first.question.sizes),
-        "collectives": [_collective_to_json(tuned) for tuned in outcome.tuned],
-        "plan": [run.to_json() for run in outcome.plan],
-        "formats": [_format_to_json(written) for written in outcome.formats],
-        "is_partial": any(tuned.outcome.cuts for tuned in outcome.tuned),
-        "cut": [cut for tuned in outcome.tuned for cut in cut_objects(tuned.outcome.cuts)],
-    }
+    return TuneReport(
+        topology=first.topology.name,
+        num_ranks=first.topology.num_npus,
+        num_nodes=count_nodes(first.topology),
+        backend=first.question.backend,
+        timing=first.timing.note,
+        machine=first.timing.machine_record(),
+        mode=outcome.mode,
+        tolerance=outcome.tolerance,
+        sizes=first.question.sizes,
+        collectives=[_create_collective_item(tuned) for tuned in outcome.tuned],
+        plan=[run.create_item() for run in outcome.plan],
+        formats=[
+            WrittenFormatItem(
+                name=written.name,
+                files=written.files,
+                runtimes=written.result.runtimes,
+                losses=list_losses(written.result.losses),
+                notes=written.result.notes,
+                served=list_served_calls(written.served),
+            )
+            for written in outcome.formats
+        ],
+        is_partial=any(tuned.outcome.cuts for tuned in outcome.tuned),
+        cut=[cut for tuned in outcome.tuned for cut in list_cuts(tuned.outcome.cuts)],
+    )
 
 
 def tuning_page(outcome: TuningOutcome) -> str:
@@ -195,18 +212,21 @@ def parse_served_calls(document: object) -> ServedCalls:
     )
 
 
-def served_calls_to_json(calls: ServedCalls) -> dict[str, JsonValue]:
-    """Return the JSON object of calls in reports."""
-    return {
-        "collective": str(calls.kind),
-        "in_place": calls.in_place,
-        "out_of_place": calls.out_of_place,
-        "min_bytes": calls.min_bytes,
-        "max_bytes": calls.max_bytes,
-        "by": calls.by,
-        "element_multiple": calls.element_multiple,
-        "byte_multiple": calls.byte_multiple,
-    }
+def list_served_calls(served: Sequence[ServedCalls]) -> list[ServedCallsItem]:
+    """Return the records of served calls in reports, in the same order."""
+    return [
+        ServedCallsItem(
+            collective=str(calls.kind),
+            in_place=calls.in_place,
+            out_of_place=calls.out_of_place,
+            min_bytes=calls.min_bytes,
+            max_bytes=calls.max_bytes,
+            by=calls.by,
+            element_multiple=calls.element_multiple,
+            byte_multiple=calls.byte_multiple,
+        )
+        for calls in served
+    ]
 
 
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
@@ -266,34 +286,35 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
     ]
 
 
-def _decisions_to_json(tuned: TunedCollective) -> list[JsonValue]:
-    """Return one object per decided size: the winner and the bands of both sides in ns.
+def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
+    """Return one record per decided size: the winner and the bands of both sides in ns.
 
-    The winner is null while undecided and "default" for the library's default. `fastest` is the
-    first candidate. Missing sides are null.
+    The winner is None while undecided and "default" for the library's default. `fastest` is the
+    first candidate. Missing sides are None.
     """
-    objects: list[JsonValue] = []
+    decisions = []
     for decision in tuned.decisions.values():
         default = decision.default
-        objects.append(
-            {
-                "size": decision.size,
-                "decision": decision.kind,
-                "winner": decision.winner or (None if decision.winner is None else "default"),
-                "default": None if default is None else str(default),
-                "default_ns": None if default is None else _band_to_json(default.band),
-                "fastest": next(iter(decision.candidates), None),
-                "fastest_ns": next(map(_band_to_json, decision.candidates.values()), None),
-            }
+        decisions.append(
+            DefaultDecision(
+                size=decision.size,
+                decision=decision.kind,
+                winner=decision.winner or (None if decision.winner is None else "default"),
+                default=None if default is None else str(default),
+                default_ns=None if default is None else _to_nanoseconds(default.band),
+                fastest=next(iter(decision.candidates), None),
+                fastest_ns=next(map(_to_nanoseconds, decision.candidates.values()), None),
+            )
         )
-    return objects
+    return decisions
 
 
-def _band_to_json(band: TimeBand) -> list[JsonValue]:
-    """Return time and limits of a band in ns; null for a limit that is not known."""
-    is_known = math.isfinite(band.high_us)
-    limits = (band.low_us, band.high_us) if is_known else (None, None)
-    return [None if value is None else round(value * 1e3) for value in (band.time_us, *limits)]
+def _to_nanoseconds(band: TimeBand) -> tuple[int, int | None, int | None]:
+    """Return time and limits of a band in ns; None for a limit that is not known."""
+    time_ns = round(band.time_us * 1e3)
+    if not math.isfinite(band.high_us):
+        return time_ns, None, None
+    return time_ns, round(band.low_us * 1e3), round(band.high_us * 1e3)
 
 
 def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
@@ -301,63 +322,47 @@ def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
     return max(tuned.times.slowdowns([size])[window.algorithm] for size in window.sizes)
 
 
-def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
+def _create_collective_item(tuned: TunedCollective) -> TunedItem:
     question = tuned.outcome.question
-    return {
-        "collective": question.kind,
-        "root": question.root,
-        "mode": question.mode,
-        "windows": [_window_to_json(tuned, window) for window in tuned.windows],
-        "baselines": baselines_to_json(tuned.outcome, _window_times_ns(tuned)),
-        "measured": measured_to_json(tuned.outcome),
-        "decisions": _decisions_to_json(tuned),
-        "default_windows": [
-            {
-                "min_bytes": window.min_bytes,
-                "max_bytes": window.max_bytes,
-                "sizes": list(window.sizes),
-            }
-            for window in tuned.default_windows
-        ],
-        "left_out": list(comparison_failures(tuned.outcome)),
-    }
-
-
-def _window_times_ns(tuned: TunedCollective) -> dict[int, int | None]:
-    """Return the time of the chosen algorithm by size."""
-    return {
+    window_times_ns = {
         size: tuned.times.time_ns(window.algorithm, size)
         for window in tuned.windows
         for size in window.sizes
     }
+    return TunedItem(
+        collective=question.kind,
+        root=question.root,
+        mode=question.mode,
+        windows=[_create_window_item(tuned, window) for window in tuned.windows],
+        baselines=list_baselines(tuned.outcome, window_times_ns),
+        measured=create_measured_item(tuned.outcome),
+        decisions=_list_decisions(tuned),
+        default_windows=[
+            DefaultWindowItem(
+                min_bytes=window.min_bytes, max_bytes=window.max_bytes, sizes=window.sizes
+            )
+            for window in tuned.default_windows
+        ],
+        left_out=comparison_failures(tuned.outcome),
+    )
 
 
-def _window_to_json(tuned: TunedCollective, window: SelectedWindow) -> dict[str, JsonValue]:
-    measured: list[JsonValue] = []
-    for size in window.sizes:
-        time_ns = tuned.times.time_ns(window.algorithm, size)
-        ratio = tuned.ratio(window.algorithm, size)
-        slowdown = tuned.times.slowdowns([size])[window.algorithm]
-        measured.append(
-            {"size": size, "time_ns": time_ns, "ratio_to_bound": ratio, "slowdown": slowdown}
-        )
-    return {
-        "min_bytes": window.min_bytes,
-        "max_bytes": window.max_bytes,
-        "algorithm": window.algorithm,
-        "measured": measured,
-    }
-
-
-def _format_to_json(written: WrittenFormat) -> dict[str, JsonValue]:
-    return {
-        "name": written.name,
-        "files": list(written.files),
-        "runtimes": list(written.result.runtimes),
-        "losses": [loss_object(loss) for loss in written.result.losses],
-        "notes": list(written.result.notes),
-        "served": [served_calls_to_json(calls) for calls in written.served],
-    }
+def _create_window_item(tuned: TunedCollective, window: SelectedWindow) -> WindowItem:
+    return WindowItem(
+        min_bytes=window.min_bytes,
+        max_bytes=window.max_bytes,
+        algorithm=window.algorithm,
+        measured=[
+            WindowSize(
+                size=size,
+                # An algorithm is only chosen for sizes at which it has a time.
+                time_ns=tuned.times.time_ns(window.algorithm, size) or 0,
+                ratio_to_bound=tuned.ratio(window.algorithm, size),
+                slowdown=tuned.times.slowdowns([size])[window.algorithm],
+            )
+            for size in window.sizes
+        ],
+    )
 
 
 def _write_format_section(written: WrittenFormat) -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_tuning.comparison_report import ComparisonOutcome, measurement_fields
+from collhub_tuning.comparison_records import RobustnessItem, VariationItem
+from collhub_tuning.comparison_report import ComparisonOutcome, list_results
 from hub_core.columns import Float64Array
 from hub_core.model import (
     UsageError,
@@ -23,10 +23,6 @@ from hub_core.model import (
     parse_time,
 )
 from hub_core.network import Dimension, Topology
-
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
-
 
 _CURE = "write for example bandwidth=10GB/s..100GB/s or latency=100ns..10us"
 _LINK_CURE = "write two nodes, as 3-4, or 3->4 for one direction"
@@ -290,46 +286,47 @@ def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) 
     return [_format_line(row, len(varied)) for row in rows if row is not None]
 
 
-def sensitivity_document(
+def list_variations(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
-) -> dict[str, JsonValue]:
-    """Return the fields `variations` and `robustness` of the schema `report-compare-1`.
+) -> list[VariationItem]:
+    """Return the record of every variation for reports.
 
-    Each variation has its name, its measurements, and, parallel to the sizes of the base
-    comparison, bounds in nanoseconds and winners (the first of the ranking; None without one).
-    `robustness` has one object per size.
+    Each has its name, its results, and, parallel to the sizes of the base comparison, bounds in
+    nanoseconds and winners (the first of the ranking; None without one).
     """
-    networks: list[JsonValue] = []
+    items = []
     for variation in varied:
-        results: list[JsonValue] = [
-            dict(measurement_fields(variation.outcome, measured))
-            for measured in variation.outcome.measurements
-        ]
-        rankings = [variation.outcome.ranking(size) for size in base.question.sizes]
-        winners: list[JsonValue] = [
-            ranking[0].algorithm if ranking else None for ranking in rankings
-        ]
-        bounds: list[JsonValue] = [
-            variation.outcome.bounds_ns[size] for size in base.question.sizes
-        ]
-        networks.append(
-            {"name": variation.name, "bounds_ns": bounds, "winners": winners, "results": results}
+        outcome, sizes = variation.outcome, base.question.sizes
+        rankings = [outcome.ranking(size) for size in sizes]
+        items.append(
+            VariationItem(
+                name=variation.name,
+                bounds_ns=[outcome.bounds_ns[size] for size in sizes],
+                winners=[ranking[0].algorithm if ranking else None for ranking in rankings],
+                results=list_results(outcome),
+            )
         )
+    return items
+
+
+def list_robustness(
+    base: ComparisonOutcome, varied: Sequence[VariedOutcome]
+) -> list[RobustnessItem | None]:
+    """Return the robustness of the winner of every size for reports; None without a winner."""
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
-    return {"variations": networks, "robustness": [_to_json(row) for row in rows]}
-
-
-def _to_json(row: Robustness | None) -> JsonValue:
-    if row is None:
-        return None
-    return {
-        "size": row.size,
-        "winner": row.winner,
-        "wins": row.wins,
-        "worst_ratio": row.worst_ratio,
-        "worst_variation": row.worst_variation or None,
-        "missing": list(row.missing),
-    }
+    return [
+        None
+        if row is None
+        else RobustnessItem(
+            size=row.size,
+            winner=row.winner,
+            wins=row.wins,
+            worst_ratio=row.worst_ratio,
+            worst_variation=row.worst_variation or None,
+            missing=row.missing,
+        )
+        for row in rows
+    ]
 
 
 def _format_line(row: Robustness, total: int) -> str:

@@ -6,10 +6,11 @@ import json
 
 import pytest
 from collhub_tuning import baseline
-from collhub_tuning.comparison_report import ComparisonOutcome, comparison_document
+from collhub_tuning.comparison_records import BaselineItem
+from collhub_tuning.comparison_report import ComparisonOutcome, create_comparison_report
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.tuned_collectives import TunedCollective
-from collhub_tuning.tuning_report import TuningOutcome, tuning_document, tuning_page
+from collhub_tuning.tuning_report import TuningOutcome, create_tuning_report, tuning_page
 
 import hub_core
 from hub_core import TimingSource
@@ -36,14 +37,20 @@ def _outcome(topology: str, backend: str, times_us: tuple[float, ...]) -> Compar
     return ComparisonOutcome(question, network, measurements, registry, timing=timing)
 
 
+def _list_entries(outcome: ComparisonOutcome) -> list[BaselineItem]:
+    """Return the baselines of the report, all of which must be known."""
+    entries = [entry for entry in create_comparison_report(outcome).baselines if entry is not None]
+    assert len(entries) == len(SIZES)
+    return entries
+
+
 def test_gains_compare_the_winner_with_nccl_on_the_machine() -> None:
     outcome = _outcome("dgx-h100", "machine", (20.0, 50.0))
     baselines = outcome.baselines
     assert [one.name for one in baselines.values()] == ["ring ll", "nvls simple"]
-    entries = comparison_document(outcome)["baselines"]
-    assert isinstance(entries, list)
+    entries = _list_entries(outcome)
     for entry, time_us in zip(entries, (20.0, 50.0), strict=True):
-        assert entry["gain"] == pytest.approx(entry["time_ns"] / 1e3 / time_us - 1, abs=1e-3)
+        assert entry.gain == pytest.approx(entry.time_ns / 1e3 / time_us - 1, abs=1e-3)
     rows = baseline.baseline_rows(outcome)
     assert rows[0][-1].startswith("+")
     assert rows[1][-1].startswith("-")
@@ -54,9 +61,8 @@ def test_gains_within_the_held_out_errors_are_marked() -> None:
     baselines = outcome.baselines
     times_us = [one.time_us for one in baselines.values()]
     near = _outcome("dgx-h100", "machine", (times_us[0] / 1.01, times_us[1] / 2))
-    entries = comparison_document(near)["baselines"]
-    assert isinstance(entries, list)
-    assert [entry["within_errors"] for entry in entries] == [True, False]
+    entries = _list_entries(near)
+    assert [entry.within_errors for entry in entries] == [True, False]
     assert [row[-1] for row in baseline.baseline_rows(near)] == [
         "+1.0 %, within the errors",
         "+100.0 %",
@@ -70,16 +76,15 @@ def test_a_profile_of_the_times_is_that_of_the_baseline() -> None:
 
 def test_nominal_links_have_no_gains() -> None:
     outcome = _outcome("dgx-h100", "analytical", (2.0, 5.0))
-    entries = comparison_document(outcome)["baselines"]
-    assert isinstance(entries, list)
-    assert [entry["gain"] for entry in entries] == [None, None]
-    assert entries[0]["method"] in {"measured", "interpolated"}
-    assert entries[0]["machine"] == "h100"
+    entries = _list_entries(outcome)
+    assert [entry.gain for entry in entries] == [None, None]
+    assert entries[0].method in {"measured", "interpolated"}
+    assert entries[0].machine == "h100"
 
 
 def test_unknown_machines_have_no_baseline() -> None:
     outcome = _outcome("ring:8", "analytical", (2.0, 5.0))
-    assert comparison_document(outcome)["baselines"] == [None, None]
+    assert create_comparison_report(outcome).baselines == [None, None]
 
 
 def test_tune_reports_the_baseline_of_every_window() -> None:
@@ -90,10 +95,10 @@ def test_tune_reports_the_baseline_of_every_window() -> None:
     assert row[4].count("+") == 2
     report = TuningOutcome([tuned], "both", 0.02)
     assert "## What NCCL does today" in tuning_page(report)
-    collectives = tuning_document(report)["collectives"]
-    assert isinstance(collectives, list)
-    gains = [entry["gain"] for entry in collectives[0]["baselines"]]  # type: ignore[index,call-overload,union-attr]
-    assert all(gain > 0 for gain in gains)
+    (collective,) = create_tuning_report(report).collectives
+    gains = [entry.gain for entry in collective.baselines if entry is not None]
+    assert len(gains) == 2
+    assert all(gain is not None and gain > 0 for gain in gains)
 
 
 def test_compare_prints_what_nccl_does_today(collhub) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from collhub_tuning.comparison_report import ComparisonOutcome, comparison_document
+from collhub_tuning.comparison_report import ComparisonOutcome, create_comparison_report
 from collhub_tuning.measured_curves import MeasuredCurve, MeasuredCurves, decide
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.tuned_collectives import DefaultWindow, MeasuredTimes, TunedCollective
+from collhub_tuning.tuning_records import DefaultWindowItem
 from collhub_tuning.tuning_report import (
     TuningOutcome,
     create_tuning_notes,
+    create_tuning_report,
     create_tuning_rows,
-    tuning_document,
     tuning_page,
 )
 
@@ -103,10 +103,13 @@ def test_times_of_nominal_links_decide_nothing() -> None:
 
 def test_sizes_without_a_measurement_have_no_decision() -> None:
     outcome = _with_measured(_outcome({MIB: 100.0, 2 * MIB: 150.0}), {MIB: 10.0})
-    document: Any = comparison_document(outcome)["measured"]
-    assert document["curves"][0]["times_ns"] == [10_000, None]
-    assert document["decisions"][1] is None
-    assert document["decisions"][0]["winner"] == "NCCL 2.29.2"
+    measured = create_comparison_report(outcome).measured
+    assert measured is not None
+    assert measured.curves[0].times_ns == [10_000, None]
+    first, second = measured.decisions
+    assert second is None
+    assert first is not None
+    assert first.winner == "NCCL 2.29.2"
 
 
 def test_the_fastest_of_several_libraries_is_compared() -> None:
@@ -120,7 +123,7 @@ def test_the_fastest_of_several_libraries_is_compared() -> None:
 
 
 def test_reports_without_measurements_have_none() -> None:
-    assert comparison_document(_outcome({MIB: 100.0}))["measured"] is None
+    assert create_comparison_report(_outcome({MIB: 100.0})).measured is None
 
 
 @pytest.fixture(scope="module")
@@ -243,9 +246,9 @@ def test_tune_leaves_undecided_and_measured_winners_to_the_runtime() -> None:
     ]
     assert create_tuning_notes(report) == notes
     assert all(f"- {note}" in tuning_page(report) for note in notes)
-    (document,) = tuning_document(report)["collectives"]  # type: ignore[misc]
-    assert document["default_windows"] == [  # type: ignore[call-overload,index]
-        {"min_bytes": 2 * KIB, "max_bytes": 8 * KIB - 1, "sizes": [2 * KIB, 4 * KIB]}
+    (collective,) = create_tuning_report(report).collectives
+    assert collective.default_windows == [
+        DefaultWindowItem(min_bytes=2 * KIB, max_bytes=8 * KIB - 1, sizes=(2 * KIB, 4 * KIB))
     ]
 
 
