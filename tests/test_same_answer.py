@@ -18,6 +18,8 @@ import pytest
 from hub_core import discover
 from hub_core.plugin_api import AlgorithmPass, Command, Synthesizer, WorkloadGenerator
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 # Fields of reports that state how long the search took.
 _TAKEN = ("synthesis_s", "synthesis_cpu_s", "wall_s", "cpu_s")

@@ -19,6 +19,8 @@ from hub_core.cli.main import main
 from hub_core.documents import algorithms as document
 from hub_core.testing.samples import ring_all_reduce
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = 120
 CONFIGURATION = settings(
     max_examples=EXAMPLES,

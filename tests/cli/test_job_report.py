@@ -83,6 +83,7 @@ def test_times_of_nodes_are_written_as_csv_and_as_a_timeline(
     assert sum(event["ph"] == "X" for event in events) == len(lines)
 
 
+@pytest.mark.once
 @pytest.mark.needs_plugins
 @pytest.mark.parametrize("name", ["llama_dp4_tp4_pp4", "llama_fsdp8", "llama_tp4_dp2"])
 def test_paths_of_symbolic_traces_account_for_all_of_their_time(

@@ -20,6 +20,8 @@ import pytest
 
 from hub_core.testing.probe import TRIAL_LIMIT_S
 
+pytestmark = pytest.mark.once
+
 MakePlugin = Callable[..., Path]
 WHO = "plugin subject (dist-subject 0.7)"
 INTERRUPTED = 130

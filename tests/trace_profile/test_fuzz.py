@@ -18,6 +18,8 @@ from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.trace_profile.read import chakra_algorithm
 from hub_core.trace_profile.write import write
 
+pytestmark = pytest.mark.once
+
 RING = [
     artifact.content() for artifact in write(ring_all_reduce(3), ChakraWriteOptions()).artifacts
 ]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = ROOT / "benchmarks" / "machines" / "simulated.py"
 # The kernel that lets the host copy: 83 us for 8 KiB, of which no constant is known.

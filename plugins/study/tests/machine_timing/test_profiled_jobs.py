@@ -16,6 +16,8 @@ from collhub_pytorch.samples import execution_traces, profiles
 
 from hub_core.plugin_api import Library, LibraryCall, LibraryTime, LibraryTimesRequest
 
+pytestmark = pytest.mark.once
+
 NCCL = Library("NCCL", "2.29.2")
 # The sample job has one all-reduce of 4000 bytes on two ranks, which transfers for 60 us.
 MEASURED_US = 60.0

@@ -439,6 +439,7 @@ def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.once
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     for name in ("random", "numpy", "multiprocessing", "signal"):
         trap = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()"

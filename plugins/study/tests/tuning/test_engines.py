@@ -113,6 +113,7 @@ def test_an_engine_without_a_cluster_takes_no_scheduler(collhub) -> None:
     assert ["the engine processes has no --scheduler" in one for one in run.error_lines] == [True]
 
 
+@pytest.mark.once
 def test_tune_runs_on_an_engine_as_compare_does(collhub) -> None:
     asked = ("tune", *ASKED[1:], "--with", "ring", "--no-cache", "--json")
     on_processes = collhub(*asked, "--timeout", "60s").report()

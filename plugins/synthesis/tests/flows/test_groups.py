@@ -25,6 +25,8 @@ from hub_core.network import Occupancy
 from hub_core.plugin_api import SearchBudget, search_budget
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 MIB = 1 << 20
 # The groups' own schedules alone: quick, and the same on every machine.
 OWN = GroupChoices(work=0)

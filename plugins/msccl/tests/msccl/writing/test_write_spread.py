@@ -29,6 +29,8 @@ from hub_core.plugin_api import CheckRequest, NoOptions, Source
 from hub_core.testing import direct_all_to_all, ring_all_reduce
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 FOLDER = Path(__file__).resolve().parents[6] / "shared" / "corpus" / "msccl"
 CHECKS = {"msccl": check_msccl, "executor": check_executor, "rccl": check_rccl}
