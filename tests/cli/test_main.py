@@ -63,6 +63,39 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     assert json.loads(result.stdout.splitlines()[-1]) == []
 
 
+_SHOW_ALL_HELP = f"""
+import json, sys
+import click
+from hub_core.cli.main import collhub
+from hub_core.cli.session import Session
+
+heavy_imports, seen = {{}}, set()
+
+def show_help(command, context):
+    command.get_help(context)
+    heavy = set({HEAVY!r}) & set(sys.modules) - seen
+    seen.update(heavy)
+    heavy_imports[context.command_path] = sorted(heavy)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            part = command.get_command(context, name)
+            show_help(part, click.Context(part, parent=context, info_name=name, obj=context.obj))
+
+show_help(collhub, click.Context(collhub, info_name="collhub", obj=Session()))
+print(json.dumps(heavy_imports))
+"""
+
+
+def test_the_help_of_no_command_imports_anything_heavy() -> None:
+    """All commands, also those of plugins; a module is attributed to the first command only."""
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", _SHOW_ALL_HELP], capture_output=True, timeout=60, check=True
+    )
+    heavy_imports = json.loads(result.stdout)
+    assert {f"collhub {command.name}" for command in OWN_COMMANDS} < set(heavy_imports)
+    assert {command: names for command, names in heavy_imports.items() if names} == {}
+
+
 @pytest.mark.parametrize("name", [command.name for command in OWN_COMMANDS])
 def test_every_command_has_help_that_states_its_usage(collhub, name: str) -> None:
     run = collhub(name, "--help")

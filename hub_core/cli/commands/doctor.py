@@ -18,7 +18,6 @@ from hub_core.model import ExitCode
 from hub_core.plugin_api import CheckLine
 from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
-from hub_core.testing.loading_checks import find_active_requirements, find_unmet_requirements
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
@@ -112,6 +111,9 @@ def _check_core() -> Iterator[CheckLine]:
 
 
 def _check_requirements(distribution: str) -> Iterator[CheckLine]:
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.testing.loading_checks import find_active_requirements, find_unmet_requirements
+
     try:
         installed = find_distribution(distribution)
     except ModuleNotFoundError:

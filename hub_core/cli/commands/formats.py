@@ -18,7 +18,6 @@ from hub_core.cli.output import (
 from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.reports.plugin_report import create_option_item, default_text, description_of
 from hub_core.cli.session import Session
-from hub_core.pipeline.checks import format_span
 from hub_core.plugin_api.formats import (
     Format,
     FormatReader,
@@ -213,6 +212,9 @@ def _print_row(row: _OfferRow) -> None:
     fields = {"  files": row.files, "  plugin": row.plugin, "  about": row.description}
     print_fields({name: value for name, value in fields.items() if value})
     if row.runtime:
+        # Imported here: the help of the command needs no numpy.
+        from hub_core.pipeline.checks import format_span
+
         rows = [
             (
                 format_span(row.runtime, versions),

@@ -25,7 +25,6 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
-from hub_core.pipeline.simulation import TimingSource
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
@@ -71,6 +70,9 @@ def simulate_workload(
     is printed instead of the text. Returns the exit code: DONE, or INVALID if `time_ns` is None.
     """
     workload, name = request.workload, outputs.name
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.pipeline.simulation import TimingSource
+
     try:
         times = _simulate(session, request, backend, options, name)
     except HubError:
@@ -174,6 +176,7 @@ def _create_report(
 
     from hub_core.cli.jobs import job_report
     from hub_core.cli.jobs.job_record import SimulateWorkloadReport
+    from hub_core.pipeline.simulation import TimingSource
     from hub_core.reports import UNSET, list_changes, list_findings
 
     source_of_times = TimingSource(backend, machine=times.machine)

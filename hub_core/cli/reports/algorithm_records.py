@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from hub_core.cli.reports.comparison import Difference, PairDifference, StepDifference
+from hub_core.cli.reports.inspection_records import ModeFlags
 from hub_core.reports import (
     UNSET,
     AnyJson,
@@ -108,13 +109,6 @@ class DiffReport(Report, tag="collhub/report-diff-1", frozen=True, kw_only=True)
     ]
     pairs: Annotated[int, Meta(ge=0, description="Pairs of ranks with messages in A or B.")]
     first_different_step: StepDifference | None
-
-
-class ModeFlags(Record, frozen=True, kw_only=True):
-    """One truth value for each mode of a call."""
-
-    in_place: bool
-    out_of_place: bool
 
 
 class ModeVerdicts(Record, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from hub_core.cli.reports.algorithm_records import ModeFlags
 from hub_core.model.algorithm import Provenance
 from hub_core.reports import AnyJson, Count, Meta, Record, Report
 
@@ -18,6 +17,13 @@ LinkFigures = Annotated[
     Mapping[str, Count] | None,
     Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+->[0-9]+$"}}),
 ]
+
+
+class ModeFlags(Record, frozen=True, kw_only=True):
+    """One truth value for each mode of a call."""
+
+    in_place: bool
+    out_of_place: bool
 
 
 class DependencyCounts(Record, frozen=True, kw_only=True):

@@ -153,7 +153,8 @@ def _create_record(
     source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
 ) -> VerifiedInput:
     # Imported here, and below: the help of the command needs no numpy.
-    from hub_core.cli.reports.algorithm_records import ModeFlags, ModeVerdicts, VerifiedInput
+    from hub_core.cli.reports.algorithm_records import ModeVerdicts, VerifiedInput
+    from hub_core.cli.reports.inspection_records import ModeFlags
     from hub_core.reports import UNSET, describe_check, list_findings
 
     checks = {name: describe_check(report_of_check) for name, report_of_check in checked.items()}

@@ -1,4 +1,7 @@
-"""Figures of an algorithm: steps by kind, lanes, traffic by pair of ranks, and longest chains."""
+"""Figures of an algorithm and their reports: `collhub inspect`.
+
+The figures are steps by kind, lanes, traffic by pair of ranks, and longest chains.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hub_core.cli.output import print_fields, print_line, print_note, print_table
+from hub_core.cli.reports.inspection_records import (
+    ChainLengths,
+    DependencyCounts,
+    InspectReport,
+    ModeFlags,
+    describe_origin,
+)
 from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
+from hub_core.model.algorithm import JsonValue, placement_of
 from hub_core.model.kinds import StepKind
+from hub_core.model.quantities import format_bytes, format_ranks
 from hub_core.trace_profile.lowering import message_tags
 from hub_core.verification.fifo import fused_pairs
 
 Int64Array = npt.NDArray[np.int64]
+LISTED_LINKS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +192,186 @@ def _sum_by_entry(entry: Int64Array, values: Int64Array, length: int) -> Int64Ar
     # Exact, whereas `bincount` sums weights in floating point.
     np.add.at(sums, entry, values)
     return sums
+
+
+def create_inspect_report(
+    source: str,
+    source_format: str,
+    algorithm: Algorithm,
+    network: str | None,
+    sent: Traffic,
+    longest: CriticalPath | None,
+) -> InspectReport:
+    """Create the JSON report of an algorithm.
+
+    `network`: name of the network that the input contains. `longest`: None if steps wait for each
+    other in a cycle.
+    """
+    collective, steps = algorithm.collective, algorithm.steps
+    lane_counts = lanes(steps)
+    path = None
+    if longest is not None:
+        path = ChainLengths(steps=longest.steps, messages=longest.messages)
+    return InspectReport(
+        source=source,
+        format=source_format,
+        collective=str(collective.kind),
+        root=collective.root,
+        reduce_op=str(collective.reduce_op) if collective.reduces else None,
+        claims=ModeFlags(in_place=collective.in_place, out_of_place=collective.out_of_place),
+        has_contents=algorithm.has_contents,
+        num_ranks=collective.num_ranks,
+        npus=placement_of(algorithm) or tuple(range(collective.num_ranks)),
+        topology=network,
+        unit_count=collective.unit_count,
+        scratch_units=algorithm.scratch_units.tolist(),
+        collective_bytes=algorithm.collective_bytes,
+        steps=len(steps),
+        steps_by_kind=count_kinds(steps),
+        channels=count_channels(steps),
+        lanes=lane_counts.most,
+        longest_lane=lane_counts.longest,
+        fused_steps=lane_counts.fused,
+        dependencies=DependencyCounts(
+            data=len(steps.data_indices), control=len(steps.control_indices)
+        ),
+        units_by_link=_sum_by_link(sent, sent.units),
+        bytes_by_link=None if sent.bytes is None else _sum_by_link(sent, sent.bytes),
+        critical_path=path,
+        provenance=describe_origin(algorithm.provenance),
+        extensions=sorted(algorithm.extensions),
+        stated=_collect_scalars(algorithm),
+    )
+
+
+def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
+    """Return the texts, numbers and booleans of extensions by name of the extension.
+
+    Extensions are in alphabetical order, their members in that of the source. Lists, objects and
+    null are omitted, and so are extensions that are no objects or have nothing else.
+    """
+    values_by_extension: dict[str, dict[str, JsonValue]] = {}
+    for name, extension in sorted(algorithm.extensions.items()):
+        if not isinstance(extension, dict):
+            continue
+        single: dict[str, JsonValue] = {
+            key: value
+            for key, value in extension.items()
+            if value is not None and not isinstance(value, dict | list)
+        }
+        if single:
+            values_by_extension[name] = single
+    return values_by_extension
+
+
+def _sum_by_link(sent: Traffic, values: Int64Array) -> dict[str, int]:
+    pairs = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
+    return {f"{source}->{destination}": value for source, destination, value in pairs}
+
+
+def _describe_lanes(lane_counts: Lanes) -> str:
+    """Describe the lanes in one line: maximum per rank and steps of the longest lane.
+
+    Adds the number of fused steps if there are any. `not stated` if no step has a lane.
+    """
+    if not lane_counts.most:
+        return "not stated"
+    fused = f", {lane_counts.fused} steps fused" if lane_counts.fused else ""
+    return (
+        f"{lane_counts.most} of a rank at most, the longest of {lane_counts.longest} steps{fused}"
+    )
+
+
+def print_algorithm(
+    source: str,
+    source_format: str,
+    algorithm: Algorithm,
+    network: str | None,
+    sent: Traffic,
+    longest: CriticalPath | None,
+) -> None:
+    """Print the description of an algorithm: fields, the heaviest links, and a note on contents."""
+    collective, steps = algorithm.collective, algorithm.steps
+    provenance = algorithm.provenance
+    scratch = int(algorithm.scratch_units.max(initial=0))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in count_kinds(steps).items() if count)
+    print_fields(
+        {
+            "file": f"{source} ({source_format})",
+            "collective": _describe_collective(algorithm),
+            "ranks": _describe_ranks(algorithm),
+            "units": f"{collective.unit_count}, scratch {scratch} at most",
+            "size": "not stated"
+            if algorithm.collective_bytes is None
+            else format_bytes(algorithm.collective_bytes),
+            **({} if network is None else {"network": network}),
+            "steps": f"{len(steps)}: {kinds}" if kinds else "0",
+            "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
+            "channels": str(count_channels(algorithm.steps)),
+            "lanes": _describe_lanes(lanes(steps)),
+            "critical path": _describe_path(longest),
+            "made by": f"{provenance.producer} {provenance.producer_version}".strip(),
+            "made from": algorithm.provenance.source_name or "not stated",
+            **{
+                name: _format_values(values) for name, values in _collect_scalars(algorithm).items()
+            },
+        }
+    )
+    _print_links(sent)
+    if not algorithm.has_contents:
+        print_note(
+            "a timing-only trace: it can be matched and simulated, its contents cannot be verified"
+        )
+
+
+def _format_values(values: JsonValue) -> str:
+    """Format the values of an extension, in their order."""
+    assert isinstance(values, dict)
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+
+
+def _describe_collective(algorithm: Algorithm) -> str:
+    collective = algorithm.collective
+    modes = " and ".join(
+        name
+        for name, claimed in (
+            ("in place", collective.in_place),
+            ("out of place", collective.out_of_place),
+        )
+        if claimed
+    )
+    root = "" if collective.root is None else f", root {collective.root}"
+    return f"{collective.kind}{root}, {modes}"
+
+
+def _describe_ranks(algorithm: Algorithm) -> str:
+    npus = placement_of(algorithm)
+    return f"{algorithm.num_ranks}" + ("" if npus is None else f", on NPUs {format_ranks(npus)}")
+
+
+def _describe_path(longest: CriticalPath | None) -> str:
+    if longest is None:
+        return "none: steps wait for each other in a circle; see collhub verify"
+    return f"{longest.messages} messages, {longest.steps} steps"
+
+
+def _print_links(sent: Traffic) -> None:
+    """Print the pairs of ranks with the most units, ties by sender, then receiver.
+
+    At most `LISTED_LINKS` (10) pairs. The columns are link, messages, units and bytes; bytes are
+    `-` if the size of the collective is unknown. Prints nothing without traffic.
+    """
+    if not len(sent.source):
+        return
+    heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()
+    print_line(f"heaviest of {len(sent.source)} pairs of ranks:")
+    rows = [
+        (
+            f"{sent.source[row]} -> {sent.destination[row]}",
+            str(sent.messages[row]),
+            str(sent.units[row]),
+            "-" if sent.bytes is None else format_bytes(int(sent.bytes[row])),
+        )
+        for row in heaviest
+    ]
+    print_table(("link", "messages", "units", "bytes"), rows, right=("messages", "units", "bytes"))

@@ -14,12 +14,10 @@ from hub_core import (
     OutputRequest,
     OutputTarget,
     Severity,
-    Topology,
     UsageError,
     WrittenFiles,
     assign,
     backend_option,
-    choose_timing,
     collective_rules_option,
     from_option,
     machine_option,
@@ -35,7 +33,7 @@ from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 if TYPE_CHECKING:
     from collhub_expansion.expand import Expanded
     from collhub_expansion.expand_record import ExpandReport
-    from hub_core import CollectiveRule
+    from hub_core import CollectiveRule, Topology
     from hub_core.model import Workload
 
 
@@ -150,6 +148,9 @@ def _expanded(
     if choices["slots"] == "frozen":
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, choices["backend"], options)
+    # Imported here: the help of the command needs no numpy.
+    from hub_core import choose_timing
+
     timing = choose_timing(choices["machine"], _SIMULATOR, topology, context.registry())
     # Synthesizers choose among algorithms by these times.
     context.say(timing.note)

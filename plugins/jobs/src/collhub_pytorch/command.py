@@ -17,7 +17,6 @@ from hub_core import (
     OpenedInput,
     backend_option,
     change_lines,
-    choose_timing,
     json_flag,
     machine_option,
     topology_option,
@@ -333,6 +332,7 @@ def _choose_times(
     machine that the topology names, if any; `backend`: simulator. Raises `HubError`.
     """
     from collhub_pytorch.replay import NetworkTimes
+    from hub_core import choose_timing
 
     topology = context.read_topology(topology_text)
     registry = context.registry()

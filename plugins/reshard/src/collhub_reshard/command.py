@@ -22,7 +22,6 @@ from hub_core import (
     json_flag,
     number_option,
     option_pairs,
-    simulate,
     strict_flag,
     timeout_option,
     topology_option,
@@ -206,6 +205,8 @@ def _simulate_time_s(
 
     None if the simulation fails, for example because no simulator is installed, or never finishes.
     """
+    from hub_core import simulate
+
     size = algorithm.collective_bytes
     try:
         result = simulate(algorithm, topology, size or 1, registry=context.registry())
