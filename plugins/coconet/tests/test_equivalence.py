@@ -141,7 +141,7 @@ def test_contractions_are_those_of_numpy() -> None:
 def test_mask_of_slices_is_that_of_the_whole() -> None:
     whole = draw_dropout_mask(compute_global_indices((7, 4)), 0.3, 5)
     parts = [
-        draw_dropout_mask(compute_global_indices((7, 4), 0, ends), 0.3, 5)
+        draw_dropout_mask(compute_global_indices((7, 4), [ends, (0, 4)]), 0.3, 5)
         for ends in ((0, 3), (3, 6), (6, 7))
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -19,7 +19,7 @@ from collhub_coconet.documents.json_document import (
     stage_fields,
     type_fields,
 )
-from collhub_coconet.program.operations import Binding, Kind, Operation
+from collhub_coconet.program.operations import Binding, Kind, Operation, Placement
 from collhub_coconet.program.program import Program, order_groups
 from hub_core import InputError, Location, Workload, parse_json_object
 from hub_core.model import NodeKind
@@ -96,7 +96,7 @@ class Statements:
         """
         program = self.bound.program
         fields = operation_fields(operation)
-        fields["result"] = type_fields(program.types[operation.name])
+        fields["result"] = type_fields(program.types[operation.name], program.mesh)
         fields["place"] = program.places[operation.name]
         return fields
 
@@ -113,18 +113,22 @@ class Statements:
         self._declared.update(arguments)
         fields = statement.setdefault("arguments", [])
         assert isinstance(fields, list)
-        fields += [argument_fields(declared[name]) for name in arguments]
+        mesh = self.bound.program.mesh
+        fields += [argument_fields(declared[name], mesh) for name in arguments]
 
     def _program(self) -> dict[str, object]:
         """Return the fields that describe the entire program, as a new dictionary ready for JSON.
 
         In this order: `name`, `sizes` (bounds as a list, by symbol), `arguments` (names only; the
         nodes that read them declare them), `outputs`, the fields of the stages and chains, `bound`
-        (the size chosen for every symbol), `num_ranks` (ranks of one group) and `history` (the
-        transformations so far).
+        (the size chosen for every symbol), `num_ranks` (ranks of one group), of a mesh its `mesh`
+        and `mesh_sizes`, and `history` (the transformations so far).
         """
         # Only the names of arguments, which are declared by the nodes that read them.
         program, binding = self.bound.program, self.bound.binding
+        mesh: dict[str, object] = {}
+        if program.mesh:
+            mesh = {"mesh": program.mesh, "mesh_sizes": binding.axis_sizes}
         return {
             "name": program.name,
             "sizes": {name: list(bounds) for name, bounds in program.sizes.items()},
@@ -133,6 +137,7 @@ class Statements:
             **stage_fields(program),
             "bound": dict(binding.sizes),
             "num_ranks": binding.num_ranks,
+            **mesh,
             "history": list(self.bound.history),
         }
 
@@ -188,18 +193,22 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
     document["outputs"] = outputs
     for name in ("stages", "chains"):
         document[name] = header.get(name, [])
+    if "mesh" in header:
+        document["mesh"] = header["mesh"]
     program = parse_program(document, workload.provenance.source_name or "workload")
     _check_results(workload, statements, program)
     # Read ranks and sizes of the header; the default is one group of all ranks.
     ranks, sizes = header.get("num_ranks", workload.num_ranks), header.get("bound", {})
-    is_valid = isinstance(sizes, dict) and all(
-        type(number) is int for number in (ranks, *sizes.values())
+    mesh = header.get("mesh_sizes", [])
+    is_valid = (isinstance(sizes, dict) and isinstance(mesh, list)) and all(
+        type(number) is int for number in (ranks, *mesh, *sizes.values())
     )
     if not is_valid:
         location = Location(workload.provenance.source_name or None)
-        message = "num_ranks and bound of the program are no numbers"
+        message = "num_ranks, mesh_sizes and bound of the program are no numbers"
         raise InputError(message, location=location, code="tensor-attributes")
-    return BoundProgram(program, Binding(ranks, sizes), tuple(header.get("history", ())))
+    binding = Binding(ranks, sizes, tuple(mesh))
+    return BoundProgram(program, binding, tuple(header.get("history", ())))
 
 
 def get_attribute(workload: Workload, row: int) -> str:
@@ -354,9 +363,14 @@ def _check_results(workload: Workload, statements: Mapping[int, Fields], program
     """
     for row, fields in statements.items():
         for operation in fields.get("operations", ()):
-            derived = type_fields(program.types[operation["name"]])
+            derived = type_fields(program.types[operation["name"]], program.mesh)
             result = operation.get("result")
             is_same = result is None or _replace_tuples(result) == _replace_tuples(derived)
+            if not is_same and derived["layout"] == Placement.ROOT:
+                # Earlier versions wrote the result of a Reduce as local.
+                earlier = {**derived, "layout": Placement.LOCAL}
+                del earlier["root"]
+                is_same = _replace_tuples(result) == _replace_tuples(earlier)
             if not is_same:
                 kind = program.types[operation["name"]]
                 message = f"states the result of {operation['name']} otherwise than as {kind}"

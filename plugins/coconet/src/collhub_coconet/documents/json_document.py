@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
+    REPLICATED,
     Argument,
     Binding,
     ElementType,
@@ -20,8 +22,12 @@ from collhub_coconet.program.operations import (
     Reduction,
     Rule,
     TensorType,
+    at_root,
+    on_mesh,
+    partial,
+    sliced,
 )
-from collhub_coconet.program.program import Chain, Program, Stage
+from collhub_coconet.program.program import Chain, Program, Stage, check_binding
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, JsonValue, Location
 
@@ -53,7 +59,10 @@ def program_to_json(program: Program, more: Fields | None = None) -> str:
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
     parts.append(f'  "sizes": {json.dumps(sizes)}')
-    parts.append(_format_rows("arguments", map(argument_fields, program.arguments)))
+    if program.mesh:
+        parts.append(f'  "mesh": {json.dumps(program.mesh)}')
+    arguments = [argument_fields(argument, program.mesh) for argument in program.arguments]
+    parts.append(_format_rows("arguments", arguments))
     parts.append(_format_rows("operations", map(operation_fields, program.operations)))
     parts.append(f'  "outputs": {json.dumps(program.outputs)}')
     for name, rows in stage_fields(program).items():
@@ -111,43 +120,86 @@ def _create_program(document: Fields) -> Program:
         Chain(tuple(chain["members"]), tuple(chain["dimensions"]))
         for chain in document.get("chains", ())
     )
+    mesh = tuple(document.get("mesh", ()))
     return Program(
         document["name"],
         sizes,
-        tuple(map(_create_argument, document["arguments"])),
+        tuple(_create_argument(row, mesh) for row in document["arguments"]),
         tuple(map(_create_operation, document["operations"])),
         tuple(document["outputs"]),
         tuple(stages),
         tuple(chains),
+        mesh,
     )
 
 
-def type_fields(kind: TensorType) -> dict[str, object]:
+def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]:
     """Convert a tensor type to fields: element type, shape and layout, in this order.
 
-    A sliced one also has its dimension, one of another group than 0 the group; otherwise these two
-    are left out.
+    A sliced one also has its dimension, a partial one its reduction, one at a root the root, and
+    one of another group than 0 the group; otherwise these are left out. On a mesh of several axes
+    the layout is an object with such fields by the name of an axis, without replicated axes.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
-    fields["layout"] = kind.layout.placement
-    # Fields with the most frequent values are omitted.
-    if kind.layout.is_sliced:
-        fields["dimension"] = kind.layout.dimension
+    if kind.layout.axes:
+        layouts = zip(mesh, kind.layout.axes, strict=True)
+        fields["layout"] = {
+            axis: _layout_fields(layout) for axis, layout in layouts if layout != REPLICATED
+        }
+    else:
+        fields |= _layout_fields(kind.layout)
+    # The most frequent group is omitted.
     if kind.group:
         fields["group"] = kind.group
     return fields
 
 
-def argument_fields(argument: Argument) -> dict[str, object]:
+def _layout_fields(layout: Layout) -> dict[str, object]:
+    """Convert a layout on one axis to its placement, as `layout`, and the parameter it has."""
+    fields: dict[str, object] = {"layout": layout.placement}
+    if layout.is_sliced:
+        fields["dimension"] = layout.dimension
+    if layout.reduction is not None:
+        fields["reduction"] = layout.reduction
+    if layout.root >= 0:
+        fields["root"] = layout.root
+    return fields
+
+
+def _create_layout(fields: Fields) -> Layout:
+    """Create the layout on one axis from its fields."""
+    placement = Placement(fields["layout"])
+    if placement is Placement.SLICED:
+        return sliced(fields.get("dimension", -1))
+    if placement is Placement.PARTIAL:
+        return partial(fields.get("reduction", "sum"))
+    if placement is Placement.ROOT:
+        return at_root(fields.get("root", 0))
+    return Layout(placement)
+
+
+def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, object]:
     """Convert an argument to a row of the document; only states have `state` and `whole_after`."""
-    fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type)}
+    fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type, mesh)}
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
     return fields
 
 
-def _create_argument(fields: Fields) -> Argument:
-    layout = Layout(Placement(fields["layout"]), fields.get("dimension", -1))
+def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
+    """Create an argument; raises `InputError` for a layout on an axis that the mesh lacks."""
+    given = fields["layout"]
+    if isinstance(given, str):
+        layout = on_mesh(*(_create_layout(fields),) * max(1, len(mesh)))
+    else:
+        unknown = sorted(given.keys() - set(mesh))
+        if unknown:
+            message = f"argument {fields['name']}: the mesh has no axis {unknown[0]}"
+            cure = f"axes of the mesh: {', '.join(mesh) or 'none'}"
+            raise InputError(message, cure=cure, code="axis")
+        layout = on_mesh(
+            *(_create_layout(given[axis]) if axis in given else REPLICATED for axis in mesh)
+        )
     element = ElementType(fields["element"])
     kind = TensorType(element, tuple(fields["shape"]), layout, fields.get("group", 0))
     is_state = fields.get("state", False)
@@ -172,8 +224,8 @@ def _create_operation(fields: Fields) -> Operation:
         attributes["element"] = ElementType(attributes["element"])
     if "rule" in attributes:
         attributes["rule"] = Rule(attributes["rule"])
-    if "shape" in attributes:
-        attributes["shape"] = tuple(attributes["shape"])
+    for name in {"shape", "axes"} & attributes.keys():
+        attributes[name] = tuple(attributes[name])
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
 
 
@@ -192,19 +244,27 @@ def bound_to_json(bound: BoundProgram) -> str:
     """Format the document `collhub/tensor-program-1` of a program with chosen sizes and ranks.
 
     After the program itself it has the number of every symbol (`bound`), the ranks per group
-    (`num_ranks`), and the history of the program (`transformations`).
+    (`num_ranks`), the ranks along every axis (`mesh_sizes`, only of a mesh), and the history of the
+    program (`transformations`).
     """
     more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
     more["num_ranks"] = bound.binding.num_ranks
+    if bound.program.mesh:
+        more["mesh_sizes"] = bound.binding.axis_sizes
     more["transformations"] = list(bound.history)
     return program_to_json(bound.program, more)
 
 
 def bound_from_json(
-    content: bytes, file: str, num_ranks: int | None = None, sizes: Mapping[str, int] | None = None
+    content: bytes,
+    file: str,
+    num_ranks: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    mesh: Mapping[str, int] | None = None,
 ) -> BoundProgram:
-    """Parse the document of a program; `num_ranks` and `sizes` replace values of the document.
+    """Parse the document of a program; `num_ranks`, `sizes`, `mesh` replace values of the document.
 
+    `mesh`: ranks by the name of an axis; they determine the number of ranks of a mesh.
     A symbol with a single possible size needs no number. Raises `InputError` for an ill-typed
     program, and for a size that is missing or out of bounds.
     """
@@ -213,19 +273,29 @@ def bound_from_json(
     program = parse_program(document, file)
     known = {name: low for name, (low, high) in program.sizes.items() if low == high}
     known |= document.get("bound", {})
-    ranks = num_ranks or document.get("num_ranks", DEFAULT_RANKS)
+    ranks = num_ranks or document.get("num_ranks")
+    axes = dict(zip(program.mesh, document.get("mesh_sizes", ()), strict=False)) | dict(mesh or {})
     history = tuple(document.get("transformations", ()))
-    return BoundProgram(program, bind_sizes(program, ranks, known | dict(sizes or {})), history)
+    binding = bind_sizes(program, ranks, known | dict(sizes or {}), axes)
+    return BoundProgram(program, binding, history)
 
 
-def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
+def bind_sizes(
+    program: Program,
+    num_ranks: int | None,
+    sizes: Mapping[str, int],
+    mesh: Mapping[str, int] | None = None,
+) -> Binding:
     """Check the numbers of the symbols and return the binding for `num_ranks` ranks per group.
 
-    Bounds of a symbol are inclusive. Raises `InputError` for, in this order, an unknown symbol (the
-    first by name), a symbol without number, or a number out of bounds. The number of ranks is not
-    checked.
+    `mesh`: ranks by the name of an axis; that of a single axis may be left out. The product of
+    several axes replaces `num_ranks`; without both, a group has `DEFAULT_RANKS`. Bounds of a symbol
+    are inclusive. Raises `InputError` for, in this order, an axis that is unknown or without a
+    number, an unknown symbol (the first by name), a symbol without number, a number out of bounds,
+    and layouts that do not fit the ranks (`check_binding`).
     """
     location = Location(program.name)
+    axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))
     # Checked first, since a misspelt symbol also appears as a missing one.
     unknown = sorted(sizes.keys() - program.sizes.keys())
     if unknown:
@@ -242,7 +312,28 @@ def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Bi
             message = f"size {symbol} is {size}, the program has {low}..{high}"
             cure = "state a size within its bounds"
             raise InputError(message, location=location, cure=cure, code="size")
-    return Binding(num_ranks, sizes)
+    binding = Binding(prod(axis_sizes), sizes, axis_sizes if program.mesh else ())
+    check_binding(program, binding)
+    return binding
+
+
+def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
+    """Return the ranks along every axis; raises `InputError` for unknown and missing axes."""
+    location = Location(program.name)
+    unknown = sorted(mesh.keys() - set(program.mesh))
+    if unknown:
+        message = f"the mesh has no axis {unknown[0]}"
+        cure = f"axes of the mesh: {', '.join(program.mesh) or 'none'}"
+        raise InputError(message, location=location, cure=cure, code="axis")
+    if len(program.mesh) <= 1:
+        ranks = next(iter(mesh.values()), num_ranks or DEFAULT_RANKS)
+        return (ranks,)
+    for axis in program.mesh:
+        if axis not in mesh:
+            message = f"the ranks along axis {axis} are not stated"
+            cure = f"state them: -O mesh={','.join(f'{name}=2' for name in program.mesh)}"
+            raise InputError(message, location=location, cure=cure, code="axis")
+    return tuple(mesh[axis] for axis in program.mesh)
 
 
 def canonical_hash(program: Program) -> str:
@@ -254,7 +345,7 @@ def canonical_hash(program: Program) -> str:
     is linear in the number of operations, except for sorting.
     """
     hashes = {
-        argument.name: _hash_lines([str(argument_fields(argument))])
+        argument.name: _hash_lines([str(argument_fields(argument, program.mesh))])
         for argument in program.arguments
     }
     # Operands precede their readers in a program, so that their hashes are available.

@@ -44,11 +44,13 @@ def statements(program: Program) -> list[str]:
 def text(program: Program) -> str:
     """Format a program as text, one line each, with a line end after the last one.
 
-    The order is: the name, all arguments (those that are states as `state`), the statements, one
-    line with all outputs, one `fuse` line per stage (name, family, members), and one `overlap` line
-    per chain.
+    The order is: the name, the axes of the mesh if they have names, all arguments (those that are
+    states as `state`), the statements, one line with all outputs, one `fuse` line per stage (name,
+    family, members), and one `overlap` line per chain.
     """
     lines = [f"program {program.name}"]
+    if program.mesh:
+        lines.append(f"mesh {', '.join(program.mesh)}")
     for argument in program.arguments:
         role = "state" if argument.is_state else "argument"
         lines.append(f"{role} {argument.name}: {argument.type}")
@@ -109,8 +111,8 @@ class _ExpressionWriter:
 
         Operands of arithmetic are infix; an operand that binds less is put in brackets, as is a
         right one that binds equally (and a left one of a power). All other kinds are calls: the
-        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, seed and
-        signed offset, as far as stated.
+        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, number
+        of largest elements, shape, axes, seed and signed offset, as far as stated.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
@@ -123,6 +125,10 @@ class _ExpressionWriter:
             parts.insert(0, "+" if is_sum else operation.reduction)
         for value in (operation.dimension, operation.root, operation.element, operation.rate):
             parts += [] if value is None else [str(value)]
+        parts += [] if operation.count is None else [str(operation.count)]
+        if operation.shape is not None and operation.kind is not Kind.OPAQUE:
+            parts.append(f"[{', '.join(map(str, operation.shape))}]")
+        parts += list(operation.axes or ())
         parts += [] if operation.seed is None else [str(operation.seed)]
         parts += [] if operation.offset is None else [f"{operation.offset:+d}"]
         return f"{operation.kind}({', '.join(parts)})", _BINDING_OF_CALLS

@@ -4,50 +4,156 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import reduce
+from dataclasses import replace
+from functools import cache, reduce
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from collhub_coconet.program.operations import LOCAL, Kind, Reduction, TensorType, block_bounds
+from collhub_coconet.program.operations import (
+    Binding,
+    ElementType,
+    Kind,
+    Placement,
+    Reduction,
+    TensorType,
+)
+from hub_core.model import InputError
 
 Array = npt.NDArray[Any]
 OnRanks = list[Array]
 """One array per rank."""
 
-
-def take_block(tensor: Array, dimension: int, num_ranks: int, rank: int) -> Array:
-    """Copy the block of one rank along a dimension of a complete tensor, as a contiguous array."""
-    first, stop = block_bounds(tensor.shape[dimension], num_ranks, rank)
-    # Contiguous, since some loops of numpy round differently for strided arrays.
-    return np.ascontiguousarray(tensor[(slice(None),) * dimension + (slice(first, stop),)])
+_NARROW_FLOATS = (ElementType.BFLOAT16, ElementType.FLOAT8_E4M3, ElementType.FLOAT8_E5M2)
 
 
-def distribute(tensor: Array, kind: TensorType, num_ranks: int) -> OnRanks:
+@cache
+def dtype_of(element: ElementType | str) -> np.dtype[Any]:
+    """Return the numpy type of an element type; narrow floats are those of `ml_dtypes`.
+
+    Raises `InputError` for a narrow float if `ml_dtypes` is not installed.
+    """
+    if element not in _NARROW_FLOATS:
+        return np.dtype(str(element))
+    # Imported here, since most programs have no narrow floats.
+    try:
+        import ml_dtypes
+    except ImportError:
+        message = f"element type {element} needs ml_dtypes, which is not installed"
+        raise InputError(message, cure="pip install ml_dtypes", code="element") from None
+    result: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(element)))
+    return result
+
+
+def is_float_array(values: Array) -> bool:
+    """Whether the elements of an array are floats, narrow ones included."""
+    # The narrow floats of `ml_dtypes` have the kind of raw bytes.
+    return values.dtype.kind in "fV"
+
+
+def get_epsilon(dtype: np.dtype[Any]) -> float:
+    """Return the distance between 1 and the next larger number of a float type."""
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).eps)
+    # Imported here, since most programs have no narrow floats.
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
+    """Return the lowest number of a type, or the highest one: infinite if the type can be.
+
+    The type float8_e4m3fn has no infinity, so that its largest finite numbers are returned.
+    """
+    if dtype.kind in "iub":
+        limits = (False, True) if dtype.kind == "b" else _integer_limits(dtype)
+        return dtype.type(limits[is_highest])
+    sign = 1.0 if is_highest else -1.0
+    infinity = dtype.type(sign * np.inf)
+    if np.isinf(infinity):
+        return infinity
+    # Imported here, since most programs have no narrow floats.
+    import ml_dtypes
+
+    return dtype.type(sign * float(ml_dtypes.finfo(dtype).max))
+
+
+def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the smallest and the largest number of an integer type."""
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks:
     """Distribute a tensor over its ranks; returns one array per rank.
 
-    A local tensor has the ranks as first dimension; of a replicated one every rank gets the same
-    array, of a sliced one its block.
+    Axes on which the ranks have different values (local and partial) are the first dimensions of
+    `tensor`, in the order of the mesh. Of a replicated tensor every rank gets the values, of a
+    sliced one its block. Of a value at a root all ranks get the value, which only the root reads.
+    `ranks`: of the group, or the binding of a mesh.
     """
-    if kind.layout == LOCAL:
-        return list(tensor)
-    if not kind.layout.is_sliced:
-        return [tensor] * num_ranks
-    return [take_block(tensor, kind.layout.dimension, num_ranks, rank) for rank in range(num_ranks)]
+    binding = Binding(ranks, {}) if isinstance(ranks, int) else ranks
+    local_axes = find_local_axes(kind)
+    shape = tensor.shape[len(local_axes) :]
+    numbered = replace(kind, shape=shape)
+    parts: OnRanks = []
+    for rank in range(binding.num_ranks):
+        coordinates = binding.coordinates(rank)
+        part = tensor[tuple(coordinates[axis] for axis in local_axes)]
+        if kind.layout.is_sliced or kind.layout.axes:
+            part = take_bounds(part, binding.bounds(numbered, rank))
+        parts.append(part)
+    return parts
 
 
-def collect(parts: Sequence[Array], kind: TensorType) -> Array:
+def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
     """Combine the arrays of all ranks to one tensor, the inverse of `distribute`.
 
-    A replicated tensor is taken from rank 0 without a check.
+    A replicated tensor is taken from the first rank without a check, a value at a root from the
+    root. `binding`: of a mesh of several axes.
     """
-    if kind.layout == LOCAL:
-        return np.stack(parts)
-    if not kind.layout.is_sliced:
-        return parts[0]
-    return np.concatenate(parts, axis=kind.layout.dimension)
+    if not kind.layout.axes or binding is None:
+        if kind.layout.placement is Placement.ROOT:
+            return parts[kind.layout.root]
+        if kind.layout.is_local:
+            return np.stack(parts)
+        if not kind.layout.is_sliced:
+            return parts[0]
+        return np.concatenate(parts, axis=kind.layout.dimension)
+    local_axes = find_local_axes(kind)
+    numbered = replace(kind, shape=binding.shape(kind.shape))
+    sizes = tuple(binding.axis_sizes[axis] for axis in local_axes)
+    result = np.zeros((*sizes, *binding.shape(kind.shape)), parts[0].dtype)
+    # In reverse, so that the first of several equal values is stored.
+    for rank in reversed(range(binding.num_ranks)):
+        coordinates = binding.coordinates(rank)
+        at_roots = all(
+            layout.placement is not Placement.ROOT or layout.root == coordinate
+            for layout, coordinate in zip(kind.layout.axes, coordinates, strict=True)
+        )
+        if at_roots:
+            of_rank = result[tuple(coordinates[axis] for axis in local_axes)]
+            of_rank[tuple(slice(*bounds) for bounds in binding.bounds(numbered, rank))] = parts[
+                rank
+            ]
+    return result
+
+
+def find_local_axes(kind: TensorType) -> list[int]:
+    """Find the axes of the mesh on which ranks have different values: local and partial ones."""
+    placements = (Placement.LOCAL, Placement.PARTIAL)
+    return [
+        axis for axis, layout in enumerate(kind.layout.by_axis) if layout.placement in placements
+    ]
+
+
+def take_bounds(tensor: Array, bounds: Sequence[tuple[int, int]]) -> Array:
+    """Copy the elements within bounds, first and end by dimension, as a contiguous array."""
+    # Contiguous, since some loops of numpy round differently for strided arrays.
+    return np.ascontiguousarray(tensor[tuple(slice(*bound) for bound in bounds)])
 
 
 def is_same(first: Array, second: Array) -> bool:
@@ -58,7 +164,7 @@ def is_same(first: Array, second: Array) -> bool:
 
 
 def _get_bits(values: Array) -> bytes:
-    if values.dtype.kind != "f":
+    if not is_float_array(values):
         return values.tobytes()
     return np.where(np.isnan(values), values.dtype.type(np.nan), values).tobytes()
 
@@ -67,17 +173,15 @@ _ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def compute_global_indices(
-    shape: tuple[int, ...], dimension: int = 0, bounds: tuple[int, int] | None = None
+    shape: tuple[int, ...], bounds: Sequence[tuple[int, int]] | None = None
 ) -> npt.NDArray[np.uint64]:
     """Compute the row-major index in the complete tensor of every element, as an array of uint64.
 
-    `bounds`: first and last (exclusive) position along `dimension` of a block, whose shape the
-    result has; None: the complete tensor of `shape`.
+    `bounds`: first and last (exclusive) position by dimension of a block, whose shape the result
+    has; None: the complete tensor of `shape`.
     """
     indices = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
-    if bounds is None:
-        return indices
-    return indices.take(np.arange(*bounds), axis=dimension)
+    return indices if bounds is None else indices[tuple(slice(*bound) for bound in bounds)]
 
 
 def draw_dropout_mask(
@@ -117,6 +221,8 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
     Kind.EQUAL: np.equal,
     Kind.SQRT: np.sqrt,
     Kind.TANH: np.tanh,
+    Kind.EXP: np.exp,
+    Kind.LOG: np.log,
     Kind.SELECT: np.where,
 }
 
@@ -202,7 +308,8 @@ def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
     if kind is Kind.MAX:
         return np.asarray(np.max([part.max() for part in parts if part.size]), dtype)
     is_norm = kind is Kind.NORM
-    wide = [part.astype(np.float64) if dtype.kind == "f" else part for part in parts]
+    is_float = is_float_array(parts[0])
+    wide = [part.astype(np.float64) if is_float else part for part in parts]
     partial_sums = [np.sum(part * part if is_norm else part, dtype=part.dtype) for part in wide]
     result = reduce(np.add, partial_sums)
     return np.asarray(np.sqrt(result) if is_norm else result).astype(dtype)
@@ -242,5 +349,62 @@ def mix_operands(
     values = np.sin(totals[:, None] + np.arange(width)[None, :])
     if not kind.element.is_float:
         values = np.floor(np.abs(values) * 2)
-    result: Array = values.reshape(shape).astype(str(kind.element))
+    result: Array = values.reshape(shape).astype(dtype_of(kind.element))
+    return result
+
+
+def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
+    """Reduce an array along one dimension, whose size becomes 1, in the order of the positions.
+
+    An empty dimension gives the neutral element: 0, 1, the highest or the lowest number.
+    """
+    rows = np.moveaxis(values, dimension, 0)
+    if len(rows):
+        result: Array = np.array(reduce(_OPERATORS[reduction], list(rows)), values.dtype)
+    else:
+        neutral = {
+            Reduction.SUM: 0,
+            Reduction.PROD: 1,
+            Reduction.MIN: get_lowest(values.dtype, is_highest=True),
+        }.get(reduction, get_lowest(values.dtype))
+        result = np.full(rows.shape[1:], neutral).astype(values.dtype)
+    return np.ascontiguousarray(np.expand_dims(result, dimension))
+
+
+def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]:
+    """Find the positions of the largest elements along a dimension, in descending order.
+
+    Of equal elements the first one comes first; NaN counts as the largest number.
+    """
+    # Every float type is a subset of float64; integers keep their type.
+    wide = values.astype(np.float64) if is_float_array(values) else values
+    # Sorted in reverse with a stable order: the last of equal elements of the mirrored array.
+    mirrored = np.flip(wide, dimension)
+    order = np.flip(np.argsort(mirrored, axis=dimension, kind="stable"), dimension)
+    positions = values.shape[dimension] - 1 - order
+    return np.ascontiguousarray(positions.take(range(count), axis=dimension), np.int64)
+
+
+def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
+    """Select rows at indices, where `rows` begins at row `first`; other rows count as zeros.
+
+    The result has the dimensions of the indices, then those of a row.
+    """
+    places = indices.astype(np.int64) - first
+    is_inside = (places >= 0) & (places < len(rows))
+    result = np.zeros((*indices.shape, *rows.shape[1:]), rows.dtype)
+    result[is_inside] = rows[places[is_inside]]
+    return result
+
+
+def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array:
+    """Add values at the rows of a tensor of zeros, in the order of the indices.
+
+    Indices outside of the rows are ignored.
+    """
+    result = np.zeros(shape, values.dtype)
+    flat = values.reshape(-1, *shape[1:])
+    for row, index in enumerate(indices.reshape(-1).tolist()):
+        if 0 <= index < shape[0]:
+            result[index] = result[index] + flat[row]
     return result

@@ -12,12 +12,14 @@ from collhub_coconet.execution.array_operations import (
     OnRanks,
     collect,
     distribute,
+    dtype_of,
     find_largest_term,
+    find_local_axes,
+    get_epsilon,
     is_same,
 )
 from collhub_coconet.execution.ranks import SimulatedRun, simulate_ranks
 from collhub_coconet.program.operations import (
-    LOCAL,
     REDUCTIONS_TO_SCALARS,
     Argument,
     Binding,
@@ -90,11 +92,10 @@ def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, A
 def _draw_argument(argument: Argument, binding: Binding, generator: np.random.Generator) -> Array:
     kind = argument.type
     shape = binding.shape(kind.shape)
-    if kind.layout == LOCAL:
-        shape = (binding.num_ranks, *shape)
+    shape = (*(binding.axis_sizes[axis] for axis in find_local_axes(kind)), *shape)
     if kind.element.is_float:
         minimum = 0.1 if argument.is_state else -1.0
-        return generator.uniform(minimum, 1.0, shape).astype(str(kind.element))
+        return generator.uniform(minimum, 1.0, shape).astype(dtype_of(kind.element))
     limit = 2 if kind.element is ElementType.BOOL else 6
     return generator.integers(0, limit, shape).astype(str(kind.element))
 
@@ -102,9 +103,8 @@ def _draw_argument(argument: Argument, binding: Binding, generator: np.random.Ge
 def _distribute_arguments(
     program: Program, data: Mapping[str, Array], binding: Binding
 ) -> dict[str, OnRanks]:
-    ranks = binding.num_ranks
     return {
-        argument.name: distribute(data[argument.name], argument.type, ranks)
+        argument.name: distribute(data[argument.name], argument.type, binding)
         for argument in program.arguments
     }
 
@@ -154,7 +154,7 @@ class _RunComparison:
         expected = self.first.values[operation.name]
         kind = self.after.types[operation.name]
         term = find_largest_term(operation.kind, operand)
-        epsilon = float(np.finfo(str(kind.element)).eps)
+        epsilon = get_epsilon(dtype_of(kind.element))
         bound = 4 * epsilon * self.binding.num_ranks * term
         error = abs(float(value[0]) - float(expected[0]))
         relative_error = error / bound if bound and np.isfinite(error) else 0.0
@@ -208,9 +208,11 @@ class _RunComparison:
             self.differences.append(f"{label} is missing")
             return
         # Complete tensors are compared, since layouts may differ.
-        expected = collect(self.first.values[first_name], self.first.program.types[first_name])
+        expected = collect(
+            self.first.values[first_name], self.first.program.types[first_name], self.binding
+        )
         kind = second.program.types[second_name]
-        actual = collect(second.values[second_name], kind)
+        actual = collect(second.values[second_name], kind, self.binding)
         if not is_same(expected, actual):
             self.differences.append(f"{label} differs")
         self.exact.append(label)

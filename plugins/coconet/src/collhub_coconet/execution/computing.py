@@ -18,11 +18,14 @@ from collhub_coconet.execution.array_operations import (
     apply_pointwise,
     convolve,
     draw_dropout_mask,
+    dtype_of,
+    is_float_array,
     mix_operands,
     multiply_matrices,
     reduce_over_ranks,
     reduce_to_scalar,
 )
+from collhub_coconet.execution.ranks import FUNCTIONS_OF_ONE_RANK
 from collhub_coconet.lowering.algorithms import INITIAL, Contents
 from collhub_coconet.lowering.flat_program import CollectiveRuns, find_viewed_value
 from collhub_coconet.lowering.grids import Grid
@@ -135,7 +138,7 @@ class Values:
         if key not in self.arrays:
             kind = self.program.types[name]
             count = self.binding.elements(kind.shape)
-            self.arrays[key] = np.zeros(count, str(kind.element)), np.zeros(count, np.bool_)
+            self.arrays[key] = np.zeros(count, dtype_of(kind.element)), np.zeros(count, np.bool_)
         return self.arrays[key]
 
     def _are_unchanged(self, name: str, rank: int, elements: Int64Array) -> bool:
@@ -176,6 +179,15 @@ def compute_elements(
         return values.read(operation.reads[0], rank, elements_of_operand)
     if operation.kind is Kind.UPDATE:
         return values.read(operation.reads[1], rank, elements)
+    if operation.kind in FUNCTIONS_OF_ONE_RANK:
+        position = rank % values.binding.num_ranks
+        operands = [values.on_rank(name, position) for name in operation.reads]
+        compute = FUNCTIONS_OF_ONE_RANK[operation.kind]
+        result = compute(values.program, values.binding, operation, operands, position)
+        kind = values.program.types[operation.name]
+        # The elements of a rank ascend in the order of its array.
+        available = find_elements(kind, values.binding, position)
+        return result.reshape(-1)[np.searchsorted(available, elements)]
     if operation.kind is Kind.OPAQUE:
         return _compute_opaque(values, operation, rank, elements)
     if operation.kind is Kind.DROPOUT:
@@ -188,7 +200,7 @@ def compute_elements(
         _read_operand(values, operation, operand, rank, elements) for operand in operation.operands
     ]
     if operation.kind is Kind.CAST:
-        return operands[0].astype(operation.element)
+        return operands[0].astype(dtype_of(operation.element))
     return apply_pointwise(operation.kind, operands)
 
 
@@ -227,7 +239,7 @@ def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
     """
     name = operation.reads[0]
     block = values.on_rank(name, rank % values.binding.num_ranks)
-    wide = block.astype(np.float64) if block.dtype.kind == "f" else block
+    wide = block.astype(np.float64) if is_float_array(block) else block
     if operation.kind is Kind.MAX:
         lowest = -np.inf if wide.dtype.kind == "f" else np.iinfo(str(wide.dtype)).min
         return np.asarray(wide.max(initial=lowest)).reshape(1)
@@ -394,7 +406,7 @@ def _read_operand(
         # The condition of a Select is bool; its values determine the type of the numbers.
         candidates = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
         name = next(candidate for candidate in candidates if isinstance(candidate, str))
-        return np.asarray(operand, str(types[name].element))
+        return np.asarray(operand, dtype_of(types[name].element))
     shape = values.binding.shape(types[operand].shape)
     indices = np.arange(prod(shape)).reshape(shape)
     result = values.binding.shape(types[operation.name].shape)
@@ -454,7 +466,7 @@ def _compute_batch_product(
     # The rows of all members of the batch are numbered consecutively.
     row, column = np.divmod(elements, width)
     member = row // rows
-    result = np.zeros(len(elements), str(x.element))
+    result = np.zeros(len(elements), dtype_of(x.element))
     for term in _find_terms(values, operation, rank, size, len(x.shape) - 1):
         left = values.read(operation.reads[0], rank, row * size + term)
         right = values.read(operation.reads[1], rank, (member * size + term) * width + column)

@@ -15,14 +15,18 @@ from collhub_coconet.execution.array_operations import (
     collect,
     compute_global_indices,
     convolve,
-    distribute,
     draw_dropout_mask,
+    dtype_of,
+    find_top,
+    gather_rows,
     mix_operands,
     multiply_batches,
     multiply_matrices,
     reduce_over_ranks,
+    reduce_rows,
     reduce_to_scalar,
-    take_block,
+    scatter_rows,
+    take_bounds,
 )
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -33,12 +37,9 @@ from collhub_coconet.program.operations import (
     Reduction,
     Rule,
     TensorType,
-    block_bounds,
-    distance_from_end,
     has_dimension,
 )
-from collhub_coconet.program.program import Program
-from hub_core.model import InputError, Location
+from collhub_coconet.program.program import Program, check_binding
 
 Replacement = Callable[[Operation, OnRanks, OnRanks], OnRanks]
 """Callback (operation, its first operand, its value) -> value with which the run continues."""
@@ -53,6 +54,16 @@ class SimulatedRun:
     values: dict[str, OnRanks] = field(default_factory=dict)
     masks: list[Array] = field(default_factory=list)
 
+    def bounds(self, name: str, rank: int) -> list[tuple[int, int]]:
+        """Return the bounds of a rank's block of a value, by dimension of the complete tensor."""
+        return self.binding.bounds(self.program.types[name], rank)
+
+    def subgroups(self, operation: Operation) -> list[list[int]]:
+        """Return the ranks that communicate with one another in a communication, in their order."""
+        mesh = self.program.mesh
+        axes = [mesh.index(name) for name in operation.axes or mesh[:1]]
+        return self.binding.subgroups(sorted(axes) or [0])
+
 
 def simulate_ranks(
     program: Program,
@@ -63,10 +74,10 @@ def simulate_ranks(
     """Run a program on all ranks of its groups, kernel by kernel; returns all values.
 
     `arguments`: one array per rank, by name. `replacement(operation, operand, value)` may exchange
-    the value of an operation. Raises `InputError` for a root that is not a rank of the group.
+    the value of an operation. Raises `InputError` for layouts and roots that do not fit the ranks.
     """
     run = SimulatedRun(program, binding, dict(arguments))
-    _check_roots(program, binding)
+    check_binding(program, binding)
     # Random data may overflow, in both programs alike.
     with np.errstate(all="ignore"):
         for kernel in program.kernels():
@@ -76,16 +87,6 @@ def simulate_ranks(
                     value = replacement(operation, run.values[operation.reads[0]], value)
                 run.values[operation.name] = value
     return run
-
-
-def _check_roots(program: Program, binding: Binding) -> None:
-    for line, operation in enumerate(program.operations, 1):
-        # Checked here, since a program does not determine the number of ranks.
-        root = operation.root or 0
-        if not 0 <= root < binding.num_ranks:
-            location = Location(program.name, line)
-            message = f"{operation.name}: root {root} is no rank of {binding.num_ranks}"
-            raise InputError(message, location=location, cure="count ranks from 0", code="root")
 
 
 def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -99,6 +100,15 @@ def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
         function = _CONTRACTIONS[operation.kind]
         x, w = (run.values[name] for name in operation.reads)
         return [function(x[rank], w[rank]) for rank in ranks]
+    if operation.kind in FUNCTIONS_OF_ONE_RANK:
+        compute = FUNCTIONS_OF_ONE_RANK[operation.kind]
+        operands = [run.values[name] for name in operation.reads]
+        return [
+            compute(
+                run.program, run.binding, operation, [values[rank] for values in operands], rank
+            )
+            for rank in ranks
+        ]
     return [_compute_pointwise(run, operation, rank) for rank in ranks]
 
 
@@ -106,78 +116,131 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
     kind = run.program.types[operation.name]
     operands = [run.values[name][rank] for name in operation.reads]
     if operation.kind is Kind.CAST:
-        return operands[0].astype(kind.element)
+        return operands[0].astype(dtype_of(kind.element))
     # Collect the operands of a pointwise operation on one rank; numbers adopt their type.
-    result = run.program.types[operation.name]
     # The condition of a Select is bool; its values determine the type of the numbers.
     candidates = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
     name = next(operand for operand in candidates if isinstance(operand, str))
-    dtype = np.dtype(str(run.program.types[name].element))
+    dtype = dtype_of(run.program.types[name].element)
     parts = []
     for operand in operation.operands:
         if isinstance(operand, str):
-            parts.append(_take_operand(run, operand, result, rank))
+            parts.append(_take_operand(run, operand, operation.name, rank))
         else:
             parts.append(np.asarray(operand, dtype))
     return apply_pointwise(operation.kind, parts)
 
 
-def _take_operand(run: SimulatedRun, name: str, result: TensorType, rank: int) -> Array:
-    """Return an operand on one rank, as the operation needs it.
+def _take_operand(run: SimulatedRun, name: str, result: str, rank: int) -> Array:
+    """Return an operand on one rank, as the operation `result` needs it.
 
-    If the result is sliced and a replicated operand has the sliced dimension, this is the block of
-    the rank; otherwise its entire array.
+    Along every dimension that a replicated operand has and the result slices, this is the block of
+    the result; a sliced operand has it already.
     """
-    kind = run.program.types[name]
-    value = run.values[name][rank]
-    if not result.layout.is_sliced or kind.layout.is_sliced:
+    kind, value = run.program.types[name], run.values[name][rank]
+    target = run.program.types[result]
+    if target.layout == kind.layout or not _has_slices(target):
         return value
+    rank_of_result, rank_of_operand = len(target.shape), len(kind.shape)
+    needed, given = run.bounds(result, rank), run.bounds(name, rank)
+    bounds = []
     # Operands with fewer dimensions are aligned at the end.
-    distance = distance_from_end(result.layout.dimension, len(result.shape))
-    if not has_dimension(kind.shape, distance):
-        return value
-    return take_block(value, len(kind.shape) - distance, run.binding.num_ranks, rank)
+    for dimension, (first, stop) in enumerate(given):
+        if not has_dimension(kind.shape, rank_of_operand - dimension):
+            bounds.append((0, stop - first))
+            continue
+        low, high = needed[rank_of_result - rank_of_operand + dimension]
+        bounds.append((low - first, high - first))
+    is_complete = [(0, size) for size in value.shape] == bounds
+    return value if is_complete else take_bounds(value, bounds)
+
+
+def _has_slices(kind: TensorType) -> bool:
+    return any(layout.is_sliced for layout in kind.layout.by_axis)
+
+
+def _take_part(run: SimulatedRun, tensor: Array, source: str, target: str, rank: int) -> Array:
+    """Take the block of the value `target` from an array with the block of the value `source`.
+
+    Both have one shape; the block of the target lies within that of the source.
+    """
+    pairs = zip(run.bounds(target, rank), run.bounds(source, rank), strict=True)
+    return take_bounds(tensor, [(low - first, high - first) for (low, high), (first, _) in pairs])
 
 
 def _compute_all_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
-    # All ranks can share one array, since arrays are never modified.
-    reduced = reduce_over_ranks(
-        run.values[operation.reads[0]], operation.reduction or Reduction.SUM
-    )
-    return [reduced] * run.binding.num_ranks
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    for ranks in run.subgroups(operation):
+        reduced = reduce_over_ranks(
+            [values[rank] for rank in ranks], operation.reduction or Reduction.SUM
+        )
+        # All ranks can share one array, since arrays are never modified.
+        for rank in ranks:
+            result[rank] = reduced
+    return result
 
 
 def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
-    num_ranks, dimension = run.binding.num_ranks, operation.dimension or 0
-    contributions = run.values[operation.reads[0]]
-    blocks = [
-        [take_block(contribution, dimension, num_ranks, rank) for contribution in contributions]
-        for rank in range(num_ranks)
+    name = operation.reads[0]
+    reduced = _compute_all_reduce(run, operation)
+    return [
+        _take_part(run, reduced[rank], name, operation.name, rank)
+        for rank in range(run.binding.num_ranks)
     ]
-    return [reduce_over_ranks(parts, operation.reduction or Reduction.SUM) for parts in blocks]
 
 
 def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
-    name = operation.reads[0]
-    tensor = collect(run.values[name], run.program.types[name])
-    return [tensor] * run.binding.num_ranks
+    """Join the blocks of the ranks of every axis; they nest in the order of the axes."""
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    source, target = (run.program.types[name] for name in (operation.reads[0], operation.name))
+    pairs = zip(source.layout.by_axis, target.layout.by_axis, strict=True)
+    dimension = next(old.dimension for old, new in pairs if old.is_sliced and not new.is_sliced)
+    for ranks in run.subgroups(operation):
+        joined = np.concatenate([values[rank] for rank in ranks], axis=dimension)
+        for rank in ranks:
+            result[rank] = joined
+    return result
 
 
 def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
-    name = operation.reads[0]
-    tensor = collect(run.values[name], run.program.types[name])
-    return distribute(tensor, run.program.types[operation.name], run.binding.num_ranks)
+    """Join the blocks along the old dimension, and cut them along the new one."""
+    name, dimension = operation.reads[0], operation.dimension or 0
+    values = run.values[name]
+    result = list(values)
+    source, target = (run.program.types[value] for value in (name, operation.name))
+    pairs = zip(source.layout.by_axis, target.layout.by_axis, strict=True)
+    old = next(before.dimension for before, after in pairs if before != after)
+    for ranks in run.subgroups(operation):
+        joined = np.concatenate([values[rank] for rank in ranks], axis=old)
+        for rank in ranks:
+            bounds = [(0, size) for size in joined.shape]
+            first = run.bounds(name, rank)[dimension][0]
+            low, high = run.bounds(operation.name, rank)[dimension]
+            bounds[dimension] = low - first, high - first
+            result[rank] = take_bounds(joined, bounds)
+    return result
 
 
 def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
-    return [run.values[operation.reads[0]][operation.root or 0]] * run.binding.num_ranks
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    for ranks in run.subgroups(operation):
+        for rank in ranks:
+            result[rank] = values[ranks[operation.root or 0]]
+    return result
 
 
 def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Reduce on the root; the remaining ranks keep their operand."""
-    values = list(run.values[operation.reads[0]])
-    values[operation.root or 0] = reduce_over_ranks(values, operation.reduction or Reduction.SUM)
-    return values
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    for ranks in run.subgroups(operation):
+        result[ranks[operation.root or 0]] = reduce_over_ranks(
+            [values[rank] for rank in ranks], operation.reduction or Reduction.SUM
+        )
+    return result
 
 
 def _compute_send(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -186,9 +249,11 @@ def _compute_send(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_slice(run: SimulatedRun, operation: Operation) -> OnRanks:
-    values, num_ranks = run.values[operation.reads[0]], run.binding.num_ranks
-    dimension = operation.dimension or 0
-    return [take_block(value, dimension, num_ranks, rank) for rank, value in enumerate(values)]
+    name = operation.reads[0]
+    return [
+        _take_part(run, value, name, operation.name, rank)
+        for rank, value in enumerate(run.values[name])
+    ]
 
 
 def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -207,23 +272,26 @@ def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
     rate, seed = operation.rate or 0.0, operation.seed or 0
     keeps, results = [], []
     for rank, values in enumerate(run.values[operation.reads[0]]):
-        dimension, bounds = 0, None
-        if kind.layout.is_sliced:
-            dimension = kind.layout.dimension
-            bounds = block_bounds(shape[dimension], run.binding.num_ranks, rank)
-        keep = draw_dropout_mask(compute_global_indices(shape, dimension, bounds), rate, seed)
+        bounds = run.bounds(operation.name, rank) if _has_slices(kind) else None
+        keep = draw_dropout_mask(compute_global_indices(shape, bounds), rate, seed)
         keeps.append(keep)
         results.append(apply_dropout(values, keep, rate))
-    run.masks.append(collect(keeps, kind))
+    run.masks.append(collect(keeps, kind, run.binding))
     return results
 
 
 def _compute_scalar(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
     values = run.values[name]
-    if not run.program.types[name].layout.is_sliced:
-        return [reduce_to_scalar(operation.kind, [value]) for value in values]
-    return [reduce_to_scalar(operation.kind, values)] * run.binding.num_ranks
+    layouts = run.program.types[name].layout.by_axis
+    axes = [axis for axis, layout in enumerate(layouts) if layout.is_sliced]
+    result = list(values)
+    # Ranks that differ only on sliced axes have the blocks of one tensor.
+    for ranks in run.binding.subgroups(axes):
+        scalar = reduce_to_scalar(operation.kind, [values[rank] for rank in ranks])
+        for rank in ranks:
+            result[rank] = scalar
+    return result
 
 
 def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -241,20 +309,93 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
         return list(operands[0])
     kind = run.program.types[operation.name]
-    shape = run.binding.shape(kind.shape)
     results = []
     for rank in range(run.binding.num_ranks):
-        rows = range(0)
-        if kind.layout.is_sliced:
-            rows = range(*block_bounds(shape[0], run.binding.num_ranks, rank))
+        shape_of_rank = tuple(stop - first for first, stop in run.bounds(operation.name, rank))
         seed = rank if operation.rule is Rule.RANDOM else 0
-        shape_of_rank = (len(rows), *shape[1:]) if kind.layout.is_sliced else shape
         # Operands with as many rows as the block are read row by row.
         values = [operand[rank] for operand in operands]
         results.append(mix_operands(operation.call or "", seed, values, shape_of_rank, kind))
     return results
 
 
+def _compute_row_reduction(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    reduction = operation.reduction or Reduction.SUM
+    return reduce_rows(operands[0], operation.dimension or 0, reduction)
+
+
+def _compute_arg_max(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    return find_top(operands[0], operation.dimension or 0, 1)
+
+
+def _compute_index(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    """Number the elements of a rank's block by their positions in the complete tensor."""
+    bounds = binding.bounds(program.types[operation.name], rank)
+    dimension = operation.dimension or 0
+    shape = [1] * len(bounds)
+    shape[dimension] = -1
+    positions = np.arange(*bounds[dimension], dtype=np.int64).reshape(shape)
+    return np.array(np.broadcast_to(positions, [stop - first for first, stop in bounds]))
+
+
+def _compute_gather(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    first = binding.bounds(program.types[operation.reads[0]], rank)[0][0]
+    return gather_rows(operands[0], operands[1], first)
+
+
+def _compute_scatter(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    bounds = binding.bounds(program.types[operation.name], rank)
+    return scatter_rows(operands[0], operands[1], tuple(stop - first for first, stop in bounds))
+
+
+def _compute_top(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    """Find the largest elements along a dimension, or their positions, in descending order."""
+    dimension = operation.dimension or 0
+    positions = find_top(operands[0], dimension, operation.count or 1)
+    if operation.kind is Kind.TOP_INDICES:
+        return positions
+    return np.ascontiguousarray(np.take_along_axis(operands[0], positions, dimension))
+
+
+def _compute_reshape(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    bounds = binding.bounds(program.types[operation.name], rank)
+    return operands[0].reshape([stop - first for first, stop in bounds])
+
+
+def _compute_concat(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    return np.concatenate(operands, axis=operation.dimension or 0)
+
+
+FunctionOfOneRank = Callable[[Program, Binding, Operation, OnRanks, int], Array]
+"""Computation (program, binding, operation, operands of a rank, rank in its group) -> its value."""
+
+FUNCTIONS_OF_ONE_RANK: dict[Kind, FunctionOfOneRank] = {
+    Kind.ROW_REDUCE: _compute_row_reduction,
+    Kind.ARG_MAX: _compute_arg_max,
+    Kind.INDEX: _compute_index,
+    Kind.GATHER: _compute_gather,
+    Kind.SCATTER: _compute_scatter,
+    Kind.TOP_VALUES: _compute_top,
+    Kind.TOP_INDICES: _compute_top,
+    Kind.RESHAPE: _compute_reshape,
+    Kind.CONCAT: _compute_concat,
+}
 _CONTRACTIONS = {
     Kind.MATMUL: multiply_matrices,
     Kind.BATCH_MATMUL: multiply_batches,

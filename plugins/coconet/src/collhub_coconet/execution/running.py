@@ -11,7 +11,10 @@ from collhub_coconet.execution.array_operations import (
     Array,
     OnRanks,
     distribute,
+    dtype_of,
     find_largest_term,
+    get_epsilon,
+    is_float_array,
     is_same,
 )
 from collhub_coconet.execution.comparison import compare, draw_arguments
@@ -125,7 +128,7 @@ def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Ex
     data = draw_arguments(before, binding, seed)
     arguments = {
         argument.name: distribute(
-            data[argument.name], flat.program.types[argument.name], flat.binding.num_ranks
+            data[argument.name], flat.program.types[argument.name], flat.binding
         )
         for argument in program.arguments
     }
@@ -282,10 +285,10 @@ class _ExecutionState:
         elements = part.grid.elements(chunk)
         if part.is_scalar:
             kind = self.flat.program.types[operation.name]
-            values = finish_scalar(operation, values, np.dtype(str(kind.element)))
+            values = finish_scalar(operation, values, dtype_of(kind.element))
         is_moved = operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST)
         is_reduced = part.is_scalar or not is_moved
-        if self.expected_values is not None and is_reduced and values.dtype.kind == "f":
+        if self.expected_values is not None and is_reduced and is_float_array(values):
             values = self._check_reduction(part, rank, elements, values)
         self.values.write(operation.name, rank, elements, values)
 
@@ -306,7 +309,7 @@ class _ExecutionState:
             self.errors.setdefault(operation.name, 0.0)
             return values
         terms = self._find_largest_term(part, elements)
-        bound = 4 * float(np.finfo(values.dtype).eps) * self.flat.binding.num_ranks * terms
+        bound = 4 * get_epsilon(values.dtype) * self.flat.binding.num_ranks * terms
         is_infinite = ~np.isfinite(values) & ~np.isfinite(expected)
         error = np.abs(values.astype(np.float64) - expected.astype(np.float64))
         largest = float(np.where(is_infinite, 0.0, error).max(initial=0.0))

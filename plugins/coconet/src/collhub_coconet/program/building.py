@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from collhub_coconet.program.checking import Checker
@@ -17,6 +17,7 @@ from collhub_coconet.program.operations import (
     Reduction,
     Size,
     TensorType,
+    on_mesh,
 )
 from collhub_coconet.program.program import Program
 from hub_core.model import InputError, Location
@@ -25,16 +26,19 @@ from hub_core.model import InputError, Location
 class ProgramBuilder:
     """Program under construction; every operation is checked when it is added.
 
-    `sizes`: symbols with (minimum, maximum) size, such as `N=(1, 2**30)`, or with a fixed size.
+    `mesh`: names of the axes of a group, the slowest first, such as `("dp", "tp")`; without it a
+    group has one axis without a name. `sizes`: symbols with (minimum, maximum) size, such as `N=(1,
+    2**30)`, or with a fixed size.
     """
 
-    def __init__(self, name: str, **sizes: int | tuple[int, int]) -> None:
+    def __init__(self, name: str, mesh: Sequence[str] = (), **sizes: int | tuple[int, int]) -> None:
         self.name = name
+        self.mesh = tuple(mesh)
         self._sizes = {
             symbol: (bounds, bounds) if isinstance(bounds, int) else bounds
             for symbol, bounds in sizes.items()
         }
-        self._checker = Checker(name, self._sizes)
+        self._checker = Checker(name, self._sizes, self.mesh)
         self._checker.raise_findings()
         self._arguments: list[Argument] = []
         self._operations: list[Operation] = []
@@ -44,14 +48,16 @@ class ProgramBuilder:
         name: str,
         element: str,
         *shape: Size,
-        layout: Layout = REPLICATED,
+        layout: Layout | Mapping[str, Layout] = REPLICATED,
         group: int = 0,
     ) -> Value:
         """Declare an input tensor, replicated by default, and return its value.
 
-        `shape`: numbers or symbols. Raises `InputError` for an invalid type, layout, group or name.
+        `shape`: numbers or symbols. `layout`: on a mesh by the name of an axis, replicated along
+        axes that are left out; one layout counts for all axes. Raises `InputError` for an invalid
+        type, layout, group or name.
         """
-        kind = _create_tensor_type(name, element, shape, layout, group)
+        kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
 
     def state(
@@ -59,7 +65,7 @@ class ProgramBuilder:
         name: str,
         element: str,
         *shape: Size,
-        layout: Layout = REPLICATED,
+        layout: Layout | Mapping[str, Layout] = REPLICATED,
         group: int = 0,
         whole_after: bool = False,
     ) -> Value:
@@ -67,7 +73,7 @@ class ProgramBuilder:
 
         `whole_after`: every rank reads the complete state after the program.
         """
-        kind = _create_tensor_type(name, element, shape, layout, group)
+        kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
 
     def apply(self, kind: Kind, operands: Sequence[Value | float], **attributes: object) -> Value:
@@ -106,7 +112,8 @@ class ProgramBuilder:
         """
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
-        return Program(self.name, self._sizes, tuple(self._arguments), operations, names)
+        arguments = tuple(self._arguments)
+        return Program(self.name, self._sizes, arguments, operations, names, mesh=self.mesh)
 
     def type_of(self, value: Value) -> TensorType:
         """Return the type of a value."""
@@ -121,6 +128,40 @@ class ProgramBuilder:
         self._checker.raise_findings()
         self._arguments.append(argument)
         return Value(self, argument.name)
+
+    def _create_tensor_type(
+        self,
+        name: str,
+        element: str,
+        shape: tuple[Size, ...],
+        layout: Layout | Mapping[str, Layout],
+        group: int,
+    ) -> TensorType:
+        """Create the type of an argument named `name`; shape and group are not checked here.
+
+        Raises `InputError` for a layout that is no `Layout`, for an axis that the mesh does not
+        have, and for an unknown name of an element type.
+        """
+        layouts = layout.values() if isinstance(layout, Mapping) else (layout,)
+        for entry in layouts:
+            if not isinstance(entry, Layout):
+                message = f"argument {name}: layout {entry!r} is none"
+                cure = "state LOCAL, REPLICATED or sliced(0)"
+                raise InputError(message, cure=cure, code="layout")
+        known = [str(element_type) for element_type in ElementType]
+        if element not in known:
+            message = f"argument {name}: element type {element!r} is none"
+            raise InputError(message, cure=f"state one of {', '.join(known)}", code="element")
+        if isinstance(layout, Mapping):
+            unknown = sorted(layout.keys() - set(self.mesh))
+            if unknown:
+                message = f"argument {name}: the mesh has no axis {unknown[0]}"
+                cure = f"axes of the mesh: {', '.join(self.mesh) or 'none'}"
+                raise InputError(message, cure=cure, code="axis")
+            layout = on_mesh(*(layout.get(axis, REPLICATED) for axis in self.mesh))
+        elif len(self.mesh) > 1 and not layout.axes:
+            layout = on_mesh(*(layout,) * len(self.mesh))
+        return TensorType(ElementType(element), shape, layout, group)
 
     def _operand(self, operand: Value | float) -> Operand:
         """Return the name of a value of this program, or the number itself.
@@ -210,39 +251,55 @@ class Value:
         return self.builder.apply(kind, (operand, self))
 
 
-def all_reduce(x: Value, reduction: str = "sum") -> Value:
-    """Reduce a local tensor over all ranks: the result is replicated."""
-    return x.builder.apply(Kind.ALL_REDUCE, (x,), reduction=Reduction(reduction))
+Axes = str | Sequence[str] | None
+"""Names of axes of a mesh over which a communication goes; None: the only axis of the program."""
 
 
-def reduce_scatter(x: Value, dimension: int = 0, reduction: str = "sum") -> Value:
-    """Reduce a local tensor over all ranks: rank i receives block i of the result."""
+def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
+    """Reduce a local or partial tensor over all ranks: the result is replicated."""
+    attributes = {"reduction": Reduction(reduction), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.ALL_REDUCE, (x,), **attributes)
+
+
+def reduce_scatter(
+    x: Value, dimension: int = 0, reduction: str = "sum", axes: Axes = None
+) -> Value:
+    """Reduce a local or partial tensor: rank i receives block i of the result."""
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
-    return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes)
+    return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes, axes=_name_axes(axes))
 
 
-def all_gather(x: Value) -> Value:
+def all_gather(x: Value, axes: Axes = None) -> Value:
     """Collect a sliced tensor on every rank: the result is replicated."""
-    return x.builder.apply(Kind.ALL_GATHER, (x,))
+    return x.builder.apply(Kind.ALL_GATHER, (x,), axes=_name_axes(axes))
 
 
-def broadcast(x: Value, root: int = 0) -> Value:
-    """Copy a local or replicated tensor of the root to every rank."""
-    return x.builder.apply(Kind.BROADCAST, (x,), root=root)
+def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
+    """Copy a tensor of the root, a coordinate on the axis, to every rank."""
+    return x.builder.apply(Kind.BROADCAST, (x,), root=root, axes=_name_axes(axes))
 
 
-def reduce(x: Value, root: int = 0, reduction: str = "sum") -> Value:
-    """Reduce over all ranks, with the result on the root only."""
-    return x.builder.apply(Kind.REDUCE, (x,), root=root, reduction=Reduction(reduction))
+def reduce(x: Value, root: int = 0, reduction: str = "sum", axes: Axes = None) -> Value:
+    """Reduce over all ranks, with the result on the root only.
+
+    Only a Broadcast from this root, a Send, and an Update of a state on the root may read it.
+    """
+    attributes = {"root": root, "reduction": Reduction(reduction), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.REDUCE, (x,), **attributes)
 
 
-def all_to_all(x: Value, dimension: int) -> Value:
+def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
     """Exchange the slices of a tensor so that it is sliced along `dimension`, counted from 0.
 
     Every rank sends to each other rank the intersection of its block with the new block of that
     rank.
     """
-    return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension)
+    return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension, axes=_name_axes(axes))
+
+
+def _name_axes(axes: Axes) -> tuple[str, ...] | None:
+    """Return names of axes as the attribute of an operation."""
+    return (axes,) if isinstance(axes, str) else tuple(axes) if axes is not None else None
 
 
 def send(x: Value, offset: int = 1) -> Value:
@@ -253,12 +310,12 @@ def send(x: Value, offset: int = 1) -> Value:
     return x.builder.apply(Kind.SEND, (x,), offset=offset)
 
 
-def slice_of(x: Value, dimension: int = 0) -> Value:
+def slice_of(x: Value, dimension: int = 0, axes: Axes = None) -> Value:
     """Slice a replicated tensor without communication.
 
     Rank i keeps block i of the dimension, counted from 0.
     """
-    return x.builder.apply(Kind.SLICE, (x,), dimension=dimension)
+    return x.builder.apply(Kind.SLICE, (x,), dimension=dimension, axes=_name_axes(axes))
 
 
 def sqrt(x: Value) -> Value:
@@ -269,6 +326,16 @@ def sqrt(x: Value) -> Value:
 def tanh(x: Value) -> Value:
     """Compute the hyperbolic tangent."""
     return x.builder.apply(Kind.TANH, (x,))
+
+
+def exp(x: Value) -> Value:
+    """Compute the exponential."""
+    return x.builder.apply(Kind.EXP, (x,))
+
+
+def log(x: Value) -> Value:
+    """Compute the natural logarithm."""
+    return x.builder.apply(Kind.LOG, (x,))
 
 
 def cast(x: Value, element: str) -> Value:
@@ -342,6 +409,66 @@ def largest(x: Value) -> Value:
     return x.builder.apply(Kind.MAX, (x,))
 
 
+def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
+    """Reduce along one dimension, whose size becomes 1: sum, prod, min or max.
+
+    If x is sliced along the dimension, the result is partial: `all_reduce` completes it.
+    """
+    attributes = {"reduction": Reduction(reduction), "dimension": dimension}
+    return x.builder.apply(Kind.ROW_REDUCE, (x,), **attributes)
+
+
+def arg_max(x: Value, dimension: int) -> Value:
+    """Find the position of the first largest element along one dimension, whose size becomes 1."""
+    return x.builder.apply(Kind.ARG_MAX, (x,), dimension=dimension)
+
+
+def index_of(x: Value, dimension: int) -> Value:
+    """Number the elements along one dimension of the complete tensor; int64, shape of x."""
+    return x.builder.apply(Kind.INDEX, (x,), dimension=dimension)
+
+
+def gather(x: Value, indices: Value) -> Value:
+    """Select rows of x[rows, ...], as an embedding does: the result is [indices..., ...].
+
+    If the rows are sliced, rows of other ranks count as zeros, and the result is partial.
+    """
+    return x.builder.apply(Kind.GATHER, (x, indices))
+
+
+def scatter(indices: Value, values: Value, *shape: Size) -> Value:
+    """Add values[indices..., ...] at rows of a tensor of zeros of `shape`, as the gradient of
+    `gather`.
+
+    If indices and values are sliced alike, the result is partial.
+    """
+    return values.builder.apply(Kind.SCATTER, (indices, values), shape=shape)
+
+
+def top_k(x: Value, count: int, dimension: int) -> tuple[Value, Value]:
+    """Find the `count` largest elements along one dimension, in descending order, and their places.
+
+    Of equal elements the first ones are selected. Returns values and positions (int64).
+    """
+    attributes = {"dimension": dimension, "count": count}
+    values = x.builder.apply(Kind.TOP_VALUES, (x,), **attributes)
+    return values, x.builder.apply(Kind.TOP_INDICES, (x,), **attributes)
+
+
+def reshape(x: Value, *shape: Size) -> Value:
+    """Give the elements, in row-major order, another shape; symbols remain dimensions.
+
+    A sliced dimension may be joined or divided only as the first one of the affected dimensions;
+    the ranks must then divide its size before and after.
+    """
+    return x.builder.apply(Kind.RESHAPE, (x,), shape=shape)
+
+
+def concat(*tensors: Value, dimension: int) -> Value:
+    """Join tensors along a dimension of known sizes, along which none is sliced."""
+    return tensors[0].builder.apply(Kind.CONCAT, tensors, dimension=dimension)
+
+
 def update(state: Value, value: Value) -> Value:
     """Write a value into a state; the result is the value.
 
@@ -349,21 +476,3 @@ def update(state: Value, value: Value) -> Value:
     program.
     """
     return state.builder.apply(Kind.UPDATE, (state, value))
-
-
-def _create_tensor_type(
-    name: str, element: str, shape: tuple[Size, ...], layout: Layout, group: int
-) -> TensorType:
-    """Create the type of an argument named `name`; shape and group are not checked here.
-
-    Raises `InputError` for a layout that is no `Layout`, and for an unknown name of an element
-    type.
-    """
-    if not isinstance(layout, Layout):
-        message = f"argument {name}: layout {layout!r} is none"
-        raise InputError(message, cure="state LOCAL, REPLICATED or sliced(0)", code="layout")
-    known = [str(element_type) for element_type in ElementType]
-    if element not in known:
-        message = f"argument {name}: element type {element!r} is none"
-        raise InputError(message, cure=f"state one of {', '.join(known)}", code="element")
-    return TensorType(ElementType(element), shape, layout, group)

@@ -2,145 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from collhub_coconet.program.contraction_rules import type_contraction
+from collhub_coconet.program.operands import Operands, TypingMistakeError, check_sliceable
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
     CONTRACTIONS,
-    LOCAL,
-    REDUCTIONS_TO_SCALARS,
-    REPLICATED,
     TRAITS,
     Argument,
-    ElementType,
     Kind,
     Operation,
     Placement,
-    Rule,
     TensorType,
-    sliced,
 )
-from collhub_coconet.program.typing_rules import (
-    COMMUNICATION_RULES,
-    POINTWISE_RULES,
-    Operands,
-    TypingMistakeError,
-    check_sliceable,
-    type_scalar,
-)
+from collhub_coconet.program.typing_rules import TYPING_RULES
 from hub_core.model import Diagnostic, InputError, Location
 
-TypingRule = Callable[[Operands], TensorType]
+RULES = {**TYPING_RULES, **dict.fromkeys(CONTRACTIONS, type_contraction)}
 
 
-def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Type a reduction to a scalar: R -> R; L -> L; S_d -> R with an all-reduce of one scalar.
-
-    R, L, S_d: replicated, local, sliced along d. A 2-norm requires floats; bool is refused. Raises
-    `TypingMistakeError`.
-    """
-    element = operands.tensor(0).element
-    if operands.operation.kind is Kind.NORM:
-        operands.check_float(0)
-    if element is ElementType.BOOL:
-        message = f"{operands.name(0)} is bool"
-        raise TypingMistakeError("element-type", message, "insert a Cast")
-    return type_scalar(operands.tensor(0))
-
-
-def type_transpose(operands: Operands) -> TensorType:
-    """Type a Transpose: swap the last two dimensions.
-
-    A slice along one of them becomes one along the other; all other layouts, leading dimensions,
-    element type and group remain. Raises `TypingMistakeError` for fewer than two dimensions.
-    """
-    operand = operands.tensor(0)
-    rank = len(operand.shape)
-    if rank < 2:
-        message = f"{operands.name(0)} has {rank} dimensions"
-        raise TypingMistakeError("shape", message, "Transpose takes a matrix, or a batch of them")
-    *batch, rows, columns = operand.shape
-    swapped = {rank - 1: rank - 2, rank - 2: rank - 1}
-    layout = operand.layout
-    if layout.is_sliced:
-        layout = sliced(swapped.get(layout.dimension, layout.dimension))
-    return TensorType(operand.element, (*batch, columns, rows), layout, operand.group)
-
-
-def type_update(operands: Operands) -> TensorType:
-    """Type an Update: state and value must have equal types, which is the type of the result.
-
-    Raises `TypingMistakeError` otherwise, for example for a sliced value of a replicated state,
-    which needs an AllGather.
-    """
-    state, value = operands.tensor(0), operands.tensor(1)
-    if value == state:
-        return state
-    cure = "state and value have one shape and element type"
-    if value.layout != state.layout:
-        is_gathered = value.layout.is_sliced and not state.layout.is_sliced
-        cure = "AllGather the value" if is_gathered else "bring the value to the state's layout"
-    message = f"the state is {state}, the value is {value}"
-    code = "layout" if value.layout != state.layout else "shape"
-    raise TypingMistakeError(code, message, cure)
-
-
-_OPAQUE_LAYOUTS = {
-    Rule.PER_RANK: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
-    Rule.RANDOM: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
-    Rule.ROWS: ({Placement.SLICED, Placement.REPLICATED}, sliced(0)),
-    Rule.TO_BLOCKS: ({Placement.LOCAL, Placement.REPLICATED}, sliced(0)),
-    Rule.TO_LOCAL: ({Placement.SLICED}, LOCAL),
-}
-"""Placements of the operands that a rule of opaque operations permits, and the result's layout."""
-
-
-def type_opaque(operands: Operands) -> TensorType:
-    """Type an opaque operation: the declared element type and shape, and the layout of its rule.
-
-    Operands must be tensors of one group; sliced ones must be sliced along dimension 0. Raises
-    `TypingMistakeError` for a layout that the rule does not permit, such as a sliced operand of an
-    operator without a rule for slices.
-    """
-    operation = operands.operation
-    assert operation.rule is not None
-    assert operation.shape is not None
-    assert operation.element is not None
-    operands.check_same_group()
-    permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
-    for position in range(len(operands.all)):
-        operand = operands.tensor(position).layout
-        if operand.placement not in permitted or operand.dimension > 0:
-            message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
-            cure = "AllGather it first" if operand.is_sliced else "state another rule"
-            raise TypingMistakeError("layout", f"{message} does not permit", cure)
-    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS)
-    if keeps_replicated and all(tensor.layout == REPLICATED for tensor in operands.tensors):
-        layout = REPLICATED
-    group = operands.tensors[0].group if operands.tensors else 0
-    result = TensorType(operation.element, operation.shape, layout, group)
-    if layout.is_sliced:
-        check_sliceable(result, 0, operation.name)
-    return result
-
-
-RULES: dict[Kind, TypingRule] = {
-    **COMMUNICATION_RULES,
-    **POINTWISE_RULES,
-    **dict.fromkeys(CONTRACTIONS, type_contraction),
-    **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),
-    Kind.TRANSPOSE: type_transpose,
-    Kind.UPDATE: type_update,
-    Kind.OPAQUE: type_opaque,
-}
-
-
-def type_operation(operation: Operation, types: list[TensorType | None]) -> TensorType:
+def type_operation(
+    operation: Operation, types: list[TensorType | None], mesh: Sequence[str] = ()
+) -> TensorType:
     """Type the value of an operation; `types`: types of its operands, None for numbers.
 
-    Raises `TypingMistakeError` for the first of: a wrong number of operands, a superfluous or
-    missing attribute, and a violated typing rule of the kind.
+    `mesh`: names of the axes, empty for one axis without a name. Raises `TypingMistakeError` for
+    the first of: a wrong number of operands, a superfluous or missing attribute, and a violated
+    typing rule of the kind.
     """
     traits = TRAITS[operation.kind]
     if traits.operands >= 0 and len(types) != traits.operands:
@@ -149,11 +38,15 @@ def type_operation(operation: Operation, types: list[TensorType | None]) -> Tens
     for attribute in ATTRIBUTES:
         is_given = getattr(operation, attribute) is not None
         if is_given != (attribute in traits.attributes):
+            if is_given and attribute in traits.optional:
+                continue
             message = f"{attribute} is {'no attribute here' if is_given else 'not stated'}"
             cure = f"leave {attribute} out" if is_given else f"state {attribute}"
             raise TypingMistakeError("attribute", message, cure)
-    return RULES[operation.kind](Operands(operation, types))
+    return RULES[operation.kind](Operands(operation, types, mesh))
 
+
+_NO_STATE = (Placement.LOCAL, Placement.PARTIAL)
 
 Bounds = tuple[int, int]
 """Smallest and largest size of a symbol."""
@@ -166,11 +59,12 @@ class Checker:
     ill-typed value are not checked.
     """
 
-    def __init__(self, program: str, sizes: Mapping[str, Bounds]) -> None:
+    def __init__(self, program: str, sizes: Mapping[str, Bounds], mesh: Sequence[str] = ()) -> None:
         self.types: dict[str, TensorType] = {}
         self.findings: list[Diagnostic] = []
         self._program = program
         self._sizes = sizes
+        self._mesh = tuple(mesh)
         self._states: set[str] = set()
         self._updated: set[str] = set()
         self._ill_typed: set[str] = set()
@@ -178,6 +72,8 @@ class Checker:
             if not 1 <= low <= high:
                 message = f"size {symbol} is {low}..{high}, a size is at least 1"
                 self._add("size", message, "state its smallest and largest value", 0)
+        if len(set(mesh)) < len(mesh):
+            self._add("mesh", "two axes of the mesh have one name", "name every axis once", 0)
 
     def add_argument(self, argument: Argument) -> None:
         """Check one argument and record its type, even if invalid, so that readers are checked.
@@ -212,7 +108,7 @@ class Checker:
                 self.types[operand] if isinstance(operand, str) else None
                 for operand in operation.operands
             ]
-            result_type = type_operation(operation, operands)
+            result_type = type_operation(operation, operands, self._mesh)
         except TypingMistakeError as mistake:
             message = f"{format_operation(operation)}: {mistake.message}"
             self._add(mistake.code, message, mistake.cure, line)
@@ -263,11 +159,20 @@ class Checker:
             if isinstance(size, int) and size < 1:
                 message = f"a size is {size}, it is at least 1"
                 raise TypingMistakeError("size", message, "state a positive number")
-        if kind.layout.is_sliced:
-            check_sliceable(kind, kind.layout.dimension, argument.name)
+        by_axis = kind.layout.by_axis
+        if len(by_axis) != max(1, len(self._mesh)):
+            message = f"layout {kind.layout} is one of {len(by_axis)} axes"
+            cure = f"state one layout for each axis: {', '.join(self._mesh) or 'there is one'}"
+            raise TypingMistakeError("layout", message, cure)
+        for layout in by_axis:
+            if layout.is_sliced:
+                check_sliceable(kind, layout.dimension, argument.name)
+        if len({layout.reduction for layout in by_axis} - {None}) > 1:
+            message = f"layout {kind.layout} has two reductions, whose order is open"
+            raise TypingMistakeError("layout", message, "use one reduction on all axes")
         if kind.group < 0:
             raise TypingMistakeError("group", f"group {kind.group}", "groups count from 0")
-        if argument.is_state and kind.layout == LOCAL:
+        if argument.is_state and any(layout.placement in _NO_STATE for layout in by_axis):
             cure = "declare it replicated or sliced"
             raise TypingMistakeError("layout", "a state is local", cure)
 
@@ -307,14 +212,16 @@ def type_program(
     arguments: Sequence[Argument],
     operations: Sequence[Operation],
     outputs: Sequence[str],
+    mesh: Sequence[str] = (),
 ) -> dict[str, TensorType]:
     """Type all values of a program; returns the type of every argument and operation by name.
 
-    `program`: its name, for messages; `sizes`: bounds of every symbol. Operations are typed in
+    `program`: its name, for messages; `sizes`: bounds of every symbol; `mesh`: names of its axes.
+    Operations are typed in
     order and are numbered from 1 in messages. Checking continues after a mistake: raises one
     `InputError` with all mistakes of arguments, operations and outputs.
     """
-    checker = Checker(program, sizes)
+    checker = Checker(program, sizes, mesh)
     for argument in arguments:
         checker.add_argument(argument)
     for line, operation in enumerate(operations, 1):

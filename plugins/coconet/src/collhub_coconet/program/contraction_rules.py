@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from collhub_coconet.program.operations import (
-    LOCAL,
-    REPLICATED,
-    Kind,
-    Layout,
-    Shape,
-    TensorType,
-    sliced,
-)
-from collhub_coconet.program.typing_rules import Operands, TypingMistakeError
+from collhub_coconet.program.layout_rules import Role
+from collhub_coconet.program.operands import Operands, TypingMistakeError
+from collhub_coconet.program.operations import Kind, Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +42,13 @@ def find_axes(kind: Kind, x_rank: int) -> Axes:
 
 
 def type_contraction(operands: Operands) -> TensorType:
-    """Type a matrix product or convolution; partial sums over the ranks are local.
+    """Type a matrix product or convolution; partial sums over the ranks are partial or local.
 
-    The result is local if both operands are sliced along the contracted dimension, or if one is
-    local. MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B,
-    O, positions], with zero padding and windows of odd lengths. BatchMatMul: x[..., M, K], w[...,
-    K, N] -> [..., M, N] with equal batch dimensions; if both are sliced along the same one, the
-    result is, too.
+    MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B, O,
+    positions], with zero padding and windows of odd lengths. BatchMatMul: x[..., M, K], w[..., K,
+    N] -> [..., M, N] with equal batch dimensions; if both are sliced along the same one, the result
+    is, too. The product of two local operands is the product on every rank; that of two partial
+    ones is refused, since the sum of products is not the product of sums.
     """
     operands.check_float(0)
     operands.check_float(1)
@@ -63,11 +57,30 @@ def type_contraction(operands: Operands) -> TensorType:
     x, w = operands.tensor(0), operands.tensor(1)
     kind = operands.operation.kind
     shape = _SHAPES[kind](x, w)
-    is_in_batch = kind is Kind.BATCH_MATMUL and 0 <= x.layout.dimension < len(x.shape) - 2
-    if is_in_batch and x.layout == w.layout:
-        return TensorType(x.element, shape, x.layout, x.group)
-    layout = _find_contraction_layout(x.layout, w.layout, find_axes(kind, len(x.shape)))
-    return TensorType(x.element, shape, layout, x.group)
+    roles, result = _find_roles(kind, len(x.shape), len(w.shape), len(shape))
+    return TensorType(x.element, shape, operands.derive_layout(shape, roles, result), x.group)
+
+
+@cache
+def _find_roles(
+    kind: Kind, x_rank: int, w_rank: int, rank: int
+) -> tuple[tuple[tuple[Role, ...], ...], tuple[Role, ...]]:
+    """Return the roles of the dimensions of both operands, and of the result.
+
+    Dimensions without a role in the table, such as those of a window, are `whole`.
+    """
+    axes = find_axes(kind, x_rank)
+    x: list[Role] = [("whole", index) for index in range(x_rank)]
+    w: list[Role] = [("whole", index) for index in range(w_rank)]
+    result: list[Role] = [("whole", index) for index in range(rank)]
+    if kind is Kind.BATCH_MATMUL:
+        for index in range(x_rank - 2):
+            x[index] = w[index] = result[index] = "batch", index
+    for row in axes.rows:
+        x[row] = result[row] = "row", row
+    x[axes.x_sum] = w[axes.w_sum] = "sum", 0
+    w[axes.w_free] = result[axes.result_free] = "free", 0
+    return (tuple(x), tuple(w)), tuple(result)
 
 
 def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
@@ -105,7 +118,7 @@ def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
         message = f"shapes {_format_shape(x.shape)} and {_format_shape(w.shape)} do not fit"
         cure = "Conv takes [B, C, positions] and [O, C, window], windows of odd numbers"
         raise TypingMistakeError("shape", message, cure)
-    if x.layout.is_sliced and x.layout.dimension > 1:
+    if any(layout.dimension > 1 for layout in x.layout.by_axis):
         message = "x is sliced along positions, which have neighbours on other ranks"
         raise TypingMistakeError("layout", message, "slice along the batch or the channels")
     return (x.shape[0], w.shape[0], *x.shape[2:])
@@ -116,27 +129,6 @@ _SHAPES = {
     Kind.BATCH_MATMUL: _compute_batch_shape,
     Kind.CONV: _compute_conv_shape,
 }
-
-
-def _find_contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
-    """Return the layout of a contraction.
-
-    A sliced row of x or column of w stays sliced; slices of the contracted dimension, or one local
-    operand, give local sums; two replicated operands a replicated result. Raises
-    `TypingMistakeError` for all other pairs.
-    """
-    if w == REPLICATED and x.is_sliced and x.dimension in axes.rows:
-        return x
-    is_sum = x == sliced(axes.x_sum) and w == sliced(axes.w_sum)
-    if is_sum or (x, w) in ((LOCAL, REPLICATED), (REPLICATED, LOCAL)):
-        return LOCAL
-    if x == REPLICATED and w == sliced(axes.w_free):
-        return sliced(axes.result_free)
-    if x == w == REPLICATED:
-        return REPLICATED
-    message = f"layouts {x} and {w} have no product"
-    cure = "slice a row of the first, the last of the second, or the contracted one of both"
-    raise TypingMistakeError("layout", message, cure)
 
 
 def _format_shape(shape: Shape) -> str:

@@ -1,215 +1,75 @@
-"""Records of programs: tensor types, operations, and the operands and attributes of each kind.
+"""Records of programs: operations, with the operands and attributes of each kind, and arguments.
 
-A tensor type has an element type, a symbolic shape, a layout on a group of ranks, and the group.
+Types of tensors are those of `program.tensors`, whose names this module has, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hub_core.model import InputError, UsageError
+from collhub_coconet.program.tensors import (
+    LOCAL,
+    REPLICATED,
+    Binding,
+    ElementType,
+    Layout,
+    Placement,
+    Ranges,
+    Reduction,
+    Shape,
+    Size,
+    TensorType,
+    at_root,
+    block_bounds,
+    distance_from_end,
+    has_dimension,
+    on_mesh,
+    parse_ranges,
+    partial,
+    sliced,
+    take_minimum_sizes,
+)
 
-Size = int | str
-"""Length of a dimension: a number, or a symbol to which `Binding` assigns a number."""
-
-Shape = tuple[Size, ...]
-
-
-class Placement(StrEnum):
-    """Distribution of a tensor over the ranks of a group, without the dimension."""
-
-    LOCAL = "local"
-    REPLICATED = "replicated"
-    SLICED = "sliced"
-
-
-class ElementType(StrEnum):
-    """Element types, with the names of numpy."""
-
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    INT32 = "int32"
-    INT64 = "int64"
-    BOOL = "bool"
-
-    @property
-    def is_float(self) -> bool:
-        """Whether arithmetic on this type rounds."""
-        return self in (ElementType.FLOAT16, ElementType.FLOAT32, ElementType.FLOAT64)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one element in memory."""
-        return _ELEMENT_BYTES[self]
-
-
-_ELEMENT_BYTES = {
-    ElementType.FLOAT16: 2,
-    ElementType.FLOAT32: 4,
-    ElementType.FLOAT64: 8,
-    ElementType.INT32: 4,
-    ElementType.INT64: 8,
-    ElementType.BOOL: 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Distribution of a tensor over the p ranks of a group.
-
-    LOCAL: the values of the ranks differ, each of the full shape. REPLICATED: all ranks have the
-    same values. SLICED: rank i has block i of `dimension`; blocks have ceil(n / p) elements, the
-    last ones fewer or none. `dimension` is -1 unless the layout is SLICED.
-    """
-
-    placement: Placement
-    dimension: int = -1
-
-    @property
-    def is_sliced(self) -> bool:
-        """Whether every rank has one block."""
-        return self.placement is Placement.SLICED
-
-    def __str__(self) -> str:
-        return f"S_{self.dimension}" if self.is_sliced else self.placement[0].upper()
-
-
-LOCAL = Layout(Placement.LOCAL)
-REPLICATED = Layout(Placement.REPLICATED)
-
-
-def sliced(dimension: int) -> Layout:
-    """Layout in which rank i has block i of this dimension, counted from 0."""
-    return Layout(Placement.SLICED, dimension)
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """Type of a value; `shape`: of the complete tensor; `group`: position in the row of groups."""
-
-    element: ElementType
-    shape: Shape
-    layout: Layout
-    group: int = 0
-
-    def __str__(self) -> str:
-        sizes = ", ".join(map(str, self.shape))
-        group = f" on group {self.group}" if self.group else ""
-        return f"{self.element}[{sizes}] {self.layout}{group}"
-
-
-def distance_from_end(dimension: int, rank: int) -> int:
-    """Distance of a dimension from the end, 1 for the last one; broadcasting preserves it."""
-    return rank - dimension
-
-
-def has_dimension(shape: Shape, distance: int) -> bool:
-    """Whether a shape has a size other than 1 at this distance from its end.
-
-    Dimensions of size 1, and missing ones, are broadcast.
-    """
-    return len(shape) >= distance and shape[len(shape) - distance] != 1
-
-
-def block_bounds(size: int, num_ranks: int, rank: int) -> tuple[int, int]:
-    """Return the first element of a rank's block, and its end (exclusive).
-
-    Blocks have equal lengths, rounded up; the last ones are shorter or empty.
-    """
-    length = -(-size // num_ranks)
-    return min(rank * length, size), min((rank + 1) * length, size)
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Number of ranks of each group, and the number for every symbol."""
-
-    num_ranks: int
-    sizes: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        if self.num_ranks < 2:
-            message = f"a group of {self.num_ranks} has nobody to communicate with"
-            raise InputError(message, cure="state at least 2 ranks", code="ranks")
-        for symbol, size in self.sizes.items():
-            if size < 1:
-                message = f"size {symbol} is {size}, a size is at least 1"
-                raise InputError(message, cure=f"bind {symbol} to a positive number", code="size")
-
-    def shape(self, shape: Shape) -> tuple[int, ...]:
-        """Replace symbols by numbers. Raises `InputError` for a symbol without a number."""
-        return tuple(self._size(size) for size in shape)
-
-    def ranks_of(self, group: int) -> range:
-        """Ranks of the job in one group; group k begins at rank k * p."""
-        first = group * self.num_ranks
-        return range(first, first + self.num_ranks)
-
-    def elements(self, shape: Shape) -> int:
-        """Return the number of elements of the complete tensor; 1 for a scalar.
-
-        Raises as `_size`.
-        """
-        count = 1
-        for size in shape:
-            count *= self._size(size)
-        return count
-
-    def elements_of_rank(self, kind: TensorType) -> int:
-        """Return the number of elements of a tensor on one rank.
-
-        That is all elements, or of a sliced tensor those of the longest block: the sliced dimension
-        divided by the ranks of a group, rounded up.
-        """
-        total = self.elements(kind.shape)
-        if not kind.layout.is_sliced:
-            return total
-        size = self._size(kind.shape[kind.layout.dimension])
-        return total // size * -(-size // self.num_ranks)
-
-    def bytes_of_rank(self, kind: TensorType) -> int:
-        """Number of bytes of a tensor on one rank; of a sliced one, the longest block."""
-        return self.elements_of_rank(kind) * kind.element.element_bytes
-
-    def _size(self, size: Size) -> int:
-        """Return a size as a number. Raises `InputError` for a symbol without a number."""
-        if isinstance(size, int):
-            return size
-        if size not in self.sizes:
-            message = f"symbol {size} is not bound"
-            raise InputError(message, cure=f"state a number for {size}", code="symbol")
-        return self.sizes[size]
-
-
-Ranges = Mapping[str, tuple[int, int]]
-"""Smallest and largest size of every symbol."""
-
-
-def parse_ranges(text: str) -> Ranges:
-    """Return smallest and largest size by symbol, from text such as `B=8,N=1024..1048576`.
-
-    `B=8` is the range 8..8. The last entry of a symbol counts; empty entries are skipped. Raises
-    `UsageError` for any other entry, and for a range whose end is below its start.
-    """
-    ranges = {}
-    for part in filter(None, text.split(",")):
-        symbol, _, numbers = (piece.strip() for piece in part.partition("="))
-        low, dots, high = numbers.partition("..")
-        limits = [low, high if dots else low]
-        is_range = bool(symbol) and all(limit.strip().isdecimal() for limit in limits)
-        if not is_range or int(limits[1]) < int(limits[0]):
-            message = f"size {part!r} is not understood"
-            raise UsageError(message, cure="write sizes as B=8,S=1024 or N=1024..1048576")
-        ranges[symbol] = int(limits[0]), int(limits[1])
-    return ranges
-
-
-def take_minimum_sizes(ranges: Ranges) -> dict[str, int]:
-    """Take the minimum size of every symbol."""
-    return {symbol: low for symbol, (low, _) in ranges.items()}
+__all__ = [
+    "ARITHMETIC",
+    "ATTRIBUTES",
+    "COLLECTIVES",
+    "COMPARISONS",
+    "CONTRACTIONS",
+    "LOCAL",
+    "POINTWISE",
+    "REARRANGING",
+    "REDUCTIONS_TO_SCALARS",
+    "REPLICATED",
+    "TRAITS",
+    "UNARY",
+    "VIEWS",
+    "Argument",
+    "Binding",
+    "ElementType",
+    "Kind",
+    "Layout",
+    "Operand",
+    "Operation",
+    "Placement",
+    "Ranges",
+    "Reduction",
+    "Rule",
+    "Shape",
+    "Size",
+    "TensorType",
+    "Traits",
+    "at_root",
+    "block_bounds",
+    "distance_from_end",
+    "has_dimension",
+    "on_mesh",
+    "parse_ranges",
+    "partial",
+    "sliced",
+    "take_minimum_sizes",
+]  # fmt: skip
 
 
 class Kind(StrEnum):
@@ -230,6 +90,8 @@ class Kind(StrEnum):
     POWER = "Power"
     SQRT = "Sqrt"
     TANH = "Tanh"
+    EXP = "Exp"
+    LOG = "Log"
     CAST = "Cast"
     LESS = "Less"
     GREATER = "Greater"
@@ -244,6 +106,15 @@ class Kind(StrEnum):
     SUM = "Sum"
     MAX = "Max"
     UPDATE = "Update"
+    ROW_REDUCE = "RowReduce"
+    ARG_MAX = "ArgMax"
+    INDEX = "Index"
+    GATHER = "Gather"
+    SCATTER = "Scatter"
+    TOP_VALUES = "TopValues"
+    TOP_INDICES = "TopIndices"
+    RESHAPE = "Reshape"
+    CONCAT = "Concat"
     OPAQUE = "Opaque"
 
 
@@ -264,38 +135,24 @@ class Rule(StrEnum):
     TO_LOCAL = "to_local"
 
 
-class Reduction(StrEnum):
-    """Operators of reductions; REPLACE as in MPI: the value of the highest rank."""
-
-    SUM = "sum"
-    PROD = "prod"
-    MIN = "min"
-    MAX = "max"
-    REPLACE = "replace"
-
-    @property
-    def is_commutative(self) -> bool:
-        """Whether the order of the ranks is irrelevant; all operators are associative."""
-        return self is not Reduction.REPLACE
-
-
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Number of operands of a kind (-1: any number), and its required attributes."""
+    """Number of operands of a kind (-1: any number), and its required and optional attributes."""
 
     operands: int
     attributes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 TRAITS = {
-    Kind.ALL_REDUCE: Traits(1, ("reduction",)),
-    Kind.REDUCE_SCATTER: Traits(1, ("reduction", "dimension")),
-    Kind.ALL_GATHER: Traits(1),
-    Kind.BROADCAST: Traits(1, ("root",)),
-    Kind.REDUCE: Traits(1, ("reduction", "root")),
+    Kind.ALL_REDUCE: Traits(1, ("reduction",), ("axes",)),
+    Kind.REDUCE_SCATTER: Traits(1, ("reduction", "dimension"), ("axes",)),
+    Kind.ALL_GATHER: Traits(1, (), ("axes",)),
+    Kind.BROADCAST: Traits(1, ("root",), ("axes",)),
+    Kind.REDUCE: Traits(1, ("reduction", "root"), ("axes",)),
     Kind.SEND: Traits(1, ("offset",)),
-    Kind.ALL_TO_ALL: Traits(1, ("dimension",)),
-    Kind.SLICE: Traits(1, ("dimension",)),
+    Kind.ALL_TO_ALL: Traits(1, ("dimension",), ("axes",)),
+    Kind.SLICE: Traits(1, ("dimension",), ("axes",)),
     Kind.ADD: Traits(2),
     Kind.SUBTRACT: Traits(2),
     Kind.MULTIPLY: Traits(2),
@@ -303,6 +160,8 @@ TRAITS = {
     Kind.POWER: Traits(2),
     Kind.SQRT: Traits(1),
     Kind.TANH: Traits(1),
+    Kind.EXP: Traits(1),
+    Kind.LOG: Traits(1),
     Kind.CAST: Traits(1, ("element",)),
     Kind.LESS: Traits(2),
     Kind.GREATER: Traits(2),
@@ -317,12 +176,21 @@ TRAITS = {
     Kind.SUM: Traits(1),
     Kind.MAX: Traits(1),
     Kind.UPDATE: Traits(2),
+    Kind.ROW_REDUCE: Traits(1, ("reduction", "dimension")),
+    Kind.ARG_MAX: Traits(1, ("dimension",)),
+    Kind.INDEX: Traits(1, ("dimension",)),
+    Kind.GATHER: Traits(2),
+    Kind.SCATTER: Traits(2, ("shape",)),
+    Kind.TOP_VALUES: Traits(1, ("dimension", "count")),
+    Kind.TOP_INDICES: Traits(1, ("dimension", "count")),
+    Kind.RESHAPE: Traits(1, ("shape",)),
+    Kind.CONCAT: Traits(-1, ("dimension",)),
     Kind.OPAQUE: Traits(-1, ("element", "call", "shape", "rule", "work", "traffic")),
 }
 
 ATTRIBUTES = (
     *("reduction", "dimension", "root", "offset", "element", "rate", "seed"),
-    *("call", "shape", "rule", "work", "traffic"),
+    *("call", "shape", "rule", "work", "traffic", "count", "axes"),
 )
 
 COLLECTIVES = frozenset(
@@ -336,11 +204,26 @@ COLLECTIVES = frozenset(
     }
 )
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
+VIEWS = frozenset({Kind.SLICE, Kind.RESHAPE})
 CONTRACTIONS = frozenset({Kind.MATMUL, Kind.BATCH_MATMUL, Kind.CONV})
 COMPARISONS = frozenset({Kind.LESS, Kind.GREATER, Kind.EQUAL})
 # Kinds with two operands and a result of their element type.
 ARITHMETIC = frozenset({Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.DIVIDE, Kind.POWER})
-UNARY = frozenset({Kind.SQRT, Kind.TANH, Kind.CAST, Kind.DROPOUT})
+UNARY = frozenset({Kind.SQRT, Kind.TANH, Kind.EXP, Kind.LOG, Kind.CAST, Kind.DROPOUT})
+# Kinds whose result needs more of an operand than the elements at the same place.
+REARRANGING = frozenset(
+    {
+        Kind.ROW_REDUCE,
+        Kind.ARG_MAX,
+        Kind.INDEX,
+        Kind.GATHER,
+        Kind.SCATTER,
+        Kind.TOP_VALUES,
+        Kind.TOP_INDICES,
+        Kind.RESHAPE,
+        Kind.CONCAT,
+    }
+)
 POINTWISE = ARITHMETIC | COMPARISONS | UNARY | {Kind.SELECT}
 
 Operand = str | float | int
@@ -353,9 +236,11 @@ class Operation:
 
     `dimension`: counted from 0. `root`: rank within the group. `offset`: distance to the receiving
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
-    numbers. `reads`: names among the operands, in order. Of opaque operations: `call` names the
-    operator and its other parameters as JSON, `shape` is that of the complete result, `work` the
-    arithmetic operations and `traffic` the bytes of memory for the complete result.
+    numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
+    number of largest elements that a top-k selects. `axes`: of the mesh, over whose ranks a
+    communication goes, in their order; None: the only axis. Of opaque operations: `call` names the
+    operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the
+    bytes of memory for the complete result.
     """
 
     name: str
@@ -373,6 +258,8 @@ class Operation:
     rule: Rule | None = None
     work: int | None = None
     traffic: int | None = None
+    count: int | None = None
+    axes: tuple[str, ...] | None = None
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -387,9 +274,9 @@ class Operation:
 
     @property
     def is_free(self) -> bool:
-        """Whether no kernel runs: a Slice, or an opaque view of its operand."""
+        """Whether no kernel runs: a Slice, a Reshape, or an opaque view of its operand."""
         is_opaque_view = self.kind is Kind.OPAQUE and not self.work and not self.traffic
-        return self.kind is Kind.SLICE or is_opaque_view
+        return self.kind in VIEWS or is_opaque_view
 
     @property
     def is_communication(self) -> bool:

@@ -6,12 +6,15 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 from collhub_coconet.program.checking import Bounds, type_program
 from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Argument,
+    Binding,
+    Kind,
     Operation,
     TensorType,
 )
@@ -146,7 +149,8 @@ class Program:
     """Operations in single-assignment form, run by every rank of a group or of a row of groups.
 
     Values are defined before they are used. `sizes`: bounds of each symbol. An argument always
-    denotes its value before the program; `Update` gives the new value of a state. Raises
+    denotes its value before the program; `Update` gives the new value of a state. `mesh`: names of
+    the axes of a group, the slowest first; empty for one axis without a name. Raises
     `InputError` with all violations of names, types and stages.
     """
 
@@ -157,10 +161,13 @@ class Program:
     outputs: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     chains: tuple[Chain, ...] = ()
+    mesh: tuple[str, ...] = ()
     types: Mapping[str, TensorType] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        types = type_program(self.name, self.sizes, self.arguments, self.operations, self.outputs)
+        types = type_program(
+            self.name, self.sizes, self.arguments, self.operations, self.outputs, self.mesh
+        )
         object.__setattr__(self, "types", MappingProxyType(types))
         self._check_stages()
 
@@ -253,7 +260,52 @@ class Program:
         raise InputError(message, location=Location(self.name), cure=cure, code="stage")
 
 
+def check_binding(program: Program, binding: Binding) -> None:
+    """Check that the layouts of a program fit the ranks of a mesh.
+
+    Raises `InputError` if the binding has another number of axes than the program, for the root of
+    an operation that is no rank of its axis, and for a Reshape that divides or joins a sliced
+    dimension whose size the ranks do not divide, before or after.
+    """
+    location = Location(program.name)
+    if len(binding.axis_sizes) != max(1, len(program.mesh)):
+        message = f"{len(binding.axis_sizes)} axis sizes for the mesh {', '.join(program.mesh)}"
+        cure = "state the number of ranks along every axis"
+        raise InputError(message, location=location, cure=cure, code="mesh")
+    for line, operation in enumerate(program.operations, 1):
+        if operation.root is not None:
+            axes = [program.mesh.index(name) for name in operation.axes or program.mesh[:1]]
+            ranks = prod(binding.axis_sizes[axis] for axis in axes or [0])
+            # Checked here, since a program does not determine the number of ranks.
+            if not 0 <= operation.root < ranks:
+                location = Location(program.name, line)
+                message = f"{operation.name}: root {operation.root} is no rank of {ranks}"
+                raise InputError(message, location=location, cure="count ranks from 0", code="root")
+        if operation.kind is Kind.RESHAPE:
+            _check_divisible(program, binding, operation, line)
+
+
+def _check_divisible(program: Program, binding: Binding, operation: Operation, line: int) -> None:
+    """Raise `InputError` unless blocks before a Reshape are blocks after it."""
+    before, after = program.types[operation.reads[0]], program.types[operation.name]
+    axes = zip(before.layout.by_axis, after.layout.by_axis, binding.axis_sizes, strict=True)
+    parts: dict[tuple[int, int], int] = {}
+    for old, new, ranks in axes:
+        if old.is_sliced:
+            key = old.dimension, new.dimension
+            parts[key] = parts.get(key, 1) * ranks
+    for (old_dimension, new_dimension), ranks in parts.items():
+        sizes = binding.shape((before.shape[old_dimension], after.shape[new_dimension]))
+        if sizes[0] != sizes[1] and any(size % ranks for size in sizes):
+            message = f"{operation.name}: {ranks} ranks do not divide the sizes {sizes[0]} and "
+            message += f"{sizes[1]} of the sliced dimension"
+            location = Location(program.name, line)
+            cure = "AllGather the operand first, or use ranks that divide both"
+            raise InputError(message, location=location, cure=cure, code="placement")
+
+
 def reduces_scalar(program: Program, operation: Operation) -> bool:
     """Whether an operation reduces slices to a scalar, so that partial results are all-reduced."""
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
-    return is_scalar and program.types[operation.reads[0]].layout.is_sliced
+    layouts = program.types[operation.reads[0]].layout.by_axis if is_scalar else ()
+    return any(layout.is_sliced for layout in layouts)

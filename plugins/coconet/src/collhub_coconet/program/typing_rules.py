@@ -1,165 +1,70 @@
-"""Typing rules of operations: collectives, Send and Slice, and pointwise operations.
+"""Typing rules of operations: element type and shape, and the roles of the dimensions.
 
-A rule computes the type of the result from the operands, or raises the error of a violated rule.
+The layout of the result follows from the roles by the table of `layout_rules`. A rule computes the
+type of the result from the operands, or raises the error of a violated rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
+from collhub_coconet.program.layout_rules import Role
+from collhub_coconet.program.operands import Operands, TypingMistakeError, check_sliceable
 from collhub_coconet.program.operations import (
     ARITHMETIC,
     COMPARISONS,
     LOCAL,
+    REDUCTIONS_TO_SCALARS,
     REPLICATED,
     ElementType,
     Kind,
-    Layout,
-    Operation,
     Placement,
+    Reduction,
+    Rule,
     Shape,
     Size,
     TensorType,
-    distance_from_end,
     has_dimension,
+    on_mesh,
     sliced,
 )
 
-_CURES = {
-    Placement.REPLICATED: "every rank has the same values already: use the operand itself",
-    Placement.SLICED: "AllGather the slices instead",
-    Placement.LOCAL: "AllReduce or ReduceScatter the local values first",
-}
+TypingRule = Callable[[Operands], TensorType]
 
 
-class TypingMistakeError(Exception):
-    """Violation of a typing rule: `code` names the rule, `cure` the remedy.
-
-    The rule knows the operands of an operation but not its position in the program.
-    """
-
-    def __init__(self, code: str, message: str, cure: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.cure = cure
+@cache
+def _number_roles(name: str, count: int) -> tuple[Role, ...]:
+    """Give all dimensions one role; its number is the distance from the end, 1 for the last."""
+    return tuple((name, count - index) for index in range(count))
 
 
-class Operands:
-    """Operands of one operation with their types; the type of a number is None."""
-
-    def __init__(self, operation: Operation, types: list[TensorType | None]) -> None:
-        self.operation = operation
-        self.all = types
-        self.tensors = [tensor for tensor in types if tensor is not None]
-
-    def tensor(self, position: int) -> TensorType:
-        """Return the type of the operand at a position.
-
-        Raises `TypingMistakeError` if it is a number.
-        """
-        tensor = self.all[position]
-        if tensor is None:
-            message = f"operand {position + 1} is a number, a tensor is expected"
-            raise TypingMistakeError("operand", message, "name a value")
-        return tensor
-
-    def name(self, position: int) -> str:
-        """Format the operand at a position for messages."""
-        return str(self.operation.operands[position])
-
-    def check_float(self, position: int) -> None:
-        """Raise `TypingMistakeError` unless the operand at a position is a tensor of floats."""
-        element = self.tensor(position).element
-        if not element.is_float:
-            message = f"{self.name(position)} is {element}, a float is expected"
-            raise TypingMistakeError("element-type", message, "insert a Cast")
-
-    def check_same_group(self) -> None:
-        """Raise `TypingMistakeError` if two tensors are on different groups."""
-        groups = {tensor.group for tensor in self.tensors}
-        if len(groups) > 1:
-            message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
-            raise TypingMistakeError("group", message, "Send one of them to the other group")
-
-    def check_same_element(self, positions: list[int]) -> None:
-        """Raise `TypingMistakeError` if the tensors at these positions have different element
-        types.
-
-        Numbers have no type of their own.
-        """
-        operands = [self.all[position] for position in positions]
-        elements = {operand.element for operand in operands if operand is not None}
-        if len(elements) > 1:
-            message = f"element types differ: {' and '.join(sorted(elements))}"
-            raise TypingMistakeError("element-type", message, "insert a Cast")
-
-
-def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
-    """Raise `TypingMistakeError` if a tensor cannot be sliced along a dimension.
-
-    That is a dimension outside of 0..rank - 1, so any for a scalar, or one of size 1, which is
-    broadcast. Other sizes, also symbols, need not be multiples of the ranks. `name` is for the
-    message.
-    """
-    rank = len(tensor.shape)
-    sizes = ", ".join(map(str, tensor.shape))
-    if not 0 <= dimension < rank:
-        message = f"{name}[{sizes}] has no dimension {dimension}"
-        cure = f"slice along 0..{rank - 1}" if rank else "a scalar stays replicated"
-        raise TypingMistakeError("dimension", message, cure)
-    if tensor.shape[dimension] == 1:
-        message = f"{name}[{sizes}] is broadcast along dimension {dimension}, its size is 1"
-        raise TypingMistakeError("dimension", message, "leave it replicated")
-
-
-def type_scalar(tensor: TensorType) -> TensorType:
-    """Type the reduction of a tensor to a scalar.
-
-    That of a sliced tensor is replicated, since an all-reduce of one scalar follows.
-    """
-    layout = REPLICATED if tensor.layout.is_sliced else tensor.layout
-    return TensorType(tensor.element, (), layout, tensor.group)
-
-
-def type_all_reduce(operands: Operands) -> TensorType:
-    """Type an AllReduce: local -> replicated.
-
-    Raises `TypingMistakeError` for any other layout: replicated values would be multiplied by p.
-    """
-    operand = _require_local(operands)
-    return replace(operand, layout=REPLICATED)
-
-
-def type_reduce_scatter(operands: Operands) -> TensorType:
-    """Type a ReduceScatter: local -> sliced; the shape remains that of the complete tensor."""
-    operand = _require_local(operands)
-    dimension = operands.operation.dimension or 0
-    check_sliceable(operand, dimension, operands.name(0))
-    return replace(operand, layout=sliced(dimension))
-
-
-def type_all_gather(operands: Operands) -> TensorType:
-    """Type an AllGather: sliced -> replicated. Raises `TypingMistakeError` for any other layout."""
+def _type_same_shape(operands: Operands, role: str = "dim") -> TensorType:
+    """Type an operation of one tensor whose result has its element type and shape."""
     operand = operands.tensor(0)
-    if not operand.layout.is_sliced:
-        cure = (
-            "ReduceScatter or Slice it first" if operand.layout == LOCAL else "leave AllGather out"
-        )
-        raise _create_layout_error(operands, "a sliced", cure)
-    return replace(operand, layout=REPLICATED)
+    roles = _number_roles(role, len(operand.shape))
+    return replace(operand, layout=operands.derive_layout(operand.shape, (roles,), roles))
 
 
-def type_broadcast(operands: Operands) -> TensorType:
-    """L or R -> R."""
-    return replace(_require_unsliced(operands), layout=REPLICATED)
+def type_reducing_communication(operands: Operands) -> TensorType:
+    """Type an AllReduce, ReduceScatter or Reduce; the shape remains that of the complete tensor."""
+    result = _type_same_shape(operands)
+    operands.check_not_bool(0)
+    return result
 
 
-def type_reduce(operands: Operands) -> TensorType:
-    """Type a Reduce: local or replicated -> local, valid on the root only."""
-    operand = _require_unsliced(operands)
-    _check_arithmetic(operands, operand)
-    return replace(operand, layout=LOCAL)
+def type_moving_communication(operands: Operands) -> TensorType:
+    """Type an AllGather, AllToAll, Broadcast or Slice: only the layout changes.
+
+    Raises `TypingMistakeError` for an AllToAll to the dimension that is sliced already.
+    """
+    result = _type_same_shape(operands, "any")
+    if operands.operation.kind is Kind.ALL_TO_ALL and result.layout == operands.tensor(0).layout:
+        message = f"{operands.name(0)} is sliced along dimension {operands.operation.dimension}"
+        cure = "name another dimension, or leave it out"
+        raise TypingMistakeError("dimension", f"{message} already", cure)
+    return result
 
 
 def type_send(operands: Operands) -> TensorType:
@@ -176,54 +81,6 @@ def type_send(operands: Operands) -> TensorType:
         message = f"group {operand.group} with offset {offset} is no other group of the row"
         raise TypingMistakeError("group", message, "an offset leads to another group, from 0 on")
     return replace(operand, group=group)
-
-
-def type_all_to_all(operands: Operands) -> TensorType:
-    """Type an AllToAll: a tensor sliced along d becomes sliced along its `dimension` e (default 0).
-
-    Rank i sends each rank one part of its block i; shape, element type and group remain. Raises
-    `TypingMistakeError` for an operand that is not sliced, for e equal to d, and for a dimension
-    that does not exist or has size 1.
-    """
-    operand = operands.tensor(0)
-    if not operand.layout.is_sliced:
-        cure = "ReduceScatter or Slice it first" if operand.layout == LOCAL else "Slice it instead"
-        raise _create_layout_error(operands, "a sliced", cure)
-    dimension = operands.operation.dimension or 0
-    check_sliceable(operand, dimension, operands.name(0))
-    if dimension == operand.layout.dimension:
-        message = f"{operands.name(0)} is sliced along dimension {dimension} already"
-        raise TypingMistakeError("dimension", message, "name another dimension, or leave it out")
-    return replace(operand, layout=sliced(dimension))
-
-
-def type_slice(operands: Operands) -> TensorType:
-    """Type a Slice: replicated -> sliced along its dimension (0 by default), without communication.
-
-    Shape, element type and group remain. Raises `TypingMistakeError` for any other layout, or a
-    dimension that does not exist or has size 1.
-    """
-    operand = operands.tensor(0)
-    if operand.layout != REPLICATED:
-        cure = _CURES[operand.layout.placement]
-        raise _create_layout_error(
-            operands, "a replicated", cure if operand.layout == LOCAL else "use it"
-        )
-    dimension = operands.operation.dimension or 0
-    check_sliceable(operand, dimension, operands.name(0))
-    return replace(operand, layout=sliced(dimension))
-
-
-COMMUNICATION_RULES = {
-    Kind.ALL_REDUCE: type_all_reduce,
-    Kind.REDUCE_SCATTER: type_reduce_scatter,
-    Kind.ALL_GATHER: type_all_gather,
-    Kind.BROADCAST: type_broadcast,
-    Kind.REDUCE: type_reduce,
-    Kind.SEND: type_send,
-    Kind.ALL_TO_ALL: type_all_to_all,
-    Kind.SLICE: type_slice,
-}
 
 
 def type_arithmetic(operands: Operands) -> TensorType:
@@ -258,15 +115,25 @@ def type_select(operands: Operands) -> TensorType:
 
 
 def type_float_function(operands: Operands) -> TensorType:
-    """Sqrt and tanh: the type of the operand, which must be a float."""
+    """Type a function of floats, such as Sqrt or Exp: the type of the operand."""
     operands.check_float(0)
-    return operands.tensor(0)
+    return _type_same_shape(operands)
 
 
 def type_cast(operands: Operands) -> TensorType:
-    """Change the element type; shape, layout and group remain."""
-    element = operands.operation.element
-    return replace(operands.tensor(0), element=element or operands.tensor(0).element)
+    """Change the element type; shape, layout and group remain.
+
+    Partial results can be cast from floats to floats only.
+    """
+    result = _type_same_shape(operands)
+    element = operands.operation.element or result.element
+    is_partial = any(
+        layout.placement is Placement.PARTIAL for layout in operands.tensor(0).layout.by_axis
+    )
+    if is_partial and not (element.is_float and result.element.is_float):
+        message = f"{operands.name(0)} is partial, and a cast to {element} does not add up"
+        raise TypingMistakeError("partial", message, "AllReduce or ReduceScatter it first")
+    return replace(result, element=element)
 
 
 def type_dropout(operands: Operands) -> TensorType:
@@ -281,14 +148,287 @@ def type_dropout(operands: Operands) -> TensorType:
     return type_float_function(operands)
 
 
-POINTWISE_RULES = {
+def type_scalar_reduction(operands: Operands) -> TensorType:
+    """Type a reduction to a scalar; that of slices contains an all-reduce of one scalar.
+
+    A 2-norm requires floats; bool is refused. Raises `TypingMistakeError`.
+    """
+    operand = operands.tensor(0)
+    if operands.operation.kind is Kind.NORM:
+        operands.check_float(0)
+    if operand.element is ElementType.BOOL:
+        message = f"{operands.name(0)} is bool"
+        raise TypingMistakeError("element-type", message, "insert a Cast")
+    roles = _number_roles("dim", len(operand.shape))
+    return TensorType(operand.element, (), operands.derive_layout((), (roles,), ()), operand.group)
+
+
+def type_row_reduction(operands: Operands) -> TensorType:
+    """Type a RowReduce, ArgMax, TopValues or TopIndices along one dimension, which remains.
+
+    Its size becomes 1, or the number of largest elements. A RowReduce of slices along the dimension
+    is partial. Indices are int64. Raises `TypingMistakeError` for bool, a replacing reduction, a
+    dimension that does not exist, and more largest elements than there are.
+    """
+    operation, operand = operands.operation, operands.tensor(0)
+    operands.check_not_bool(0)
+    dimension, count = operation.dimension or 0, operation.count
+    _check_dimension(operands, operand, dimension)
+    if operation.reduction is Reduction.REPLACE:
+        raise TypingMistakeError("reduction", "a row has no last rank", "sum, prod, min or max")
+    length = operand.shape[dimension]
+    if count is not None and (count < 1 or (isinstance(length, int) and count > length)):
+        message = f"the {count} largest of {length} elements are requested"
+        raise TypingMistakeError("count", message, f"state a count of 1..{length}")
+    shape = _replace_size(operand.shape, dimension, count or 1)
+    roles = tuple(
+        ("reduced" if index == dimension else "kept", index) for index in range(len(operand.shape))
+    )
+    layout = operands.derive_layout(shape, (roles,), roles)
+    is_index = operation.kind in (Kind.ARG_MAX, Kind.TOP_INDICES)
+    element = ElementType.INT64 if is_index else operand.element
+    return TensorType(element, shape, layout, operand.group)
+
+
+def type_index(operands: Operands) -> TensorType:
+    """Type an Index: the position of every element along one dimension of the operand, int64."""
+    operand = operands.tensor(0)
+    _check_dimension(operands, operand, operands.operation.dimension or 0)
+    return replace(_type_same_shape(operands), element=ElementType.INT64)
+
+
+def type_gather(operands: Operands) -> TensorType:
+    """Type a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
+
+    Raises `TypingMistakeError` for a scalar x, and for indices that are no integers.
+    """
+    rows, indices = operands.tensor(0), operands.tensor(1)
+    operands.check_index(1)
+    operands.check_same_group()
+    if not rows.shape:
+        raise TypingMistakeError("shape", f"{operands.name(0)} is a scalar", "gather rows")
+    width = _number_roles("width", len(rows.shape) - 1)
+    of_indices = _number_roles("ids", len(indices.shape))
+    shape = (*indices.shape, *rows.shape[1:])
+    roles = ((("rows", 0), *width), of_indices)
+    layout = operands.derive_layout(shape, roles, (*of_indices, *width))
+    return TensorType(rows.element, shape, layout, rows.group)
+
+
+def type_scatter(operands: Operands) -> TensorType:
+    """Type a Scatter: add values[indices..., ...] at rows indices[...] to zeros of `shape`.
+
+    It is the inverse of a Gather, for gradients. Raises `TypingMistakeError` for indices that are
+    no integers, and shapes that do not fit.
+    """
+    indices, values = operands.tensor(0), operands.tensor(1)
+    operands.check_index(0)
+    operands.check_not_bool(1)
+    operands.check_same_group()
+    shape = operands.operation.shape or ()
+    if not shape or values.shape != (*indices.shape, *shape[1:]):
+        message = f"values {_format_shape(values.shape)} do not fit {_format_shape(shape)}"
+        cure = "values have the dimensions of the indices, then those of a row of the result"
+        raise TypingMistakeError("shape", message, cure)
+    width = _number_roles("width", len(shape) - 1)
+    of_indices = _number_roles("ids", len(indices.shape))
+    roles = (of_indices, (*of_indices, *width))
+    layout = operands.derive_layout(shape, roles, (("rows", 0), *width))
+    return TensorType(values.element, shape, layout, values.group)
+
+
+def type_reshape(operands: Operands) -> TensorType:
+    """Type a Reshape: the same elements in the same row-major order, with another shape.
+
+    A sliced dimension must remain the first one of the dimensions that are joined or divided with
+    it. `Program.check_binding` requires that the ranks divide its size before and after. Raises
+    `TypingMistakeError` for another number of elements.
+    """
+    operand, shape = operands.tensor(0), operands.operation.shape or ()
+    pieces = match_dimensions(operand.shape, shape)
+    if pieces is None:
+        message = f"{_format_shape(operand.shape)} has not the elements of {_format_shape(shape)}"
+        cure = "keep symbols as dimensions, and the product of the numbers"
+        raise TypingMistakeError("shape", message, cure)
+    roles, result = ([("inner", index) for index in range(len(s))] for s in (operand.shape, shape))
+    for number, (old, new) in enumerate(pieces):
+        # The leading dimensions vary slowest, so that their blocks are contiguous alike.
+        roles[old] = result[new] = ("dim", number)
+    layout = operands.derive_layout(shape, (tuple(roles),), tuple(result))
+    return replace(operand, shape=shape, layout=layout)
+
+
+def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
+    """Match the leading dimensions of all pieces of two shapes that have the same elements.
+
+    A piece is a shortest run of dimensions in both shapes with equal products; dimensions of size 1
+    are ignored. Returns pairs (position in `old`, position in `new`); None if the shapes have
+    different numbers of elements. Symbols have to remain dimensions of their own.
+    """
+    left = [index for index, size in enumerate(old) if size != 1]
+    right = [index for index, size in enumerate(new) if size != 1]
+    pairs = []
+    while left and right:
+        first, second = left.pop(0), right.pop(0)
+        pairs.append((first, second))
+        a, b = old[first], new[second]
+        while a != b:
+            if isinstance(a, str) or isinstance(b, str):
+                return None
+            source, queue, shape = (a, left, old) if a < b else (b, right, new)
+            if not queue:
+                return None
+            size = shape[queue.pop(0)]
+            if isinstance(size, str):
+                return None
+            if a < b:
+                a = source * size
+            else:
+                b = source * size
+    return None if left or right else pairs
+
+
+def type_concat(operands: Operands) -> TensorType:
+    """Type a Concat: tensors of one element type, one after the other along a dimension.
+
+    Raises `TypingMistakeError` for no operand, symbols or slices along this dimension, and other
+    sizes that differ.
+    """
+    if not operands.all:
+        raise TypingMistakeError("operands", "no operand is given", "name at least one")
+    tensors = [operands.tensor(position) for position in range(len(operands.all))]
+    operands.check_same_group()
+    operands.check_same_element(list(range(len(tensors))))
+    first, dimension = tensors[0], operands.operation.dimension or 0
+    _check_dimension(operands, first, dimension)
+    sizes = [tensor.shape[dimension] for tensor in tensors if len(tensor.shape) > dimension]
+    others = {_replace_size(tensor.shape, dimension, 0) for tensor in tensors}
+    if len(others) > 1 or not all(isinstance(size, int) for size in sizes):
+        shapes = " and ".join(_format_shape(tensor.shape) for tensor in tensors)
+        cure = f"other sizes are equal, and those along dimension {dimension} are numbers"
+        raise TypingMistakeError("shape", f"shapes {shapes} do not fit", cure)
+    total = sum(size for size in sizes if isinstance(size, int))
+    shape = _replace_size(first.shape, dimension, total)
+    roles = tuple(
+        ("joined" if index == dimension else "kept", index) for index in range(len(shape))
+    )
+    layout = operands.derive_layout(shape, (roles,) * len(tensors), roles)
+    return TensorType(first.element, shape, layout, first.group)
+
+
+def type_transpose(operands: Operands) -> TensorType:
+    """Type a Transpose: swap the last two dimensions.
+
+    A slice along one of them becomes one along the other; all other layouts, leading dimensions,
+    element type and group remain. Raises `TypingMistakeError` for fewer than two dimensions.
+    """
+    operand = operands.tensor(0)
+    rank = len(operand.shape)
+    if rank < 2:
+        message = f"{operands.name(0)} has {rank} dimensions"
+        raise TypingMistakeError("shape", message, "Transpose takes a matrix, or a batch of them")
+    *batch, rows, columns = operand.shape
+    *roles, row, column = _number_roles("dim", rank)
+    shape = (*batch, columns, rows)
+    layout = operands.derive_layout(shape, ((*roles, row, column),), (*roles, column, row))
+    return TensorType(operand.element, shape, layout, operand.group)
+
+
+def type_update(operands: Operands) -> TensorType:
+    """Type an Update: state and value must have equal types, which is the type of the result.
+
+    Raises `TypingMistakeError` otherwise, for example for a sliced value of a replicated state,
+    which needs an AllGather.
+    """
+    state, value = operands.tensor(0), operands.tensor(1)
+    if value == state:
+        return state
+    cure = "state and value have one shape and element type"
+    if value.layout != state.layout:
+        is_gathered = value.layout.is_sliced and not state.layout.is_sliced
+        cure = "AllGather the value" if is_gathered else "bring the value to the state's layout"
+    message = f"the state is {state}, the value is {value}"
+    code = "layout" if value.layout != state.layout else "shape"
+    raise TypingMistakeError(code, message, cure)
+
+
+_OPAQUE_LAYOUTS = {
+    Rule.PER_RANK: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
+    Rule.RANDOM: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
+    Rule.ROWS: ({Placement.SLICED, Placement.REPLICATED}, sliced(0)),
+    Rule.TO_BLOCKS: ({Placement.LOCAL, Placement.REPLICATED}, sliced(0)),
+    Rule.TO_LOCAL: ({Placement.SLICED}, LOCAL),
+}
+"""Placements of the operands that a rule of opaque operations permits, and the result's layout."""
+
+
+def type_opaque(operands: Operands) -> TensorType:
+    """Type an opaque operation: the declared element type and shape, and the layout of its rule.
+
+    Operands must be tensors of one group; sliced ones must be sliced along dimension 0. On a mesh
+    of several axes the rule applies to every axis; axes on which all operands are replicated remain
+    so. Raises `TypingMistakeError` for a layout that the rule does not permit, such as a sliced
+    operand of an operator without a rule for slices.
+    """
+    operation = operands.operation
+    assert operation.rule is not None
+    assert operation.shape is not None
+    assert operation.element is not None
+    operands.check_same_group()
+    permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
+    for position in range(len(operands.all)):
+        for operand in operands.tensor(position).layout.by_axis:
+            if operand.placement not in permitted | {Placement.REPLICATED} or operand.dimension > 0:
+                message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
+                cure = "AllGather it first" if operand.is_sliced else "state another rule"
+                raise TypingMistakeError("layout", f"{message} does not permit", cure)
+    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS) or len(operands.mesh) > 1
+    by_axis = []
+    for axis in range(max(1, len(operands.mesh))):
+        found = [tensor.layout.by_axis[axis] for tensor in operands.tensors]
+        is_replicated = all(operand == REPLICATED for operand in found)
+        if operation.rule is Rule.TO_LOCAL and is_replicated and len(operands.mesh) < 2:
+            message = f"{operands.name(0)} is R, which the rule {operation.rule} does not permit"
+            raise TypingMistakeError("layout", message, "state another rule")
+        by_axis.append(REPLICATED if keeps_replicated and is_replicated else layout)
+    group = operands.tensors[0].group if operands.tensors else 0
+    result = TensorType(operation.element, operation.shape, on_mesh(*by_axis), group)
+    if layout in by_axis and layout.is_sliced:
+        check_sliceable(result, 0, operation.name)
+    return result
+
+
+TYPING_RULES: dict[Kind, TypingRule] = {
+    Kind.ALL_REDUCE: type_reducing_communication,
+    Kind.REDUCE_SCATTER: type_reducing_communication,
+    Kind.REDUCE: type_reducing_communication,
+    Kind.ALL_GATHER: type_moving_communication,
+    Kind.BROADCAST: type_moving_communication,
+    Kind.ALL_TO_ALL: type_moving_communication,
+    Kind.SLICE: type_moving_communication,
+    Kind.SEND: type_send,
     **dict.fromkeys(ARITHMETIC, type_arithmetic),
     **dict.fromkeys(COMPARISONS, type_comparison),
     Kind.SELECT: type_select,
     Kind.SQRT: type_float_function,
     Kind.TANH: type_float_function,
+    Kind.EXP: type_float_function,
+    Kind.LOG: type_float_function,
     Kind.CAST: type_cast,
     Kind.DROPOUT: type_dropout,
+    **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),
+    Kind.ROW_REDUCE: type_row_reduction,
+    Kind.ARG_MAX: type_row_reduction,
+    Kind.TOP_VALUES: type_row_reduction,
+    Kind.TOP_INDICES: type_row_reduction,
+    Kind.INDEX: type_index,
+    Kind.GATHER: type_gather,
+    Kind.SCATTER: type_scatter,
+    Kind.RESHAPE: type_reshape,
+    Kind.CONCAT: type_concat,
+    Kind.TRANSPOSE: type_transpose,
+    Kind.UPDATE: type_update,
+    Kind.OPAQUE: type_opaque,
 }
 
 
@@ -304,45 +444,12 @@ def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
     return tuple(_join_sizes(shapes, distance) for distance in range(rank, 0, -1))
 
 
-def _require_local(operands: Operands) -> TensorType:
-    """Return the operand of a reduction.
-
-    Raises `TypingMistakeError` unless it is local and arithmetic.
-    """
-    operand = operands.tensor(0)
-    if operand.layout != LOCAL:
-        raise _create_layout_error(operands, "a local", _CURES[operand.layout.placement])
-    _check_arithmetic(operands, operand)
-    return operand
-
-
-def _require_unsliced(operands: Operands) -> TensorType:
-    """Return the operand. Raises `TypingMistakeError` if it is sliced."""
-    operand = operands.tensor(0)
-    if operand.layout.is_sliced:
-        raise _create_layout_error(operands, "a local or replicated", "AllGather it first")
-    return operand
-
-
-def _check_arithmetic(operands: Operands, operand: TensorType) -> None:
-    """Refuse operands of type bool."""
-    if operand.element is ElementType.BOOL:
-        message = f"{operands.name(0)} is bool, which is not reduced"
-        raise TypingMistakeError("element-type", message, "insert a Cast")
-
-
-def _create_layout_error(operands: Operands, expected: str, cure: str) -> TypingMistakeError:
-    """Create the error for an operand whose layout is not the expected one."""
-    layout: Layout = operands.tensor(0).layout
-    message = f"{expected} operand is expected, {operands.name(0)} is {layout.placement} ({layout})"
-    return TypingMistakeError("layout", message, cure)
-
-
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
     """Join the operands of a pointwise operation: broadcast shape, joined layout, element type.
 
     `positions`: the operands whose element types must be equal; the type of the first of them that
-    is no number is the result's. The group is that of all tensors. Raises `TypingMistakeError` for
+    is no number is the result's. The group is that of all tensors. Sliced dimensions are compared
+    by their distance from the end, as broadcasting aligns shapes. Raises `TypingMistakeError` for
     operands that do not fit, and if all, or all of `positions`, are numbers.
     """
     if not operands.tensors:
@@ -354,7 +461,10 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
     if not elements:
         raise TypingMistakeError("operand", "both values are numbers", "name a tensor")
     shape = compute_broadcast_shape([tensor.shape for tensor in operands.tensors])
-    layout = _join_layouts(operands, shape)
+    roles = [
+        () if tensor is None else _number_roles("dim", len(tensor.shape)) for tensor in operands.all
+    ]
+    layout = operands.derive_layout(shape, roles, _number_roles("dim", len(shape)))
     return TensorType(elements[0], shape, layout, operands.tensors[0].group)
 
 
@@ -370,30 +480,18 @@ def _join_sizes(shapes: list[Shape], distance: int) -> Size:
     return sizes.pop() if sizes else 1
 
 
-def _join_layouts(operands: Operands, shape: Shape) -> Layout:
-    """Find the layout of a pointwise result of shape `shape` from the layouts of its operands.
+def _check_dimension(operands: Operands, operand: TensorType, dimension: int) -> None:
+    """Raise `TypingMistakeError` for a dimension that a tensor does not have."""
+    if not 0 <= dimension < len(operand.shape):
+        message = f"{operands.name(0)}{_format_shape(operand.shape)} has no dimension {dimension}"
+        raise TypingMistakeError("dimension", message, "count dimensions from 0")
 
-    Sliced dimensions are compared by their distance from the end, as broadcasting aligns shapes.
-    Any sliced operand makes the result sliced along the same dimension; otherwise any local one
-    makes it local; replicated operands change nothing, and without others the result is replicated.
-    Raises `TypingMistakeError` for a local operand with a sliced one, for two different sliced
-    dimensions, and if the result cannot be sliced along the dimension.
-    """
-    distances = {
-        distance_from_end(tensor.layout.dimension, len(tensor.shape))
-        for tensor in operands.tensors
-        if tensor.layout.is_sliced
-    }
-    is_local = any(tensor.layout == LOCAL for tensor in operands.tensors)
-    if not distances:
-        return LOCAL if is_local else REPLICATED
-    if is_local:
-        cure = "ReduceScatter the local operand first"
-        raise TypingMistakeError("layout", "a local operand meets a sliced one", cure)
-    if len(distances) > 1:
-        cure = "AllGather one of them"
-        raise TypingMistakeError("layout", "operands are sliced along different dimensions", cure)
-    dimension = len(shape) - distances.pop()
-    result = TensorType(operands.tensors[0].element, shape, REPLICATED)
-    check_sliceable(result, dimension, operands.operation.name)
-    return sliced(dimension)
+
+def _replace_size(shape: Shape, dimension: int, size: Size) -> Shape:
+    """Copy a shape with another size of one dimension."""
+    return (*shape[:dimension], size, *shape[dimension + 1 :])
+
+
+def _format_shape(shape: Shape) -> str:
+    """Format a shape in brackets."""
+    return f"[{', '.join(map(str, shape))}]"

@@ -11,11 +11,16 @@ from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
+    VIEWS,
     Binding,
     Kind,
     Operation,
 )
 from collhub_coconet.program.program import Program
+
+_REDUCING_ROWS = frozenset(
+    {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +109,20 @@ def count_memory_bytes(
         # An opaque operation is a kernel of its own, and states its traffic.
         return sum(_divide_by_ranks(program, entry, entry.traffic, binding) for entry in opaque)
     inside = {operation.name for operation in kernel}.union(same_kernel)
-    computing = [operation for operation in kernel if operation.kind is not Kind.SLICE]
-    views = {operation.name for operation in kernel if operation.kind is Kind.SLICE}
+    computing = [operation for operation in kernel if operation.kind not in VIEWS]
+    views = {operation.name for operation in kernel if operation.kind in VIEWS}
     read = {
         name
         for operation in computing
-        for name in operation.reads
+        for name in operation.reads[operation.kind is Kind.GATHER :]
         if name not in inside or name in views
     }
+    # A Gather reads as many rows as it writes, and an Index reads nothing.
+    gathered = [entry.name for entry in kernel if entry.kind is Kind.GATHER]
+    read -= {entry.reads[0] for entry in kernel if entry.kind is Kind.INDEX}
     written = {operation.name for operation in computing if _is_stored(program, operation, inside)}
-    return sum(binding.bytes_of_rank(program.types[name]) for name in read | written)
+    counted = [*gathered, *(read | written)]
+    return sum(binding.bytes_of_rank(program.types[name]) for name in counted)
 
 
 def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool:
@@ -129,8 +138,9 @@ def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool
 def count_operations(program: Program, operation: Operation, binding: Binding) -> int:
     """Count the arithmetic operations on a rank with the longest block.
 
-    A contraction counts 2 per multiplication, a reduction to a scalar 1 per element that it reads,
-    a pointwise operation 1 per element of its result; all remaining kinds count 0.
+    A contraction counts 2 per multiplication; a reduction to a scalar or of rows, a top-k and a
+    Scatter 1 per element that they read; a pointwise operation 1 per element of its result; all
+    remaining kinds count 0.
     """
     if operation.kind in CONTRACTIONS:
         # Count the multiplications of a contraction on a rank with the longest block.
@@ -140,11 +150,12 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
         if operation.kind is Kind.CONV:
             terms *= prod(binding.shape(w.shape[2:]))
         result = program.types[operation.name]
-        if x.layout.is_sliced and x.layout.dimension == axes.x_sum:
-            terms = -(-terms // binding.num_ranks)
+        for layout, ranks in zip(x.layout.by_axis, binding.axis_sizes, strict=False):
+            if layout.is_sliced and layout.dimension == axes.x_sum:
+                terms = -(-terms // ranks)
         return 2 * (binding.elements_of_rank(result) * terms)
-    if operation.kind in REDUCTIONS_TO_SCALARS:
-        return binding.elements_of_rank(program.types[operation.reads[0]])
+    if operation.kind in REDUCTIONS_TO_SCALARS | _REDUCING_ROWS:
+        return binding.elements_of_rank(program.types[operation.reads[-1]])
     if operation.kind is Kind.OPAQUE:
         return _divide_by_ranks(program, operation, operation.work, binding)
     if operation.kind in POINTWISE:

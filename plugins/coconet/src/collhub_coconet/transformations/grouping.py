@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from collhub_coconet.program.contraction_rules import find_axes
-from collhub_coconet.program.operations import CONTRACTIONS, REDUCTIONS_TO_SCALARS, Kind, Operation
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    REARRANGING,
+    REDUCTIONS_TO_SCALARS,
+    Kind,
+    Operation,
+)
 from collhub_coconet.program.program import Chain, Program, Stage, find_between, order_groups
 from collhub_coconet.transformations.legality import (
     Conditions,
@@ -165,7 +171,7 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
         # An output position needs neighbouring positions of the input: no chunks along these.
         rank = len(program.types[name].shape)
         return {rank, rank - 1}
-    if any(operation.kind is Kind.OPAQUE for operation in part):
+    if any(operation.kind in REARRANGING | {Kind.OPAQUE} for operation in part):
         return set()
     dimensions = _find_dimensions(program, name)
     for operation in part:
@@ -189,7 +195,7 @@ def _find_accepted_dimensions(program: Program, reader: Operation, name: str) ->
 
     A contraction accepts the dimensions that it does not sum over. Counted from the end.
     """
-    if reader.kind in (Kind.TRANSPOSE, Kind.OPAQUE):
+    if reader.kind in REARRANGING | {Kind.TRANSPOSE, Kind.OPAQUE}:
         # A chunk of the operand is not a contiguous chunk of the result, or may not be one.
         return set()
     if reader.kind not in CONTRACTIONS:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collhub_coconet.program.operations import (
-    LOCAL,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
@@ -77,6 +76,9 @@ class Conditions:
         self._parameters = parameters
         self._program = program
         self._met: list[str] = []
+        if len(program.mesh) > 1 and transformation != "dead":
+            message = f"the mesh has {len(program.mesh)} axes, the transformation knows one"
+            raise self.build_refusal("one-axis", program.name, message, "use a mesh of one axis")
 
     def require(
         self, is_met: bool, condition: str, operation: str, message: str, cure: str
@@ -348,7 +350,7 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
         for name in operation.reads:
             operand = program.types[name]
             has_all = operand.layout == REPLICATED and has_dimension(operand.shape, distance)
-            is_slice = not has_all and operand.layout != LOCAL
+            is_slice = not has_all and not operand.layout.is_local
             message = f"it reads all of {name}, not a slice"
             cure = f"Slice {name} along the dimension of {scatter.name}"
             conditions.require(is_slice, "slices-only", operation.name, message, cure)

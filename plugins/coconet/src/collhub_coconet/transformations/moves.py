@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collhub_coconet.program.operations import POINTWISE, Binding, Kind, Operation
+from collhub_coconet.program.operations import POINTWISE, VIEWS, Binding, Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.grouping import fuse, overlap
@@ -174,9 +174,7 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
     """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
     # A slice is a view without a kernel; opaque operations have no chunks.
-    computing = [
-        entry for entry in program.operations if entry.kind not in (Kind.SLICE, Kind.OPAQUE)
-    ]
+    computing = [entry for entry in program.operations if entry.kind not in VIEWS | {Kind.OPAQUE}]
     labels = list(dict.fromkeys(stage_of.get(entry.name, entry.name) for entry in computing))
     chains: list[list[str]] = []
     for start in labels:

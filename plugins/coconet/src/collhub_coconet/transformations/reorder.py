@@ -8,7 +8,6 @@ from dataclasses import replace
 from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
-    LOCAL,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
@@ -73,6 +72,8 @@ def movable(program: Program, target: str) -> list[str]:
     Returns names in program order. Every prefix can be moved, too, since the operands of a member
     that depend on the AllGather precede it.
     """
+    if len(program.mesh) > 1:
+        return []
     # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}
     blocked: set[str] = set()
@@ -224,7 +225,7 @@ class _Move:
            counted from the end.
         """
         for name in operation.reads:
-            if self._program.types[name].layout == LOCAL:
+            if self._program.types[name].layout.is_local:
                 return "no-local-operand", f"{name} is local", "reduce it, or leave the reader out"
         moving = [name for name in operation.reads if name in self._slice_of]
         if not moving:

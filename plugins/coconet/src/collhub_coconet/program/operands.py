@@ -1,0 +1,337 @@
+"""Operands of an operation under the typing rules: their checks, and the layout of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_coconet.program.layout_rules import (
+    Role,
+    find_axes,
+    find_axis_layout,
+    permitted_symbols,
+)
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    LOCAL,
+    POINTWISE,
+    REPLICATED,
+    ElementType,
+    Kind,
+    Layout,
+    Operation,
+    Placement,
+    Shape,
+    TensorType,
+    on_mesh,
+)
+
+_CURES = {
+    Placement.REPLICATED: "every rank has the same values already: use the operand itself",
+    Placement.SLICED: "AllGather the slices instead",
+    Placement.LOCAL: "AllReduce or ReduceScatter the local values first",
+    Placement.PARTIAL: "AllReduce or ReduceScatter the partial values first",
+}
+_EXPECTED = {
+    ("L", "P(op)"): "a local",
+    ("L", "R", "@"): "a local or replicated",
+    ("L", "R", "P(op)"): "a local or replicated",
+    ("S(any)",): "a sliced",
+    ("R",): "a replicated",
+}
+# Communications whose layout depends on the axis; a Send keeps all.
+_OVER_AXES = frozenset(
+    {
+        Kind.ALL_REDUCE,
+        Kind.REDUCE_SCATTER,
+        Kind.ALL_GATHER,
+        Kind.ALL_TO_ALL,
+        Kind.SLICE,
+        Kind.BROADCAST,
+        Kind.REDUCE,
+    }
+)
+
+
+class TypingMistakeError(Exception):
+    """Violation of a typing rule: `code` names the rule, `cure` the remedy.
+
+    The rule knows the operands of an operation but not its position in the program.
+    """
+
+    def __init__(self, code: str, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.cure = cure
+
+
+class Operands:
+    """Operands of one operation with their types; the type of a number is None.
+
+    `mesh`: names of the axes of the program, empty if it has one axis without a name.
+    """
+
+    def __init__(
+        self, operation: Operation, types: list[TensorType | None], mesh: Sequence[str] = ()
+    ) -> None:
+        self.operation = operation
+        self.all = types
+        self.tensors = [tensor for tensor in types if tensor is not None]
+        self.mesh = mesh
+
+    def tensor(self, position: int) -> TensorType:
+        """Return the type of the operand at a position.
+
+        Raises `TypingMistakeError` if it is a number.
+        """
+        tensor = self.all[position]
+        if tensor is None:
+            message = f"operand {position + 1} is a number, a tensor is expected"
+            raise TypingMistakeError("operand", message, "name a value")
+        return tensor
+
+    def name(self, position: int) -> str:
+        """Format the operand at a position for messages."""
+        return str(self.operation.operands[position])
+
+    def check_float(self, position: int) -> None:
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of floats."""
+        element = self.tensor(position).element
+        if not element.is_float:
+            message = f"{self.name(position)} is {element}, a float is expected"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def check_index(self, position: int) -> None:
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of integers."""
+        element = self.tensor(position).element
+        if element.is_float or element is ElementType.BOOL:
+            message = f"{self.name(position)} is {element}, integers are expected"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def check_not_bool(self, position: int) -> None:
+        """Raise `TypingMistakeError` if the operand at a position is a tensor of bool."""
+        if self.tensor(position).element is ElementType.BOOL:
+            message = f"{self.name(position)} is bool, which is not reduced"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def check_same_group(self) -> None:
+        """Raise `TypingMistakeError` if two tensors are on different groups."""
+        groups = {tensor.group for tensor in self.tensors}
+        if len(groups) > 1:
+            message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
+            raise TypingMistakeError("group", message, "Send one of them to the other group")
+
+    def check_same_element(self, positions: list[int]) -> None:
+        """Raise `TypingMistakeError` if the tensors at these positions have different element
+        types.
+
+        Numbers have no type of their own.
+        """
+        operands = [self.all[position] for position in positions]
+        elements = {operand.element for operand in operands if operand is not None}
+        if len(elements) > 1:
+            message = f"element types differ: {' and '.join(sorted(elements))}"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def derive_layout(
+        self, shape: Shape, roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
+    ) -> Layout:
+        """Derive the layout of the result from the table, axis by axis.
+
+        `shape`: of the result. `roles`: of the dimensions of each operand, empty for a number;
+        `result`: of those of the result. Raises `TypingMistakeError` for operands that the table
+        does not permit, for a dimension that cannot be sliced, and for slices that do not nest.
+        """
+        layouts = [REPLICATED if tensor is None else tensor.layout for tensor in self.all]
+        if len(self.mesh) < 2:
+            axis = (self.mesh[0],) if self.mesh else ()
+            if self.operation.axes is not None and self.operation.axes != axis:
+                self._refuse_axis(self.operation.axes[0])
+            found = self._find_layout(layouts, roles, result, "")
+        else:
+            found = self._derive_mesh_layout(layouts, roles, result)
+        for layout in found.by_axis:
+            if layout.is_sliced:
+                kind = TensorType(ElementType.BOOL, shape, layout)
+                check_sliceable(kind, layout.dimension, self._label())
+        return found
+
+    def _label(self) -> str:
+        """Name that a message gives to the tensor that would be sliced."""
+        return self.name(0) if self.operation.kind in _OVER_AXES else self.operation.name
+
+    def _derive_mesh_layout(
+        self, layouts: list[Layout], roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
+    ) -> Layout:
+        """Derive the layouts on a mesh of several axes; see `derive_layout`."""
+        count = len(self.mesh)
+        by_axis = [
+            layout.axes if len(layout.axes) == count else (layout,) * count for layout in layouts
+        ]
+        active: Sequence[int] = range(count)
+        found = list(by_axis[0])
+        if self.operation.kind in _OVER_AXES:
+            try:
+                active = find_axes(self.operation, self.mesh)
+            except KeyError as error:
+                self._refuse_axis(error.args[0])
+            self._check_innermost(found, active)
+        for axis in active:
+            on_axis = [axes[axis] for axes in by_axis]
+            found[axis] = self._find_layout(on_axis, roles, result, f"on axis {self.mesh[axis]}: ")
+        if self.operation.kind in _OVER_AXES:
+            self._check_innermost(found, active)
+        if self.operation.kind in POINTWISE:
+            self._check_cuts(by_axis, roles, found, result)
+        return on_mesh(*found)
+
+    def _refuse_axis(self, name: str) -> None:
+        """Raise the error for an operation without an axis, or with an unknown or repeated one."""
+        axes = ", ".join(self.mesh) or "none"
+        message = f"the mesh has no axis {name}" if name not in self.mesh else f"axis {name} twice"
+        if not name:
+            message = f"{self.operation.kind} names no axis of the mesh"
+        raise TypingMistakeError("axis", message, f"axes of the mesh: {axes}")
+
+    def _check_innermost(self, layouts: Sequence[Layout], active: Sequence[int]) -> None:
+        """Raise `TypingMistakeError` unless the active axes cut their dimension last.
+
+        Blocks nest in the order of the axes, hence a dimension that a later axis cuts as well
+        can be gathered or cut along the active axes only after that.
+        """
+        dimensions = {layouts[axis].dimension for axis in active} - {-1}
+        if len(dimensions) > 1:
+            message = "the axes slice different dimensions"
+            raise TypingMistakeError("axis", message, "communicate over one axis at a time")
+        for axis, layout in enumerate(layouts):
+            if axis not in active and axis > active[0] and layout.dimension in dimensions:
+                message = f"axis {self.mesh[axis]} cuts the blocks of {self.mesh[active[0]]} again"
+                cure = f"communicate over axis {self.mesh[axis]} first"
+                raise TypingMistakeError("axis", message, cure)
+
+    def _check_cuts(
+        self,
+        by_axis: Sequence[Sequence[Layout]],
+        roles: Sequence[tuple[Role, ...]],
+        found: Sequence[Layout],
+        result: tuple[Role, ...],
+    ) -> None:
+        """Raise `TypingMistakeError` unless each operand contains the block of the result.
+
+        An operand that is not sliced along an axis is cut there, which is possible if no later axis
+        slices this dimension already.
+        """
+        needed = [
+            (axis, result[layout.dimension])
+            for axis, layout in enumerate(found)
+            if layout.is_sliced
+        ]
+        for position, (layouts, dimensions) in enumerate(zip(by_axis, roles, strict=True)):
+            for axis, role in needed:
+                if layouts[axis].is_sliced or role not in dimensions:
+                    continue
+                later = [
+                    other
+                    for other in range(axis + 1, len(layouts))
+                    if layouts[other].is_sliced and dimensions[layouts[other].dimension] == role
+                ]
+                if later:
+                    message = f"{self.name(position)} is not sliced along axis {self.mesh[axis]}"
+                    message += f", but along {self.mesh[later[0]]}, which cuts its blocks"
+                    cure = f"AllGather it over axis {self.mesh[later[0]]} first"
+                    raise TypingMistakeError("layout", message, cure)
+
+    def _find_layout(
+        self,
+        layouts: Sequence[Layout],
+        roles: Sequence[tuple[Role, ...]],
+        result: tuple[Role, ...],
+        where: str,
+    ) -> Layout:
+        """Look up the layout on one axis; raise `TypingMistakeError` if the table has none."""
+        operation = self.operation
+        key = operation.kind, operation.reduction, operation.dimension, operation.root
+        found: Layout | None
+        if len(layouts) <= 2:
+            found = find_axis_layout(key, tuple(layouts), tuple(roles), result)
+        else:
+            # Three and more operands are joined one after the other.
+            found = layouts[0]
+            joined = roles[0]
+            for layout, dimensions in zip(layouts[1:], roles[1:], strict=True):
+                pair = (found, layout)
+                found = find_axis_layout(key, pair, (joined, dimensions), result)
+                joined = result
+                if found is None:
+                    break
+        if found is None:
+            raise self._explain(layouts, where)
+        is_sum = operation.kind in CONTRACTIONS and found.placement is Placement.PARTIAL
+        has_partial = any(layout.placement is Placement.PARTIAL for layout in layouts)
+        return LOCAL if is_sum and not self.mesh and not has_partial else found
+
+    def _explain(self, layouts: Sequence[Layout], where: str) -> TypingMistakeError:
+        """Build the error for layouts that the table does not permit."""
+        kind = self.operation.kind
+        for position, layout in enumerate(layouts):
+            if layout.placement is Placement.ROOT:
+                message = f"{where}{self.name(position)} is valid on root {layout.root} only"
+                cure = f"Broadcast it from root {layout.root} first"
+                return TypingMistakeError("root", message, cure)
+        for position, layout in enumerate(layouts):
+            if layout.placement is Placement.PARTIAL and kind not in _OVER_AXES:
+                message = f"{where}{self.name(position)} is {layout}, a partial result, and "
+                message += f"{kind} reads full values"
+                return TypingMistakeError("partial", message, _CURES[Placement.PARTIAL])
+        if kind in _OVER_AXES:
+            return self._explain_communication(layouts[0], where)
+        if kind in POINTWISE:
+            if any(layout.is_local for layout in layouts):
+                message, cure = "a local operand meets a sliced one", "ReduceScatter the local "
+                return TypingMistakeError("layout", where + message, cure + "operand first")
+            message = "operands are sliced along different dimensions"
+            return TypingMistakeError("layout", where + message, "AllGather one of them")
+        formatted = " and ".join(map(str, layouts))
+        if kind in CONTRACTIONS:
+            message = f"{where}layouts {formatted} have no product"
+            cure = "slice a row of the first, the last of the second, or the contracted one of both"
+            return TypingMistakeError("layout", message, cure)
+        message = f"{where}{kind} has no rule for layout {formatted}"
+        return TypingMistakeError("layout", message, "AllGather the sliced operand first")
+
+    def _explain_communication(self, layout: Layout, where: str) -> TypingMistakeError:
+        """Build the error for the operand of a communication."""
+        kind, name = self.operation.kind, self.name(0)
+        if layout.placement is Placement.PARTIAL and self.operation.reduction is not None:
+            message = f"{where}{name} is {layout}, which {self.operation.reduction} does not reduce"
+            return TypingMistakeError("partial", message, f"reduce it with {layout.reduction}")
+        expected = _EXPECTED[tuple(permitted_symbols(kind))]
+        cure = _CURES[layout.placement]
+        if kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL):
+            unneeded = "leave AllGather out" if kind is Kind.ALL_GATHER else "Slice it instead"
+            cure = unneeded if layout == REPLICATED else "ReduceScatter or Slice it first"
+        elif kind in (Kind.BROADCAST, Kind.REDUCE):
+            cure = "AllGather it first"
+        elif kind is Kind.SLICE and layout.is_sliced:
+            cure = "use it"
+        message = f"{expected} operand is expected, {name} is {layout.placement} ({layout})"
+        return TypingMistakeError("layout", where + message, cure)
+
+
+def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
+    """Raise `TypingMistakeError` if a tensor cannot be sliced along a dimension.
+
+    That is a dimension outside of 0..rank - 1, so any for a scalar, or one of size 1, which is
+    broadcast. Other sizes, also symbols, need not be multiples of the ranks. `name` is for the
+    message.
+    """
+    rank = len(tensor.shape)
+    if 0 <= dimension < rank and tensor.shape[dimension] != 1:
+        return
+    sizes = ", ".join(map(str, tensor.shape))
+    if not 0 <= dimension < rank:
+        message = f"{name}[{sizes}] has no dimension {dimension}"
+        cure = f"slice along 0..{rank - 1}" if rank else "a scalar stays replicated"
+        raise TypingMistakeError("dimension", message, cure)
+    message = f"{name}[{sizes}] is broadcast along dimension {dimension}, its size is 1"
+    raise TypingMistakeError("dimension", message, "leave it replicated")
