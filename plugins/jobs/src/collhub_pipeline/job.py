@@ -8,16 +8,20 @@ step, ranks with equal weights reduce their gradients.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
 
 from collhub_templates import RankProgram, RankPrograms, job_of
 
 from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, MeshLayout, Ranks
+from collhub_pipeline.passes import Operation, Pass, PassTimes
 from collhub_pipeline.plugin import PipelineOptions
-from collhub_pipeline.timing import Operation, Pass, PassTimes, Schedule
-from hub_core import UsageError
-from hub_core.model import JobCollective, NodeKind, Workload
-from hub_core.plugin_api import SearchBudget
+from collhub_pipeline.schedule_csv import read_schedule_file
+from collhub_pipeline.timing import Schedule
+from hub_core import HubError, UsageError
+from hub_core.model import JobCollective, NodeKind, Workload, parse_time
+from hub_core.plugin_api import MAX_INTEGER, SearchBudget
 
 _MAX_PASSES = 10**6
 
@@ -26,15 +30,17 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
     """Generate one training step of all ranks as a workload; `budget`: limits of the search.
 
     Each device has one program per member of its mesh. Raises `UsageError` for invalid options, and
-    (`too-large`) above 10^6 passes, counted as 3 x stages x chunks x micro-batches x widest mesh.
+    (`too-large`) above 10^6 passes, counted as 3 x stages x chunks x micro-batches x
+    slices x widest mesh.
     """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
-    passes = 3 * options.stages * options.chunks * options.micro_batches * max(widths)
+    passes = 3 * options.stages * (options.chunks or 1) * options.micro_batches * max(widths)
+    passes *= options.slices
     if passes > _MAX_PASSES:
         message = f"{passes} passes are too many (limit {_MAX_PASSES})"
         raise UsageError(message, cure="choose fewer micro-batches or stages", code="too-large")
-    schedule = schedule_of(options.schedule, shape, budget)
+    schedule = schedule_from(options, shape, budget)
     programs = [
         _build_programs(schedule, layout, options, (device, member))
         for device, width in enumerate(widths)
@@ -63,6 +69,30 @@ def layout_of(options: PipelineOptions) -> Layout:
     return MeshLayout.of(tensor, meshes, options.stages, options.data, options.hand_over)
 
 
+def schedule_from(
+    options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
+) -> Schedule:
+    """Build the schedule of the options, or read it from the CSV file that they name.
+
+    Raises `UsageError` if a file has other numbers of devices or micro-batches than the options,
+    `InputError` if it is invalid.
+    """
+    if options.csv is None:
+        return schedule_of(options.schedule, shape, budget)
+    schedule = read_schedule_file(options.csv)
+    micros = 1 + max(operation.micro for order in schedule.orders for operation in order)
+    stages = len(schedule.device_of[0])
+    if (schedule.num_devices, micros) != (options.stages, options.micro_batches):
+        message = (
+            f"{options.csv} has {schedule.num_devices} ranks and {micros} micro-batches, the "
+            f"options {options.stages} and {options.micro_batches}"
+        )
+        cure = f"-O stages={schedule.num_devices} -O micro_batches={micros}"
+        raise UsageError(message, cure=cure, code="option-value")
+    is_recomputed = options.recompute == "all"
+    return replace(schedule, recomputed=frozenset(range(stages) if is_recomputed else ()))
+
+
 def shape_of(options: PipelineOptions) -> Shape:
     """Build the pipeline with times in ns, rounded from the seconds of the options.
 
@@ -72,15 +102,55 @@ def shape_of(options: PipelineOptions) -> Shape:
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
     times = PassTimes(forward, inputs, weights, transfer, options.transport == "blocking")
     warmups = () if options.warmups is None else tuple(_parse_numbers(options.warmups))
+    memory = None if options.memory is None else _parse_fractions("memory", str(options.memory))
+    sizes = _parse_fractions("stage_sizes", options.stage_sizes) if options.stage_sizes else ()
+    parts = options.stage_times.split(";") if options.stage_times else []
     return Shape(
         options.stages,
         options.micro_batches,
         times,
         options.chunks,
         options.delay_weights,
-        options.memory,
+        memory[0] if memory is not None and len(memory) == 1 else memory,
         warmups,
+        tuple(_parse_times("stage_times", part) for part in parts),
+        sizes,
+        _parse_times("embedding", options.embedding) if options.embedding else None,
+        _parse_times("head", options.head) if options.head else None,
+        options.slices,
+        _to_fraction(options.attention),
+        options.recompute,
+        _to_fraction(options.kept),
+        options.objective == "steady",
     )
+
+
+def _to_fraction(number: float) -> Fraction:
+    """Return the decimal number that the user wrote."""
+    return Fraction(str(number))
+
+
+def _parse_times(name: str, text: str) -> PassTimes:
+    """Parse times of forward, input-gradient and weight-gradient pass to whole ns."""
+    try:
+        forward, inputs, weights = (round(parse_time(part) * 1e9) for part in text.split("/"))
+    except (ValueError, HubError):
+        message = f"-O {name}: {text.strip()!r} is no three times"
+        cure = "write forward/input gradient/weight gradient, such as 1ms/1ms/0.5ms"
+        raise UsageError(message, cure=cure, code="option-value") from None
+    return PassTimes(forward, inputs, weights)
+
+
+def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
+    """Parse numbers of at least 0 with commas between. Raises `UsageError`."""
+    try:
+        numbers = tuple(Fraction(part.strip()) for part in text.split(","))
+    except (ValueError, ZeroDivisionError):
+        numbers = ()
+    if not numbers or min(numbers) < 0 or max(numbers) > MAX_INTEGER:
+        message = f"-O {name}={text} does not state numbers of at least 0"
+        raise UsageError(message, cure="write for example 8 or 8,8,6,6", code="option-value")
+    return numbers
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
@@ -150,20 +220,25 @@ class _Writer:
         kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
         same_device = [row for row in self._before if row not in after]
-        duration = max(1, round(self._times.of(kind)))
+        duration = max(1, round(self._times.duration(operation)))
         name = f"{kind.value} {stage}"
         row = self.program.compute(name, after, same_device, duration_ns=duration)
         if kind is not Pass.WEIGHT_GRADIENT:
             if self._summed:
                 kind_of_sum = JobCollective.ALL_REDUCE
-                row = self.program.collective(
-                    f"{name} reduce", kind_of_sum, self._summed, "tensor", [row]
-                )
+                size = self._cut(self._summed, micro)
+                row = self.program.collective(f"{name} reduce", kind_of_sum, size, "tensor", [row])
             self._row_of_result[kind.is_backward, direction, stage, micro] = row
         self._before = [row]
         sent = self._add_sends(operation, row)
         if self._times.is_blocking:
             self._before += sent
+
+    def _cut(self, size: int, unit: int) -> int:
+        """Return the bytes of a token slice of `size` bytes: equal parts up to one byte."""
+        slices = self._schedule.slices
+        at = unit % slices
+        return (at + 1) * size // slices - at * size // slices
 
     def finish(self) -> None:
         """Add the reduction of gradients of shared weights."""
@@ -252,17 +327,18 @@ class _Writer:
         or backward, sending stage and micro-batch; peers are stated relative to the rank.
         """
         name = "gradient" if operation.kind.is_backward else "activation"
-        micros = self._options.micro_batches
+        units = self._options.micro_batches * self._schedule.slices
         stages = len(self._schedule.device_of[operation.direction])
         # The tag distinguishes the messages between two ranks.
         flow = 2 * operation.direction + operation.kind.is_backward
-        tag = (flow * stages + sender) * micros + operation.micro
+        tag = (flow * stages + sender) * units + operation.micro
         rows = []
         for leg in legs:
             rank_pair = (leg.source, leg.destination)
             mine, peer = rank_pair if kind is NodeKind.SEND else reversed(rank_pair)
             if mine == self._rank:
                 shift = peer - self._rank
-                row = self.program.message(kind, name, leg.bytes, shift, tag, after)
+                size = self._cut(leg.bytes, operation.micro)
+                row = self.program.message(kind, name, size, shift, tag, after)
                 rows.append(row)
         return rows

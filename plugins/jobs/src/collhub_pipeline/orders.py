@@ -1,10 +1,9 @@
-"""Orders of passes: warm-up orders, interleaving, zero bubble, and two directions.
+"""Orders of passes with one stage per device: warm-up orders, zero bubble, two directions.
 
 Warm-up orders alternate backward and forward passes after initial forward passes: GPipe (Huang et
 al., arXiv 1811.06965) runs all forward passes first; 1F1B (Narayanan et al., arXiv 1806.03377) the
 minimum that fills the pipeline; eager 1F1B (Zhuang et al., MLSys 2023) twice as many, to hide
-transfers. Interleaved 1F1B (Narayanan et al., SC 2021) has several model chunks per device.
-Zero-bubble orders (Qi et al., arXiv 2401.10241) fill idle times with weight gradients.
+transfers. Zero-bubble orders (Qi et al., arXiv 2401.10241) fill idle times with weight gradients.
 
 Two directions follow DualPipe (DeepSeek-V3, arXiv 2412.19437) and Chimera (Li and Hoefler, SC
 2021): micro-batches enter at both ends, each device has a stage of both directions, and parameters
@@ -68,57 +67,6 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
         if warmup + micro < micros:
             order.append(step(Pass.FORWARD, warmup + micro))
     return order
-
-
-def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
-    """Interleave stages i, i + p, ... on device i of p devices.
-
-    Raises `UsageError` unless the number of micro-batches is a multiple of p.
-    """
-    if micros % devices:
-        message = f"{micros} micro-batches are no multiple of {devices} stages"
-        cure = "interleaving needs one: change -O micro_batches"
-        raise UsageError(message, cure=cure, code="micro-batches")
-    device_of = tuple(stage % devices for stage in range(devices * chunks))
-    orders = tuple(_order_chunks(device, devices, micros, chunks) for device in range(devices))
-    return Schedule("interleaved", (device_of,), orders)
-
-
-def _order_chunks(device: int, devices: int, micros: int, chunks: int) -> tuple[Operation, ...]:
-    """Order the passes of a device with several chunks, as interleaved 1F1B does.
-
-    A unit is a micro-batch in a chunk. Warm-up forward passes come first, then forward and backward
-    in turns, then the remaining backward passes. As many micro-batches as devices leave no steady
-    phase.
-    """
-    units = micros * chunks
-    ahead = min(units, 2 * (devices - device - 1) + (chunks - 1) * devices)
-    # With as many micro-batches as devices, there is no steady phase.
-    warmup = units if micros == devices else ahead
-    steady = units - warmup
-    order = [_forward(unit, device, devices, chunks) for unit in range(warmup)]
-    for unit in range(steady):
-        order.append(_forward(warmup + unit, device, devices, chunks))
-        order.append(_backward(unit, device, devices, chunks))
-    order += [_backward(unit, device, devices, chunks) for unit in range(steady, units)]
-    return tuple(order)
-
-
-def _forward(unit: int, device: int, devices: int, chunks: int) -> Operation:
-    """Return the forward pass of a unit: chunks ascend, `devices` micro-batches at a time."""
-    chunk = unit // devices % chunks
-    return Operation(Pass.FORWARD, 0, chunk * devices + device, _micro(unit, devices, chunks))
-
-
-def _backward(unit: int, device: int, devices: int, chunks: int) -> Operation:
-    """Return the backward pass of a unit: chunks descend, `devices` micro-batches at a time."""
-    chunk = chunks - 1 - unit // devices % chunks
-    return Operation(Pass.BACKWARD, 0, chunk * devices + device, _micro(unit, devices, chunks))
-
-
-def _micro(unit: int, devices: int, chunks: int) -> int:
-    """Return the micro-batch of a unit; groups of `devices` micro-batches pass all chunks."""
-    return unit // (devices * chunks) * devices + unit % devices
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:

@@ -8,7 +8,23 @@ from dataclasses import dataclass
 from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl, option, optional
 
 SEARCHED = "search"
-NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
+NAMES = (
+    "1f1b",
+    "eager-1f1b",
+    "gpipe",
+    "interleaved",
+    "zb-h1",
+    "zb-h2",
+    "two-directions",
+    SEARCHED,
+    "interleaved-zb",
+    "looped-bfs",
+    "zbv",
+    "dualpipe-v",
+    "v-half",
+    "v-min",
+    "hanayo",
+)
 """Names of schedules, defined here so that listing options imports no schedules."""
 
 HAND_OVERS = ("all-gather", "broadcast", "send-recv")
@@ -21,8 +37,15 @@ class PipelineOptions:
     schedule: str = choice(NAMES, "order of the passes; search: the fastest within the memory")
     stages: int = option(OptionType.INT, 4, "stages, each on devices of its own", minimum=1)
     micro_batches: int = option(OptionType.INT, 8, "micro-batches of a step", minimum=1)
-    chunks: int = option(
-        OptionType.INT, 1, "chunks of each stage (interleaved); of a search, the most", minimum=1
+    chunks: int | None = optional(
+        "chunks of the model on each device (default: 2 in V shapes and waves, else 1); of a "
+        "search, the most (default: 2)",
+        OptionType.INT,
+        minimum=1,
+    )
+    csv: str | None = optional("schedule of PyTorch as CSV, in place of a name", OptionType.PATH)
+    objective: str = choice(
+        ("step", "steady"), "of a search: time of one step, or of each of many steps without flush"
     )
     forward: float = option(OptionType.TIME, 1e-3, "a forward pass", minimum=1e-9)
     input_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the input", minimum=1e-9)
@@ -37,10 +60,32 @@ class PipelineOptions:
     transport: str = choice(
         ("async", "blocking"), "whether the sender computes while it sends, or waits"
     )
-    memory: int | None = optional(
-        "micro-batches whose activations a device may hold (default: any)",
-        OptionType.INT,
-        minimum=1,
+    memory: str | None = optional(
+        "micro-batches whose activations a device may hold (default: any), one number or one a "
+        "device: 8,8,6,6"
+    )
+    stage_times: str | None = optional(
+        "times of equal parts of the model, in place of those of a pass: forward/input/weight with "
+        "; between, such as 1ms/1ms/0.5ms; 2ms/2ms/1ms"
+    )
+    stage_sizes: str | None = optional(
+        "activations of equal parts of the model, relative to a model of equal parts: 2,1,1"
+    )
+    embedding: str | None = optional("additional times of the first stage, such as 1ms/0s/1ms")
+    head: str | None = optional("additional times of the last stage, such as 1ms/1ms/1ms")
+    recompute: str = choice(
+        ("none", "all", "auto"), "stages that repeat the forward pass before the backward pass"
+    )
+    kept: float = option(
+        OptionType.FLOAT,
+        0.0,
+        "part of an activation that recomputation keeps",
+        minimum=0,
+        maximum=1,
+    )
+    slices: int = option(OptionType.INT, 1, "token slices of a micro-batch", minimum=1)
+    attention: float = option(
+        OptionType.FLOAT, 0.0, "part of the work in causal attention", minimum=0, maximum=1
     )
     warmups: str | None = optional(
         "forward passes ahead on each stage, such as 5,4,2,1, of 1f1b, eager-1f1b and gpipe"

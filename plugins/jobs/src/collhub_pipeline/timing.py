@@ -9,39 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from fractions import Fraction
 from operator import itemgetter
-from typing import NamedTuple
 
+from collhub_pipeline.passes import Durations, Operation, Pass, PassTimes, Time
 from hub_core import UsageError
 
-
-class Pass(Enum):
-    """Kind of work of a stage on a micro-batch.
-
-    `BACKWARD` computes the gradients of inputs and weights. `INPUT_GRADIENT` and `WEIGHT_GRADIENT`
-    are its halves; the gradient is sent after the first half.
-    """
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    INPUT_GRADIENT = "input gradient"
-    WEIGHT_GRADIENT = "weight gradient"
-
-    @property
-    def is_backward(self) -> bool:
-        """Whether the result is sent to the previous stage: full and input-gradient passes."""
-        return self in (Pass.BACKWARD, Pass.INPUT_GRADIENT)
-
-
-class Operation(NamedTuple):
-    """Pass of micro-batch `micro` in stage `stage` of a direction."""
-
-    kind: Pass
-    direction: int
-    stage: int
-    micro: int
+__all__ = [
+    "Operation",
+    "Pass",
+    "PassTimes",
+    "Schedule",
+    "Time",
+    "Timing",
+    "format_pass",
+    "greedy",
+    "in_a_row",
+    "timed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +33,18 @@ class Schedule:
     """Orders of passes.
 
     `device_of[direction][stage]`: device of a stage; in a direction, micro-batches pass all stages.
-    `orders`: ordered passes of each device.
+    `orders`: ordered passes of each device. `slices`: token slices of a micro-batch; a pass then
+    processes one slice, whose number is `micro` modulo `slices`. `overlapped`: forward passes that
+    run together with the backward pass behind them (DualPipe); times have no gain from this.
+    `recomputed`: stages that repeat the forward pass before the backward pass.
     """
 
     name: str
     device_of: tuple[tuple[int, ...], ...]
     orders: tuple[tuple[Operation, ...], ...]
+    slices: int = 1
+    overlapped: frozenset[Operation] = frozenset()
+    recomputed: frozenset[int] = frozenset()
 
     @property
     def num_devices(self) -> int:
@@ -90,39 +80,7 @@ def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))
 
 
-Time = int | Fraction
-_Key = tuple[bool, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PassTimes:
-    """Durations of the passes of one stage: exact numbers in any common unit.
-
-    `transfer`: of one activation, or its gradient, between two devices. `is_blocking`: the sender
-    does not compute during a transfer.
-    """
-
-    forward: Time
-    input_gradient: Time
-    weight_gradient: Time
-    transfer: Time = 0
-    is_blocking: bool = False
-
-    def shared(self, chunks: int) -> PassTimes:
-        """Return the times of one of `chunks` equal chunks of a stage, with equal transfer time."""
-        passes = (self.forward, self.input_gradient, self.weight_gradient)
-        forward, inputs, weights = (Fraction(time) / chunks for time in passes)
-        return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
-
-    def of(self, kind: Pass) -> Time:
-        """Return the duration of a pass; a full backward pass takes both of its gradients."""
-        if kind is Pass.BACKWARD:
-            return self.input_gradient + self.weight_gradient
-        return {
-            Pass.FORWARD: self.forward,
-            Pass.INPUT_GRADIENT: self.input_gradient,
-            Pass.WEIGHT_GRADIENT: self.weight_gradient,
-        }[kind]
+Key = tuple[bool, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +108,46 @@ class Timing:
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """State of a run: what is there, and when devices and channels are free.
 
     `finished`: passes that are over, by (is backward, direction, stage, micro-batch).
-    `arrived`: when the input of a pass, under the same key, is on its device.
+    `arrived`: when the input of a pass, under the same key, is on its device. `origin`: start of
+    the run.
     """
 
     schedule: Schedule
-    times: PassTimes
-    finished: set[_Key] = field(default_factory=set)
-    arrived: dict[_Key, Time] = field(default_factory=dict)
+    times: Durations
+    finished: set[Key] = field(default_factory=set)
+    arrived: dict[Key, Time] = field(default_factory=dict)
     channel: dict[tuple[int, int], Time] = field(default_factory=dict)
+    origin: Time = 0
 
     def ready(self, operation: Operation) -> Time | None:
         """From when on a pass has its input; None where somebody must make it first."""
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
-            return 0 if (True, direction, stage, micro) in self.finished else None
+            return self.origin if (True, direction, stage, micro) in self.finished else None
         if kind.is_backward and (False, direction, stage, micro) not in self.finished:
+            return None
+        if not self._has_neighbour_slice(operation):
             return None
         last = len(self.schedule.device_of[direction]) - 1
         if stage == (last if kind.is_backward else 0):
-            return 0
+            return self.origin
         return self.arrived.get((kind.is_backward, direction, stage, micro))
+
+    def _has_neighbour_slice(self, operation: Operation) -> bool:
+        """Return whether the slice has run that precedes this one in causal attention.
+
+        Forward passes of a micro-batch run in the order of its slices, backward passes in reverse.
+        """
+        kind, direction, stage, unit = operation
+        slices = self.schedule.slices
+        edge, step = (slices - 1, 1) if kind.is_backward else (0, -1)
+        if unit % slices == edge:
+            return True
+        return (kind.is_backward, direction, stage, unit + step) in self.finished
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
         """Send what a pass has made to the next stage; return when its device is free again.
@@ -194,47 +168,111 @@ class _Run:
         arrival = end
         if device_pair[0] != device_pair[1]:
             # On a channel one transfer follows another.
-            arrival = max(end, self.channel.get(device_pair, 0)) + self.times.transfer
+            arrival = max(end, self.channel.get(device_pair, self.origin)) + self.times.transfer
             self.channel[device_pair] = arrival
         self.arrived[kind.is_backward, direction, onward, micro] = arrival
         return arrival if self.times.is_blocking else end
 
 
-def timed(schedule: Schedule, times: PassTimes) -> Timing:
+def timed(schedule: Schedule, times: Durations) -> Timing:
     """Run a schedule, and return start and end of every pass per device, in its order.
 
     Time is in the unit of `times`. Every device executes its passes in their fixed order; a pass
     starts as soon as its inputs have arrived and the device is free. After a pass the device is
-    free at the time that `_Run.pass_on` returns, which includes sends that block. Raises
+    free at the time that `Run.pass_on` returns, which includes sends that block. Raises
     `UsageError` with the code `deadlock` if passes wait for one another.
     """
-    run = _Run(schedule, times)
+    run = Run(schedule, times)
+    starts, ends, _ = execute(run, [0] * schedule.num_devices)
+    return Timing(schedule, starts, ends)
+
+
+def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
+    """Run all passes of a schedule; `free`: when each device can start, changed in place.
+
+    Returns starts and ends per device, and `free`. Raises `UsageError` with the code `deadlock`.
+    """
+    schedule = run.schedule
     starts: list[list[Time]] = [[] for _ in schedule.orders]
-    ends_of_device: list[list[Time]] = [[] for _ in schedule.orders]
-    free: list[Time] = [0] * schedule.num_devices
+    ends: list[list[Time]] = [[] for _ in schedule.orders]
     is_moving = True
     while is_moving:
         is_moving = False
         for device, order in enumerate(schedule.orders):
             # As far as the device gets with what is there.
-            while len(ends_of_device[device]) < len(order):
-                operation = order[len(ends_of_device[device])]
+            while len(ends[device]) < len(order):
+                operation = order[len(ends[device])]
                 ready = run.ready(operation)
                 if ready is None:
                     break
                 start = max(ready, free[device])
-                end = start + times.of(operation.kind)
+                end = start + run.times.duration(operation)
                 starts[device].append(start)
-                ends_of_device[device].append(end)
+                ends[device].append(end)
                 free[device] = run.pass_on(operation, end)
                 is_moving = True
-    if any(
-        len(pass_ends) < len(order)
-        for pass_ends, order in zip(ends_of_device, schedule.orders, strict=True)
-    ):
-        message = f"the passes of {schedule.name} wait for one another"
+    reached = [len(line) for line in ends]
+    if reached != [len(order) for order in schedule.orders]:
+        cycle = _find_cycle(schedule, run, reached)
+        message = f"the passes of {schedule.name} wait for one another: {cycle}"
         raise UsageError(message, cure="put every pass behind those that it needs", code="deadlock")
-    return Timing(schedule, starts, ends_of_device)
+    return starts, ends, free
+
+
+_LETTER = {
+    Pass.FORWARD: "F",
+    Pass.BACKWARD: "B",
+    Pass.INPUT_GRADIENT: "I",
+    Pass.WEIGHT_GRADIENT: "W",
+}
+
+
+def format_pass(operation: Operation) -> str:
+    """Return stage, letter and unit of a pass, such as `3B1`; in direction 1 with `'` behind."""
+    mark = "'" * operation.direction
+    return f"{operation.stage}{_LETTER[operation.kind]}{operation.micro}{mark}"
+
+
+def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
+    """Describe passes that wait for one another; `reached`: passes that each device has run.
+
+    The chain starts at the first device that cannot continue. It ends at a device that is already
+    in the chain, or at a pass that no device still has to run.
+    """
+    device = next(at for at, order in enumerate(schedule.orders) if reached[at] < len(order))
+    chain: list[tuple[int, str]] = []
+    while device not in [at for at, _ in chain]:
+        if reached[device] == len(schedule.orders[device]):
+            return " -> ".join(text for _, text in chain) + " (which never runs)"
+        operation = schedule.orders[device][reached[device]]
+        is_backward, direction, stage, unit = _find_missing(schedule, run, operation)
+        missing = Operation(Pass.BACKWARD if is_backward else Pass.FORWARD, direction, stage, unit)
+        chain.append((device, f"{format_pass(operation)} on device {device}"))
+        device = schedule.device_of[direction][stage]
+        chain[-1] = chain[-1][0], f"{chain[-1][1]} waits for {format_pass(missing)}"
+    first = [at for at, _ in chain].index(device)
+    return ", ".join(text for _, text in chain[first:])
+
+
+def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
+    """Return the first pass that has not run, and that a pass which cannot start waits for."""
+    kind, direction, stage, unit = operation
+    slices, last = schedule.slices, len(schedule.device_of[direction]) - 1
+    if kind is Pass.WEIGHT_GRADIENT:
+        return True, direction, stage, unit
+    needed: list[Key] = []
+    if kind.is_backward:
+        needed.append((False, direction, stage, unit))
+        if stage < last:
+            needed.append((True, direction, stage + 1, unit))
+        if unit % slices < slices - 1:
+            needed.append((True, direction, stage, unit + 1))
+    else:
+        if stage > 0:
+            needed.append((False, direction, stage - 1, unit))
+        if unit % slices > 0:
+            needed.append((False, direction, stage, unit - 1))
+    return next(key for key in needed if key not in run.finished)
 
 
 _EAGER = {
@@ -249,7 +287,7 @@ def greedy(
     name: str,
     device_of: tuple[tuple[int, ...], ...],
     passes: Sequence[Operation],
-    times: PassTimes,
+    times: Durations,
     *,
     most_held: Sequence[Sequence[int]],
 ) -> Schedule:
@@ -259,7 +297,7 @@ def greedy(
     activations of the stage are held, then gradients of weights; of equals the lowest micro-batch.
     Raises `UsageError` where the memory lets nothing go on. Cost: passes squared over devices.
     """
-    run = _Run(Schedule(name, device_of, ()), times)
+    run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
     left: list[list[Operation]] = [[] for _ in range(devices)]
     for pass_ in passes:
@@ -282,7 +320,7 @@ def greedy(
             message = f"the memory of a stage is too small for {name}"
             raise UsageError(message, cure="allow more", code="memory")
         start, _, device, _, operation = min(choices, key=itemgetter(0, 1, 2, 3))
-        free[device] = run.pass_on(operation, start + times.of(operation.kind))
+        free[device] = run.pass_on(operation, start + times.duration(operation))
         if operation.kind is Pass.FORWARD:
             held_count[operation.direction][operation.stage] += 1
         elif operation.kind is not Pass.INPUT_GRADIENT:

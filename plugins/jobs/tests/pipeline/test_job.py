@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from collhub_pipeline.catalogue import schedule_of
 from collhub_pipeline.job import generate, shape_of
-from collhub_pipeline.plugin import NAMES, PipelineOptions
+from collhub_pipeline.plugin import PipelineOptions
 
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind
@@ -38,9 +38,19 @@ def finish_ns(collhub: Callable[..., Any], tmp_path: Path) -> Callable[..., int]
     return simulated
 
 
-@pytest.mark.parametrize("transport", ["async", "blocking"])
+ONE_CHUNK = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions")
+
+
 @pytest.mark.parametrize(
-    ("name", "delayed"), [*((name, False) for name in NAMES), ("1f1b", True), ("gpipe", True)]
+    ("name", "delayed", "transport"),
+    [
+        *((name, False, transport) for name in ONE_CHUNK for transport in ("async", "blocking")),
+        *(("1f1b", True, transport) for transport in ("async", "blocking")),
+        *(("gpipe", True, transport) for transport in ("async", "blocking")),
+        ("search", False, "async"),
+        ("zbv", False, "blocking"),
+        ("dualpipe-v", False, "async"),
+    ],
 )
 def test_a_simulator_times_a_job_as_the_schedule_says(name, delayed, transport, finish_ns) -> None:
     options = replace(SMALL, schedule=name, delay_weights=delayed, transport=transport)

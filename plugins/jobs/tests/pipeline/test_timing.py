@@ -13,12 +13,12 @@ from collhub_pipeline.orders import (
     eager_warmups,
     gpipe_warmups,
     in_turns,
-    interleaved,
     one_forward_one_backward_warmups,
     with_delays,
     zb_h1,
     zb_h2,
 )
+from collhub_pipeline.orders_of_chunks import interleaved
 from collhub_pipeline.timing import Operation, Pass, PassTimes, in_a_row, timed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,5 +123,8 @@ def test_zero_bubble_orders_have_the_bubbles_and_peaks_of_the_table(times, stage
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     backward_first = [Operation(Pass.BACKWARD, 0, 0, 0), Operation(Pass.FORWARD, 0, 0, 0)]
-    with pytest.raises(UsageError, match="the passes of wrong wait for one another"):
+    with pytest.raises(
+        UsageError,
+        match=r"the passes of wrong wait for one another: 0B0 on device 0 waits for 0F0;",
+    ):
         timed(in_a_row("wrong", [backward_first]), PassTimes(1, 1, 1))

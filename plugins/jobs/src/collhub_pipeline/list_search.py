@@ -1,0 +1,328 @@
+"""Search of schedules with one placement of stages: list schedules, improved by local search.
+
+A list schedule follows a table of keys, a limit of activations per stage (`ahead`) and a patience;
+`list_kernel` builds one in some ten microseconds to milliseconds. The search tries a grid of them,
+changes the limits of the best one step by step, and finally moves single passes of the best order.
+All random numbers have a fixed seed and the number of schedules is a fixed function of the shape,
+so that the result is equal on every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import product
+from math import lcm
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_pipeline.passes import Operation, Pass
+from collhub_pipeline.plugin import SEARCHED
+from collhub_pipeline.shapes import Shape, order_backward_units
+from collhub_pipeline.timing import Schedule
+from hub_core import UsageError
+
+Ints = npt.NDArray[np.int64]
+
+_KINDS = (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
+_UNLIMITED = 1 << 50
+# Passes that one search schedules, and limits of the number of its schedules per phase.
+_WORK = 1_500_000
+_FEWEST, _MOST = 60, 1000
+_CLASS = 1 << 44
+_STAGE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Order of urgency. Signs: 1 prefers earlier stages, -1 later ones, 0 older micro-batches.
+
+    `is_forward_first`: forward passes precede input gradients; weight gradients are always last.
+    `patience`: see `build_list_schedule`.
+    """
+
+    forward_sign: int
+    backward_sign: int
+    is_forward_first: bool
+    patience: int
+
+
+_POLICIES = tuple(
+    Policy(*values) for values in product((1, -1, 0), (1, -1), (False, True), (0, 8, 16))
+)
+
+
+@dataclass(slots=True)
+class ListSearch:
+    """Integer columns of a shape with one placement, and the list schedules of these."""
+
+    shape: Shape
+    device_of: tuple[int, ...]
+    recomputed: frozenset[int] = frozenset()
+    durations: Ints = field(init=False)
+    transfer: int = field(init=False)
+    kept: Ints = field(init=False)
+    restored: Ints = field(init=False)
+    limits: Ints = field(init=False)
+    tick: Fraction = field(init=False)
+    work: int = 0
+
+    def __post_init__(self) -> None:
+        shape, stages = self.shape, len(self.device_of)
+        times = shape.stage_times(stages, self.recomputed)
+        table = [
+            [[times.at(kind, stage, at) for at in range(shape.slices)] for stage in range(stages)]
+            for kind in _KINDS
+        ]
+        flat = [Fraction(time) for rows in table for row in rows for time in row]
+        denominator = lcm(*(time.denominator for time in [*flat, Fraction(times.transfer)]))
+        total = sum(flat) * denominator * shape.micros + times.transfer * denominator * shape.units
+        if total >= 1 << 55:
+            message = "the times of the passes have no common unit that the search can count in"
+            raise UsageError(message, cure="round the times to whole ns", code="option-value")
+        self.tick = Fraction(1, denominator)
+        columns = [int(time * denominator) for time in flat]
+        self.durations = np.array(columns, np.int64).reshape(3, stages, shape.slices)
+        self.transfer = int(times.transfer * denominator)
+        sizes = [size / shape.slices for size in shape.stage_sizes(stages)]
+        limits = [Fraction(limit) for limit in shape.limits or ()]
+        kept = [
+            size * (shape.kept if stage in self.recomputed else 1)
+            for stage, size in enumerate(sizes)
+        ]
+        unit = lcm(*(value.denominator for value in [*sizes, *kept]))
+        self.kept = np.array([int(value * unit) for value in kept], np.int64)
+        whole = np.array([int(value * unit) for value in sizes], np.int64)
+        self.restored = whole - self.kept
+        # Rounding down: sums of sizes are multiples of 1 / unit.
+        rows = [int(limit * unit) for limit in limits] or [_UNLIMITED] * shape.devices
+        self.limits = np.array(rows, np.int64)
+
+    def run(
+        self, keys: Ints, ahead: Ints, patience: int, guard: int
+    ) -> tuple[Ints, Ints, Ints, int]:
+        """Build one list schedule; see `build_list_schedule`."""
+        # Imported here: numba takes a second.
+        from collhub_pipeline.list_kernel import build_list_schedule
+
+        self.work += keys.size
+        return build_list_schedule(
+            np.array(self.device_of, np.int64),
+            self.durations,
+            self.transfer,
+            self.shape.times.is_blocking,
+            np.array(order_backward_units(self.shape.micros, self.shape.slices), np.int64),
+            self.kept,
+            self.restored,
+            self.limits,
+            ahead,
+            keys,
+            patience,
+            guard,
+            self.shape.is_steady,
+        )
+
+    def build_keys(self, policy: Policy) -> Ints:
+        """Return the keys of a policy: int64[3, stages, units]."""
+        shape, stages = self.shape, len(self.device_of)
+        stage = np.arange(stages, dtype=np.int64)[:, None]
+        unit = np.arange(shape.units, dtype=np.int64)[None, :]
+        # Position of each unit in the backward order.
+        back = np.argsort(order_backward_units(shape.micros, shape.slices))[None, :]
+        keys = np.empty((3, stages, shape.units), np.int64)
+        older = 1 if policy.forward_sign else _STAGE * 4
+        keys[0] = policy.forward_sign * stage * _STAGE + unit * older
+        keys[1] = policy.backward_sign * stage * _STAGE + back
+        keys[2] = 2 * _CLASS + back * _STAGE + stage
+        keys[1 if policy.is_forward_first else 0] += _CLASS
+        return keys
+
+    def schedule_from(self, passes: Ints, places: Ints, name: str = SEARCHED) -> Schedule:
+        """Create the schedule of passes in the order of their starts."""
+        stages, units = len(self.device_of), self.shape.units
+        orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
+        for pass_, place in zip(passes.tolist(), places.tolist(), strict=True):
+            kind, rest = divmod(pass_, stages * units)
+            orders[place].append(Operation(_KINDS[kind], 0, *divmod(rest, units)))
+        return Schedule(
+            name,
+            (self.device_of,),
+            tuple(tuple(order) for order in orders),
+            slices=self.shape.slices,
+            recomputed=self.recomputed,
+        )
+
+    def keys_from(self, schedule: Schedule, starts: Sequence[Sequence[int | Fraction]]) -> Ints:
+        """Return the start times of a schedule with this placement as keys; B counts as I and W."""
+        keys = np.empty((3, len(self.device_of), self.shape.units), np.int64)
+        for order, line in zip(schedule.orders, starts, strict=True):
+            for (kind, _, stage, unit), start in zip(order, line, strict=True):
+                time = int(start / self.tick)
+                if kind is Pass.BACKWARD:
+                    keys[1:, stage, unit] = time
+                else:
+                    keys[_KINDS.index(kind), stage, unit] = time
+        return keys
+
+    def search(self, seeds: Sequence[Ints], target: Fraction) -> Schedule | None:
+        """Return the best list schedule, or None if none fits.
+
+        `seeds`: keys of known schedules. Ends when the value `target` is reached.
+        """
+        count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
+        goal = int(target / self.tick) if target >= 0 else -1
+        state = _Best(self)
+        tables = [self.build_keys(policy) for policy in _POLICIES]
+        unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
+        grid = list(self._generate_limits())
+        # The policies alone with the banker's algorithm: one of them always fits.
+        for policy, keys in zip(_POLICIES, tables, strict=True):
+            state.offer(keys, unlimited, policy.patience, 2)
+        for at, (ahead, (policy, keys)) in enumerate(
+            product(grid, zip(_POLICIES, tables, strict=True))
+        ):
+            if state.value <= goal >= 0 or at >= count:
+                break
+            state.offer(keys, ahead, policy.patience, 0 if self._is_within(ahead) else 1)
+        random = np.random.default_rng(0)
+        for _ in range(count):
+            if state.value <= goal >= 0:
+                break
+            policy_at = int(random.integers(len(tables)))
+            is_changed = random.random() < 0.2 or state.keys is None
+            keys = tables[policy_at] if is_changed or state.keys is None else state.keys
+            patience = _POLICIES[policy_at].patience if is_changed else state.patience
+            ahead = self._change_limits(state.ahead, random)
+            state.offer(keys, ahead, patience, 0 if self._is_within(ahead) else 1 + state.turn % 2)
+        for keys in seeds:
+            for patience, guard in product((0, 8, 16), (1, 2)):
+                state.offer(keys, unlimited, patience, guard)
+        self._move_passes(state, random, count, goal)
+        return None if state.result is None else self.schedule_from(*state.result)
+
+    def _move_passes(
+        self, state: _Best, random: np.random.Generator, count: int, goal: int
+    ) -> None:
+        """Change the start times of some passes of the best schedule, and use them as keys."""
+        unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
+        step = max(1, int(self.durations.sum()) // (3 * self.durations.shape[1]))
+        for at in range(count):
+            if state.value <= goal >= 0 or state.starts is None:
+                break
+            starts = state.starts
+            is_moved = random.random(starts.shape) < (0.02, 0.1, 0.5)[at % 3]
+            noise = random.integers(-4 * step, 4 * step + 1, size=starts.shape)
+            keys = starts + np.where(is_moved, noise, 0)
+            state.offer(keys, unlimited, (0, 8, 16)[at // 3 % 3], 1 + at % 2)
+
+    def _generate_limits(self) -> Iterator[Ints]:
+        """Yield limits per stage in proportion to the minimum lifetime of its activations."""
+        total = self.durations.sum(axis=2)
+        lifetime = np.cumsum((total[0] + total[1])[::-1])[::-1] + total[2]
+        work = max(
+            int(total[:, np.array(self.device_of) == device].sum())
+            for device in range(self.shape.devices)
+        )
+        for tenths in (2, 4, 6, 8, 10, 12, 14, 17, 20, 25, 30):
+            ahead = -(-lifetime * tenths // (10 * work)) + self.shape.slices - 1
+            yield self._reduce(np.clip(ahead, self.shape.slices, self.shape.units))
+
+    def _reduce(self, ahead: Ints) -> Ints:
+        """Lower limits until the activations of each device fit, first those with the most."""
+        ahead = ahead.astype(np.int64)
+        sizes = self.kept + self.restored
+        places = np.array(self.device_of)
+        for device, limit in enumerate(self.limits.tolist()):
+            stages = np.flatnonzero(places == device)
+            while (ahead[stages] * sizes[stages]).sum() > limit:
+                largest = stages[np.argmax(ahead[stages])]
+                if ahead[largest] <= self.shape.slices:
+                    break
+                ahead[largest] -= 1
+        return ahead
+
+    def _is_within(self, ahead: Ints) -> bool:
+        """Return whether the limits per stage imply the memory limits of all devices."""
+        sums = np.zeros(self.shape.devices, np.int64)
+        np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
+        return bool((sums <= self.limits).all())
+
+    def _change_limits(self, ahead: Ints, random: np.random.Generator) -> Ints:
+        """Change the limits of one to three stages by one."""
+        changed = np.minimum(ahead, self.shape.units)
+        for _ in range(int(random.integers(1, 4))):
+            stage = int(random.integers(len(changed)))
+            changed[stage] += int(random.integers(-1, 2))
+        return self._reduce(np.clip(changed, self.shape.slices, self.shape.units))
+
+
+@dataclass(slots=True)
+class _Best:
+    """Best list schedule so far, with the settings that led to it."""
+
+    search: ListSearch
+    value: int = 1 << 60
+    keys: Ints | None = None
+    ahead: Ints = field(init=False)
+    patience: int = 0
+    starts: Ints | None = None
+    result: tuple[Ints, Ints] | None = None
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        self.ahead = np.full(len(self.search.device_of), self.search.shape.units, np.int64)
+
+    def offer(self, keys: Ints, ahead: Ints, patience: int, guard: int) -> None:
+        """Build a schedule, and keep it if it is not worse."""
+        self.turn += 1
+        passes, starts, places, value = self.search.run(keys, ahead, patience, guard)
+        if not 0 <= value <= self.value:
+            return
+        self.value, self.result = value, (passes, places)
+        self.keys, self.ahead, self.patience = keys, ahead, patience
+        table = np.empty(keys.size, np.int64)
+        table[passes] = starts
+        self.starts = table.reshape(keys.shape)
+
+
+def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
+    """Run the passes that are ready: backward before forward ones, later stages first.
+
+    A device has at most as many micro-batches in flight as the pipeline has devices, or as its
+    memory limit allows. Weight gradients follow their input gradients.
+    """
+    plain = replace(shape, memory=None, recompute="none", is_steady=False)
+    limits = tuple(
+        max(least, min(limit, shape.devices))
+        for least, limit in zip(
+            plain.minimum_memories(device_of, ()),
+            shape.limits or (shape.devices,) * shape.devices,
+            strict=True,
+        )
+    )
+    search = ListSearch(replace(plain, memory=limits), device_of)
+    # The gradient leaves after the whole backward pass; weight gradients follow at once.
+    search.durations[1] += search.durations[2]
+    search.durations[2] = 0
+    keys = search.build_keys(Policy(-1, -1, is_forward_first=False, patience=0))
+    keys[2] -= 4 * _CLASS
+    ahead = np.full(len(device_of), shape.units, np.int64)
+    passes, _, places, _ = search.run(keys, ahead, 0, 2)
+    schedule = search.schedule_from(passes, places, name)
+    return replace(schedule, orders=tuple(_join_gradients(order) for order in schedule.orders))
+
+
+def _join_gradients(order: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Replace input gradients that their weight gradients follow at once by backward passes."""
+    joined: list[Operation] = []
+    for operation in order:
+        before = joined[-1] if joined else None
+        if operation.kind is Pass.WEIGHT_GRADIENT and before == operation._replace(
+            kind=Pass.INPUT_GRADIENT
+        ):
+            joined[-1] = operation._replace(kind=Pass.BACKWARD)
+        else:
+            joined.append(operation)
+    return tuple(joined)

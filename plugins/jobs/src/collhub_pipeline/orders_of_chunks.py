@@ -1,0 +1,290 @@
+"""Orders of passes with several chunks of the model per device.
+
+Loops put stage s on device s modulo p; V shapes put stages 0 to p - 1 on the devices in order and
+the next p stages in reverse. Sources: breadth-first loops (Lamy-Poirier, MLSys 2023), interleaved
+1F1B (Narayanan et al., SC 2021), ZB-V (Qi et al., arXiv 2401.10241), V-Min and V-Half (Qi et al.,
+arXiv 2405.15362), DualPipeV (DeepSeek, github.com/deepseek-ai/DualPipe), Hanayo (Liu et al., SC
+2023). The first five have the orders of `torch.distributed.pipelining`; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from collhub_pipeline.timing import Operation, Pass, Schedule
+from hub_core import UsageError
+
+_F, _B, _I, _W = Pass.FORWARD, Pass.BACKWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT
+
+
+def place_in_loops(devices: int, chunks: int) -> tuple[int, ...]:
+    """Return the device of each stage: stage s is on device s modulo the number of devices."""
+    return tuple(stage % devices for stage in range(devices * chunks))
+
+
+def place_in_waves(devices: int, chunks: int) -> tuple[int, ...]:
+    """Return the device of each stage: every second chunk in reverse order of devices."""
+    up = tuple(range(devices))
+    return tuple(device for chunk in range(chunks) for device in (up[::-1] if chunk % 2 else up))
+
+
+def looped_bfs(devices: int, micros: int, chunks: int) -> Schedule:
+    """Run all forward passes chunk by chunk, then all backward passes in exactly reverse order."""
+    orders = []
+    for device in range(devices):
+        forward = [
+            Operation(_F, 0, chunk * devices + device, micro)
+            for chunk in range(chunks)
+            for micro in range(micros)
+        ]
+        orders.append((*forward, *(pass_._replace(kind=_B) for pass_ in reversed(forward))))
+    return Schedule("looped-bfs", (place_in_loops(devices, chunks),), tuple(orders))
+
+
+def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
+    """Interleave forward and backward passes of stages i, i + p, ... on device i of p devices.
+
+    Raises `UsageError` unless the rounds, which are micros // p and at least 1, divide the number
+    of micro-batches.
+    """
+    return _build_interleaved("interleaved", devices, micros, chunks, is_split=False)
+
+
+def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
+    """Interleave chunks with delayed weight gradients: on device i, i of them are pending.
+
+    Raises `UsageError` unless the rounds, which are micros // p and at least 1, divide the number
+    of micro-batches.
+    """
+    return _build_interleaved("interleaved-zb", devices, micros, chunks, is_split=True)
+
+
+def _build_interleaved(
+    name: str, devices: int, micros: int, chunks: int, *, is_split: bool
+) -> Schedule:
+    """Interleave chunks; `is_split`: weight gradients run behind later input gradients."""
+    rounds = max(1, micros // devices)
+    if micros % rounds:
+        message = f"{micros} micro-batches are no multiple of {rounds} rounds of {devices} stages"
+        cure = "interleaving needs one: make -O micro_batches a multiple of -O stages"
+        raise UsageError(message, cure=cure, code="micro-batches")
+    each = micros // rounds
+    orders = []
+    for device in range(devices):
+        ahead = (chunks - 1) * each + (1 if is_split else 2) * (devices - 1 - device)
+        warmup = min(micros * chunks, ahead)
+        forward = list(_generate_units(_F, device, devices, chunks, micros, each))
+        kind = _I if is_split else _B
+        backward = list(_generate_units(kind, device, devices, chunks, micros, each))
+        pending = device if is_split else len(backward)
+        order = forward[:warmup]
+        for at, pass_ in enumerate(backward):
+            order += forward[warmup + at : warmup + at + 1]
+            order.append(pass_)
+            if at >= pending:
+                order.append(backward[at - pending]._replace(kind=_W))
+        if is_split:
+            order += [
+                pass_._replace(kind=_W) for pass_ in backward[max(0, len(backward) - pending) :]
+            ]
+        orders.append(tuple(order))
+    return Schedule(name, (place_in_loops(devices, chunks),), tuple(orders))
+
+
+def _generate_units(
+    kind: Pass, device: int, devices: int, chunks: int, micros: int, each: int
+) -> Iterator[Operation]:
+    """Yield the passes of a device: `each` micro-batches pass all chunks, then the next ones.
+
+    Chunks ascend in forward passes and descend in backward passes.
+    """
+    for first in range(0, micros, each):
+        for at in range(chunks):
+            chunk = chunks - 1 - at if kind.is_backward else at
+            for micro in range(first, first + each):
+                yield Operation(kind, 0, chunk * devices + device, micro)
+
+
+class _Counter:
+    """Order of passes of one device with two chunks; each kind of pass counts micro-batches."""
+
+    def __init__(self, device: int, devices: int) -> None:
+        self.order: list[Operation] = []
+        self.pending: deque[Operation] = deque()
+        self.overlapped: set[Operation] = set()
+        self._stages = device, 2 * devices - 1 - device
+        self._next: dict[tuple[Pass, int], int] = {}
+
+    def count(self, kind: Pass, chunk: int) -> int:
+        """Return how many passes of a kind a chunk has; a full backward pass counts as both."""
+        return self._next.get((kind, chunk), 0)
+
+    def add(self, kind: Pass, chunk: int) -> Operation:
+        """Append the next pass of a kind in a chunk; input gradients add a pending weight one."""
+        parts = (_I, _W) if kind is _B else (kind,)
+        operation = Operation(kind, 0, self._stages[chunk], self.count(parts[0], chunk))
+        for part in parts:
+            self._next[part, chunk] = self.count(part, chunk) + 1
+        self.order.append(operation)
+        if kind is _I:
+            self.pending.append(operation._replace(kind=_W))
+        return operation
+
+    def add_pending(self) -> None:
+        """Append the oldest pending weight gradient of any chunk, if there is one."""
+        if self.pending:
+            self.order.append(self.pending.popleft())
+
+    def add_overlapped(self, forward_chunk: int, backward_chunk: int) -> None:
+        """Append a forward pass that runs together with the full backward pass behind it."""
+        self.overlapped.add(self.add(_F, forward_chunk))
+        self.add(_B, backward_chunk)
+
+
+def zbv(devices: int, micros: int) -> Schedule:
+    """Build ZB-V: no bubble if all passes take equal times, with the memory of 1F1B.
+
+    The order is that of at least 2 p - 1 micro-batches, without those beyond `micros`.
+    """
+    return Schedule(
+        "zbv",
+        (place_in_waves(devices, 2),),
+        tuple(
+            tuple(pass_ for pass_ in _order_zbv(device, devices, micros) if pass_.micro < micros)
+            for device in range(devices)
+        ),
+    )
+
+
+def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
+    """Order the passes of a device in ZB-V; 0 is its chunk on the way up, 1 on the way back."""
+    units = max(2 * devices - 1, micros)
+    line = _Counter(device, devices)
+
+    def add(*steps: tuple[Pass, int]) -> None:
+        """Append passes, each a kind and a chunk."""
+        for kind, chunk in steps:
+            line.add(kind, chunk)
+
+    for _ in range(2 * (devices - device) - 1):
+        add((_F, 0))
+    for _ in range(device):
+        add((_F, 1), (_F, 0))
+    for _ in range(devices - device):
+        add((_F, 1), (_I, 1), (_W, 1))
+    while line.count(_F, 1) < line.count(_F, 0) or line.count(_F, 0) < units:
+        if line.count(_F, 0) < units:
+            add((_F, 0))
+        add((_I, 0), (_W, 0), (_F, 1), (_I, 1), (_W, 1))
+    for _ in range(device):
+        add((_I, 0), (_I, 1))
+    for _ in range(devices - device):
+        add((_I, 0), (_W, 0))
+    for chunk in (1, 0):
+        while line.count(_W, chunk) < line.count(_I, chunk):
+            add((_W, chunk))
+    return line.order
+
+
+def dualpipe_v(devices: int, micros: int) -> Schedule:
+    """Build DualPipeV: forward and backward passes of the two chunks overlap in the middle.
+
+    Raises `UsageError` for fewer than 2 p micro-batches.
+    """
+    if micros < 2 * devices:
+        message = f"dualpipe-v needs at least {2 * devices} micro-batches, not {micros}"
+        raise UsageError(
+            message, cure="make -O micro_batches twice -O stages", code="micro-batches"
+        )
+    lines = [_order_dualpipe_v(device, devices, micros) for device in range(devices)]
+    return Schedule(
+        "dualpipe-v",
+        (place_in_waves(devices, 2),),
+        tuple(tuple(line.order) for line in lines),
+        overlapped=frozenset(pass_ for line in lines for pass_ in line.overlapped),
+    )
+
+
+def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
+    """Order the passes of a device in DualPipeV, in its eight phases."""
+    line = _Counter(device, devices)
+    behind = devices - 1 - device
+    for _ in range(2 * behind):
+        line.add(_F, 0)
+    for _ in range(device + 1):
+        line.add(_F, 0)
+        line.add(_F, 1)
+    for _ in range(behind):
+        line.add(_I, 1)
+        line.add_pending()
+        line.add(_F, 1)
+    for at in range(micros - 2 * devices + device + 1):
+        if at == 0 and behind == 0:
+            # Without overlap, the gradient leaves the last device earlier.
+            line.add(_F, 0)
+            line.add(_B, 1)
+        else:
+            line.add_overlapped(0, 1)
+        line.add_overlapped(1, 0)
+    for _ in range(behind):
+        line.add(_B, 1)
+        line.add_overlapped(1, 0)
+    # From the middle of the remaining backward passes on, weight gradients are delayed.
+    for at in range(2 * (device + 1)):
+        line.add(_I if at > device else _B, 1 - at % 2)
+    for _ in range(behind):
+        line.add_pending()
+        line.add(_I, 0)
+    for _ in range(device + 1):
+        line.add_pending()
+    return line
+
+
+def v_half(devices: int, micros: int) -> Schedule:
+    """Build V-Half: half of the activations of 1F1B; see `_build_repeated`."""
+    lag = 0 if devices % 2 else 3
+    starts = [
+        (at * 2, 3 * devices - at - 2, 3 * devices + lag + 2 * at - 1, 6 * devices + lag - at - 2)
+        for at in range(devices)
+    ]
+    return _build_repeated("v-half", starts, micros)
+
+
+def v_min(devices: int, micros: int) -> Schedule:
+    """Build V-Min: a third of the activations of 1F1B; see `_build_repeated`."""
+    lag = 0 if devices % 3 else 2
+    starts = [
+        (at, 2 * devices - at - 1, 2 * devices + lag + at, 4 * devices + lag - at - 1)
+        for at in range(devices)
+    ]
+    return _build_repeated("v-min", starts, micros)
+
+
+def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
+    """Repeat the passes of one micro-batch every 6 slots; weight gradients take the free slots.
+
+    `starts`: per device the slots of both forward passes and of both input gradients, the one of
+    the second chunk first.
+    """
+    devices = len(starts)
+    orders = []
+    for device, slots in enumerate(starts):
+        stages = device, 2 * devices - 1 - device
+        kinds = (_F, stages[0]), (_F, stages[1]), (_I, stages[1]), (_I, stages[0])
+        at_slot = {
+            slot + 6 * micro: Operation(kind, 0, stage, micro)
+            for micro in range(micros)
+            for slot, (kind, stage) in zip(slots, kinds, strict=True)
+        }
+        order: list[Operation] = []
+        pending: deque[Operation] = deque()
+        for slot in range(max(at_slot) + 1):
+            if slot in at_slot:
+                order.append(at_slot[slot])
+                if at_slot[slot].kind is _I:
+                    pending.append(at_slot[slot]._replace(kind=_W))
+            elif pending:
+                order.append(pending.popleft())
+        orders.append((*order, *pending))
+    return Schedule(name, (place_in_waves(devices, 2),), tuple(orders))

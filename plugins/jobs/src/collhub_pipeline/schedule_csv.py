@@ -1,0 +1,394 @@
+"""Read and write the schedules of `torch.distributed.pipelining` as CSV.
+
+A row is a rank, a cell an action: `STAGE TYPE [MICRO-BATCH]` such as `3F0`, or forward and backward
+pass together, `(0F3;3B1)OVERLAP_F_B`. Types: F, B (= I and W), I, W; SEND_F, RECV_F, SEND_B, RECV_B
+of activations and gradients; UNSHARD, RESHARD, REDUCE_GRAD of sharded parameters. `compute_only`
+files have no communication and may have empty cells for idle slots. Source: PyTorch,
+`torch/distributed/pipelining/schedules.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from collhub_pipeline.passes import Operation, Pass
+from collhub_pipeline.timing import Schedule, format_pass
+from hub_core import InputError, Location
+
+MAX_BYTES = 64 << 20
+MAX_ACTIONS = 10**6
+_MAX_NUMBER = 10**6
+
+_ACTION = re.compile(
+    r"(\d{1,7})(F|I|B|W|UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)(\d{0,7})",
+    re.ASCII,
+)
+_OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+_PASSES = {
+    "F": Pass.FORWARD,
+    "B": Pass.BACKWARD,
+    "I": Pass.INPUT_GRADIENT,
+    "W": Pass.WEIGHT_GRADIENT,
+}
+_OF_PARAMETERS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+
+
+class Action(NamedTuple):
+    """Action of a cell; `micro` is -1 for actions on parameters. `place`: row and cell, from 1."""
+
+    stage: int
+    kind: str
+    micro: int
+    place: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro if self.micro >= 0 else ''}"
+
+
+def read_schedule_file(path: str) -> Schedule:
+    """Read a schedule from a CSV file of PyTorch; see `read_schedule`.
+
+    Raises `InputError` also if the file cannot be read, is too large, or is no text.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        return read_schedule(data.decode(), path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", cure="check the path") from None
+    except UnicodeDecodeError as error:
+        location = Location(file=path, byte=error.start)
+        raise InputError(
+            "the file is no UTF-8 text", location=location, cure="write it with _dump_csv"
+        ) from None
+
+
+def read_schedule(text: str, path: str) -> Schedule:
+    """Read a schedule from the text of a CSV file, of both formats.
+
+    Raises `InputError` with file and row for cells that are no action, for passes that are missing,
+    doubled or before their inputs, for messages without their counterpart or in another order than
+    on the other rank, and for schedules that deadlock.
+    """
+    rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
+    if not rows:
+        raise _refuse(path, 1, "the file has no rows", "write one row of actions per rank")
+    device_of = _place_stages(rows, path)
+    micros = max((1 + action.micro for row in rows for action in row), default=0)
+    if micros * len(device_of) > MAX_ACTIONS:
+        message = f"{micros} micro-batches of {len(device_of)} stages are too many"
+        raise _refuse(path, 1, message, f"use at most {MAX_ACTIONS} passes")
+    orders = []
+    for row in rows:
+        order = [
+            Operation(_PASSES[action.kind], 0, action.stage, action.micro)
+            for action in row
+            if action.kind in _PASSES
+        ]
+        orders.append(tuple(order))
+    _check_passes(rows, micros, path)
+    overlapped = frozenset(
+        Operation(Pass.FORWARD, 0, first.stage, first.micro)
+        for row in rows
+        for first, second in pairwise(row)
+        if first.place == second.place
+    )
+    schedule = Schedule(path, (device_of,), tuple(orders), overlapped=overlapped)
+    has_messages = any("SEND" in a.kind or "RECV" in a.kind for row in rows for a in row)
+    if has_messages:
+        _check_messages(rows, device_of, path)
+    _check_progress(rows, device_of, path, has_messages=has_messages)
+    return schedule
+
+
+def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
+    """Write a schedule as CSV, with CRLF line ends as PyTorch does.
+
+    `has_messages`: the format `compute_comms`: a send follows its pass, and the receive is placed
+    on the other rank at this moment of the execution; UNSHARD precedes the first pass of a stage,
+    REDUCE_GRAD and RESHARD follow its last one. Raises `InputError` for schedules in two directions
+    and for token slices, which the format cannot express.
+    """
+    if len(schedule.device_of) > 1 or schedule.slices > 1:
+        kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
+        message = f"PyTorch's CSV cannot express {kind}"
+        raise InputError(message, cure="choose a schedule without", code="format")
+    rows: list[list[str]] = [[] for _ in schedule.orders]
+    if not has_messages:
+        for device, order in enumerate(schedule.orders):
+            rows[device] = [_format_cell(cell) for cell in _generate_cells(schedule, order)]
+        return _join(rows)
+    left: dict[int, int] = defaultdict(int)
+    for device, order in enumerate(schedule.orders):
+        for operation in order:
+            left[operation.stage] += 1
+        rows[device] += [f"{stage}UNSHARD" for stage in dict.fromkeys(op.stage for op in order)]
+    cells = [list(_generate_cells(schedule, order)) for order in schedule.orders]
+    position = [0] * len(cells)
+    results: set[tuple[bool, int, int]] = set()
+    while any(at < len(line) for at, line in zip(position, cells, strict=True)):
+        for device, line in enumerate(cells):
+            if position[device] == len(line):
+                continue
+            cell = line[position[device]]
+            if all(_has_input(operation, schedule, results) for operation in cell):
+                position[device] += 1
+                rows[device].append(_format_cell(cell))
+                for operation in cell:
+                    _add_messages(operation, schedule, results, rows)
+                    left[operation.stage] -= 1
+                    if not left[operation.stage]:
+                        rows[device] += [
+                            f"{operation.stage}REDUCE_GRAD",
+                            f"{operation.stage}RESHARD",
+                        ]
+    return _join(rows)
+
+
+def _generate_cells(
+    schedule: Schedule, order: Sequence[Operation]
+) -> Iterator[tuple[Operation, ...]]:
+    """Yield the passes of each cell: one, or a forward pass and the backward pass behind it."""
+    at = 0
+    while at < len(order):
+        count = 2 if order[at] in schedule.overlapped else 1
+        yield tuple(order[at : at + count])
+        at += count
+
+
+def _format_cell(cell: Sequence[Operation]) -> str:
+    texts = [format_pass(operation) for operation in cell]
+    return texts[0] if len(texts) == 1 else f"({';'.join(texts)})OVERLAP_F_B"
+
+
+def _join(rows: Sequence[Sequence[str]]) -> str:
+    return "".join(",".join(row) + "\r\n" for row in rows)
+
+
+def _has_input(
+    operation: Operation, schedule: Schedule, results: set[tuple[bool, int, int]]
+) -> bool:
+    """Return whether the neighbour stage has computed the input of a pass."""
+    kind, _, stage, micro = operation
+    if kind is Pass.WEIGHT_GRADIENT:
+        return True
+    last = len(schedule.device_of[0]) - 1
+    if stage == (last if kind.is_backward else 0):
+        return True
+    before = stage + 1 if kind.is_backward else stage - 1
+    return (kind.is_backward, before, micro) in results
+
+
+def _add_messages(
+    operation: Operation,
+    schedule: Schedule,
+    results: set[tuple[bool, int, int]],
+    rows: Sequence[list[str]],
+) -> None:
+    """Add the result of a pass, and its send and receive if the next stage is on another rank."""
+    kind, _, stage, micro = operation
+    if kind is Pass.WEIGHT_GRADIENT:
+        return
+    results.add((kind.is_backward, stage, micro))
+    devices = schedule.device_of[0]
+    onward = stage - 1 if kind.is_backward else stage + 1
+    if 0 <= onward < len(devices) and devices[onward] != devices[stage]:
+        letter = "B" if kind.is_backward else "F"
+        rows[devices[stage]].append(f"{stage}SEND_{letter}{micro}")
+        rows[devices[onward]].append(f"{onward}RECV_{letter}{micro}")
+
+
+def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the rows with their numbers from 1; empty lines at the end are left out."""
+    if len(text) > MAX_BYTES:
+        raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")
+    if text.count(",") > MAX_ACTIONS:
+        raise _refuse(path, 1, f"the file has more than {MAX_ACTIONS} cells", "use a smaller step")
+    lines = text.splitlines()
+    while lines and not lines[-1].strip(" ,"):
+        lines.pop()
+    yield from enumerate(lines, 1)
+
+
+def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:
+    """Yield the actions of a row; empty cells are idle slots. Raises `InputError`."""
+    for column, cell in enumerate(line.split(","), 1):
+        text = cell.strip().strip('"')
+        if not text:
+            continue
+        overlap = _OVERLAP.fullmatch(text)
+        parts = overlap.groups() if overlap else (text,)
+        actions = [_parse_action(part, (row, column)) for part in parts]
+        kinds = [action.kind if action else "" for action in actions]
+        if "" in kinds or (overlap and (kinds[0] != "F" or kinds[1] not in ("B", "I"))):
+            cure = "write actions such as 3F0, 3SEND_F0, 3REDUCE_GRAD or (0F3;3B1)OVERLAP_F_B"
+            raise _refuse(path, row, f"cell {column}: {text[:40]!r} is no action", cure)
+        yield from (action for action in actions if action)
+
+
+def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
+    """Parse one action; None if the text is no action or a number is too large."""
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        return None
+    stage, kind, micro = match.groups()
+    if bool(micro) == (kind in _OF_PARAMETERS):
+        return None
+    number = int(micro) if micro else -1
+    return (
+        Action(int(stage), kind, number, place) if max(int(stage), number) < _MAX_NUMBER else None
+    )
+
+
+def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...]:
+    """Return the rank of each stage. Raises `InputError` for stages on two ranks or on none."""
+    rank_of: dict[int, int] = {}
+    for rank, row in enumerate(rows):
+        for action in row:
+            first = rank_of.setdefault(action.stage, rank)
+            if first != rank:
+                message = f"{action}: stage {action.stage} is on ranks {first} and {rank}"
+                raise _refuse(path, rank + 1, message, "put every stage on one rank")
+        if not row:
+            raise _refuse(path, rank + 1, "the rank has no actions", "remove the row")
+    missing = next(stage for stage in range(len(rank_of) + 1) if stage not in rank_of)
+    if missing < len(rank_of):
+        message = f"no rank has stage {missing}, but there is stage {max(rank_of)}"
+        raise _refuse(path, 1, message, "number the stages from 0 without gaps")
+    return tuple(rank_of[stage] for stage in range(missing))
+
+
+def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> None:
+    """Check that every stage runs every pass once, in order. Raises `InputError`."""
+    needs = {"B": "F", "I": "F", "W": "I"}
+    seen: set[tuple[int, str, int]] = set()
+    stages = 0
+    for number, row in enumerate(rows, 1):
+        for action in row:
+            if action.kind not in _PASSES:
+                continue
+            stages = max(stages, action.stage + 1)
+            key = action.stage, action.kind, action.micro
+            needed = needs.get(action.kind)
+            place = f"cell {action.place[1]}: {action}"
+            if key in seen:
+                raise _refuse(path, number, f"{place} runs twice", "remove one of them")
+            if needed and (action.stage, needed, action.micro) not in seen:
+                missing = f"{action.stage}{needed}{action.micro}"
+                message = f"{place} runs without {missing} before it"
+                raise _refuse(path, number, message, f"put {missing} before it")
+            seen.add(key)
+    for stage in range(stages):
+        for micro in range(micros):
+            kinds = "".join(kind for kind in "FBIW" if (stage, kind, micro) in seen)
+            if kinds not in ("FB", "FIW"):
+                message = f"stage {stage} runs {kinds or 'nothing'} of micro-batch {micro}"
+                cure = "run F and either B or both I and W of every micro-batch"
+                number = next(a.place[0] for row in rows for a in row if a.stage == stage)
+                raise _refuse(path, number, message, cure)
+
+
+def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
+    """Check sends and receives: complete, next to their passes, and in one order per pair of ranks.
+
+    NCCL has no tags: the k-th receive of a rank from another one gets its k-th send.
+    """
+    sent: dict[tuple[int, int], list[str]] = defaultdict(list)
+    received: dict[tuple[int, int], list[str]] = defaultdict(list)
+    last = len(device_of) - 1
+    for rank, row in enumerate(rows):
+        before: set[str] = set()
+        for action in row:
+            number, place = rank + 1, f"cell {action.place[1]}: {action}"
+            stage, kind, micro = action.stage, action.kind, action.micro
+            needed: tuple[str, ...] = ()
+            if kind in ("F", "B", "I"):
+                neighbour = stage - 1 if kind == "F" else stage + 1
+                if 0 <= neighbour <= last and device_of[neighbour] != rank:
+                    needed = (f"{stage}RECV_{'F' if kind == 'F' else 'B'}{micro}",)
+            elif kind.startswith("SEND"):
+                passes = "F" if kind == "SEND_F" else "BI"
+                needed = tuple(f"{stage}{one}{micro}" for one in passes)
+            if needed and not before.intersection(needed):
+                message = f"{place} has no {' or '.join(needed)} before it"
+                raise _refuse(path, number, message, "add it, or write the passes alone")
+            if kind[:4] in ("SEND", "RECV"):
+                is_send, letter = kind[:4] == "SEND", kind[-1]
+                step = 1 if (letter == "F") == is_send else -1
+                other = stage + step
+                if not 0 <= other <= last or device_of[other] == rank:
+                    message = f"{place} has no other rank: stage {other} is none, or on this rank"
+                    raise _refuse(path, number, message, "remove it")
+                if str(action) in before:
+                    raise _refuse(path, number, f"{place} occurs twice", "remove one of them")
+                sender, receiver = (rank, device_of[other])[:: 1 if is_send else -1]
+                name = f"{letter}{micro} of stage {stage if is_send else other}"
+                (sent if is_send else received)[sender, receiver].append(name)
+            before.add(str(action))
+    for pair in sorted({*sent, *received}):
+        sends, receives = sent[pair], received[pair]
+        for at, name in enumerate(sends):
+            if at >= len(receives) or receives[at] != name:
+                actual = f"receives {receives[at]}" if at < len(receives) else "receives nothing"
+                message = f"rank {pair[0]} sends {name}, but rank {pair[1]} {actual} next from it"
+                raise _refuse(path, pair[0] + 1, message, "receive in the order of the sends")
+        if len(receives) > len(sends):
+            message = f"rank {pair[1]} receives {receives[len(sends)]}, which rank {pair[0]} never"
+            raise _refuse(path, pair[1] + 1, f"{message} sends", "add the send")
+
+
+def _check_progress(
+    rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str, *, has_messages: bool
+) -> None:
+    """Run all actions; a pass waits for the neighbour stage or its send, sends for nothing.
+
+    Raises `InputError` that names the actions that wait for one another.
+    """
+    position = [0] * len(rows)
+    done: set[str] = set()
+    waits: list[str] = []
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        waits = []
+        for rank, row in enumerate(rows):
+            while position[rank] < len(row):
+                action = row[position[rank]]
+                awaited = _find_awaited(action, device_of, has_messages=has_messages)
+                if awaited and not done.intersection(awaited):
+                    waits.append(f"rank {rank} waits in {action} (stage {action.stage}) for ")
+                    waits[-1] += awaited[0]
+                    break
+                done.add(str(action))
+                position[rank] += 1
+                is_moving = True
+    if waits:
+        number = next(rank for rank, row in enumerate(rows, 1) if position[rank - 1] < len(row))
+        message = f"the schedule deadlocks: {', '.join(waits)}"
+        raise _refuse(path, number, message, "put every action behind those that it needs")
+
+
+def _find_awaited(
+    action: Action, device_of: Sequence[int], *, has_messages: bool
+) -> tuple[str, ...]:
+    """Return the actions one of which a pass waits for; none for messages and parameters."""
+    stage, kind, micro = action.stage, action.kind, action.micro
+    if kind not in ("F", "B", "I"):
+        return ()
+    before = stage - 1 if kind == "F" else stage + 1
+    if not 0 <= before < len(device_of):
+        return ()
+    if has_messages and device_of[before] != device_of[stage]:
+        return (f"{before}SEND_{'F' if kind == 'F' else 'B'}{micro}",)
+    return tuple(f"{before}{one}{micro}" for one in ("F" if kind == "F" else "BI"))
+
+
+def _refuse(path: str, row: int, message: str, cure: str) -> InputError:
+    """Create the error for a row of the file."""
+    return InputError(
+        message, location=Location(file=path, line=row), cure=cure, code="pipeline-csv"
+    )

@@ -1,0 +1,229 @@
+"""Search of the best schedule within the memory limits: named schedules and list schedules.
+
+Candidates cover all placements up to the maximum number of chunks per device: one chunk, loops and
+waves (a V shape is the wave of two chunks), and with `recompute=auto` also recomputation in no
+stage, in all stages, and in those of devices whose memory is too small otherwise. For each
+placement, all named schedules are candidates, so the result is never worse than one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from collhub_pipeline.list_search import ListSearch
+from collhub_pipeline.named_schedules import NAMED, build_named
+from collhub_pipeline.orders import in_turns, with_delays
+from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
+from collhub_pipeline.passes import Time
+from collhub_pipeline.plugin import SEARCHED
+from collhub_pipeline.shapes import Bounds, Shape, format_memory
+from collhub_pipeline.timing import Schedule
+from hub_core import UsageError
+from hub_core.plugin_api import BudgetReached, SearchBudget
+
+
+@dataclass(slots=True)
+class _Best:
+    """Best schedule so far: the smallest objective, then the smallest peak, then the first one."""
+
+    shape: Shape
+    budget: SearchBudget
+    key: tuple[Time, Time] | None = None
+    schedule: Schedule | None = None
+    count: int = 0
+
+    def offer(self, schedule: Schedule) -> bool:
+        """Compare a schedule, and count its passes; return whether a limit ends the search."""
+        self.count += 1
+        if self.shape.fits(schedule):
+            key = self.shape.measure(schedule), max(self.shape.peaks(schedule))
+            if self.key is None or key < self.key:
+                self.key, self.schedule = key, schedule
+        self.budget.count(sum(len(order) for order in schedule.orders))
+        return bool(self.budget.reason)
+
+
+def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
+    """Search the schedule with the minimum objective in the memory, then with the minimum peak.
+
+    The objective is the makespan of one step, or the time per step of many steps. The passes of
+    each candidate count in `budget`; at its limit, the best candidate so far is returned. The
+    search ends early when a schedule reaches the lower bound of all placements. Raises `UsageError`
+    if a memory limit is below the minimum of all placements, which the message states, and
+    `BudgetReached` if the limit is reached before a candidate fits.
+    """
+    budget = budget or SearchBudget()
+    best = _Best(shape, budget)
+    spaces = list(generate_spaces(shape))
+    allowed = [space for space in spaces if space.fits(shape)]
+    if not allowed:
+        raise _refuse_memory(shape, spaces)
+    bound = min(space.compute_bounds(shape).value for space in allowed)
+    is_cut = False
+    for schedule in _generate_named(shape):
+        is_cut = best.offer(schedule)
+        if is_cut:
+            break
+    for space in allowed:
+        if is_cut or (best.key is not None and best.key[0] <= bound):
+            break
+        if best.key is not None and space.compute_bounds(shape).value >= best.key[0]:
+            # No order with this placement is faster.
+            continue
+        is_cut = _search_space(space, shape, best, bound)
+    if is_cut:
+        budget.cut("search of schedules", f"those after the first {best.count}")
+    if best.schedule is not None:
+        return best.schedule
+    if is_cut:
+        raise BudgetReached
+    raise _refuse_memory(shape, spaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Placement of stages on devices, and the stages that recompute their forward passes."""
+
+    device_of: tuple[int, ...]
+    recomputed: frozenset[int]
+
+    def fits(self, shape: Shape) -> bool:
+        """Return whether some schedule fits in the memory."""
+        minimum = shape.minimum_memories(self.device_of, self.recomputed)
+        limits = shape.limits
+        return limits is None or all(
+            least <= limit for least, limit in zip(minimum, limits, strict=True)
+        )
+
+    def compute_bounds(self, shape: Shape) -> Bounds:
+        """Return the lower bounds of the objective."""
+        return shape.compute_bounds(self.device_of, self.recomputed)
+
+
+def generate_spaces(shape: Shape) -> Iterator[Space]:
+    """Yield the placements of a search, each one once, with the numbers of chunks ascending.
+
+    The number of chunks divides `shape.chunks` (2 if this is None). Recomputation `auto` yields
+    each placement without recomputation, with that of the devices which cannot hold the warm-up of
+    1F1B, and with that of all stages.
+    """
+    seen: set[Space] = set()
+    for chunks in _list_chunks(shape):
+        for place in (place_in_loops, place_in_waves):
+            device_of = place(shape.devices, chunks)
+            for recomputed in _generate_recomputed(shape, device_of):
+                space = Space(device_of, recomputed)
+                if space not in seen:
+                    seen.add(space)
+                    yield space
+
+
+def _list_chunks(shape: Shape) -> list[int]:
+    """Return the numbers of chunks per device of a search, ascending."""
+    most = 2 if shape.chunks is None else shape.chunks
+    return [chunks for chunks in range(1, most + 1) if most % chunks == 0]
+
+
+def compute_search_bound(shape: Shape) -> Time:
+    """Return the lower bound of the objective for all placements and orders of a search."""
+    spaces = [space for space in generate_spaces(shape) if space.fits(shape)]
+    return min(space.compute_bounds(shape).value for space in spaces)
+
+
+def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[frozenset[int]]:
+    """Yield sets of stages that recompute."""
+    everything = frozenset(range(len(device_of)))
+    if shape.recompute != "all":
+        yield frozenset()
+    if shape.recompute == "auto" and shape.limits is not None:
+        # Devices that cannot hold the warm-up of 1F1B with their present memory.
+        sizes = shape.stage_sizes(len(device_of))
+        short = frozenset(
+            stage
+            for stage, device in enumerate(device_of)
+            if sum(
+                size * (shape.devices - device)
+                for size, place in zip(sizes, device_of, strict=True)
+                if place == device
+            )
+            > shape.limits[device]
+        )
+        yield short
+    if shape.recompute != "none":
+        yield everything
+
+
+def _generate_named(shape: Shape) -> Iterator[Schedule]:
+    """Yield the named schedules that the shape admits, and variants between 1F1B and eager 1F1B."""
+    plain = replace(shape, warmups=(), delayed=False)
+    modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
+    for mode in modes:
+        for chunks in _list_chunks(shape):
+            for name in NAMED:
+                try:
+                    yield build_named(name, replace(plain, chunks=chunks, recompute=mode))
+                except UsageError:
+                    # The schedule has other numbers of chunks, micro-batches or slices.
+                    continue
+    if shape.slices == 1 and shape.recompute != "all":
+        yield from _generate_variants(shape)
+
+
+def _generate_variants(shape: Shape) -> Iterator[Schedule]:
+    """Yield variants between 1F1B and eager 1F1B, with one chunk per device.
+
+    They have 0 to min(micros, devices) additional forward passes, each with weight gradients before
+    and behind the sending of input gradients, and with at most 0, 0.5, ... 3 times the stage number
+    (rounded down) of weight gradients pending.
+    """
+    devices, micros = shape.devices, shape.micros
+    for more in range(min(micros, devices) + 1):
+        warmups = [
+            min(micros, devices - stage + min(more, devices - stage - 1))
+            for stage in range(devices)
+        ]
+        for delayed in (False, True):
+            yield in_turns(SEARCHED, warmups, micros, delayed=delayed)
+        for tenths in range(0, 31, 5):
+            delays = [tenths * stage // 10 for stage in range(devices)]
+            yield with_delays(SEARCHED, warmups, delays, micros)
+
+
+def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
+    """Search the orders of a placement, from the best schedule so far if it has this placement.
+
+    Returns whether a limit of the budget ends the search.
+    """
+    search = ListSearch(shape, space.device_of, space.recomputed)
+    seeds = []
+    if best.schedule is not None:
+        known = best.schedule
+        if known.device_of[0] == space.device_of and known.recomputed == space.recomputed:
+            seeds.append(search.keys_from(known, shape.timed(known).starts))
+    schedule = search.search(seeds, Fraction(bound))
+    best.budget.count(search.work)
+    return best.offer(schedule) if schedule is not None else bool(best.budget.reason)
+
+
+def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
+    """Create the error that states the minimum memory, of the placement that needs least."""
+    limits = shape.limits or (0,) * shape.devices
+    gaps = []
+    for space in spaces:
+        minimum = shape.minimum_memories(space.device_of, space.recomputed)
+        gap, device = max(
+            (least - limit, -device)
+            for device, (least, limit) in enumerate(zip(minimum, limits, strict=True))
+        )
+        gaps.append((gap, -device, minimum[-device]))
+    _, device, least = min(gaps, key=lambda entry: entry[0])
+    message = (
+        f"no schedule holds at most {format_memory(limits[device])} micro-batches on device "
+        f"{device}: the possible minimum is {format_memory(least)}"
+    )
+    cure = f"allow at least -O memory={format_memory(least)}"
+    if shape.recompute == "none":
+        cure += ", or recompute activations: -O recompute=auto"
+    return UsageError(message, cure=cure, code="memory")
