@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
-from hub_core.cli.commands.simulate import TIMING_COLUMNS, format_timing
 from hub_core.cli.output import print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.model import InputError, PluginError
@@ -160,6 +159,9 @@ def _print(
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
         print_line(f"{example.name}: {collective.kind}, {size}: verified")
     print_line()
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.reports.timing import TIMING_COLUMNS, format_timing
+
     rows = [(run.example.name, run.topology, *format_timing(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)
     print_line()

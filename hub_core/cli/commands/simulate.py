@@ -16,27 +16,22 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes
-from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
+from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
-from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
+from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.session import Session
-from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
+from hub_core.model import ExitCode, UsageError, format_bytes
 from hub_core.plugin_api import Simulator, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hub_core.cli.reports.timing import Timing
-    from hub_core.cli.reports.timing_records import SimulatedSize, SimulateReport
     from hub_core.model import Algorithm
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.simulation import TimingSource
-
-
-LISTED_LINKS = 10
-TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 
 
 @click.command()
@@ -99,59 +94,38 @@ def simulate(
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
     given_topology = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
-    is_on_machine = machine not in (None, NO_MACHINE)
-    if opened.holds_workload and is_on_machine and (rules or topology_text is not None):
-        option = "--collective" if rules else "--topology"
-        message = f"--machine and {option} exclude each other for a workload"
-        cure = f"leave out {option}: the times are those of the library that was measured there"
-        raise UsageError(message, cure=cure)
+    if opened.holds_workload and machine not in (None, NO_MACHINE):
+        _refuse_with_machine({"--collective": bool(rules), "--topology": topology_text is not None})
     kind = WorkloadSimulator if opened.holds_workload else Simulator
     backend = simulator_name(
         machine, backend, session.registry(), of_workloads=opened.holds_workload
     )
-    simulator_options = session.options_of(kind, backend)
-    assigned = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
+    options = assign(
+        assignments, {"reader": opened.options, "simulator": session.options_of(kind, backend)}
+    )
+    outputs = SimulationOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
     if opened.holds_workload:
-        from hub_core.pipeline.inputs import require_workload
-
-        workload = require_workload(session.read_model(opened, assigned["reader"]), opened.name)
-        # An incorrect job is not refused: the simulation shows its effect.
-        warnings = collect_workload_warnings(session, workload, opened.name)
-        if rules:
-            network = given_topology or _read_network_of_input(session, opened)
-            workload = apply_rules(session, workload, rules, network)
-        options = assigned["simulator"]
-        if machine is not None and is_on_machine:
-            options = {**options, "machine": machine}
-        if has_overlap:
-            refuse_overlap([option.name for option in simulator_options], options, backend)
-        outputs = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
-        request = WorkloadRequest(
-            workload,
-            given_topology,
-            session.registry(),
-            lambda: _find_network_of_input(session, opened),
-        )
-        return simulate_workload(session, request, backend, options, outputs, warnings)
+        if machine is not None and machine != NO_MACHINE:
+            options["simulator"] = {**options["simulator"], "machine": machine}
+        return _simulate_job(session, opened, backend, options, given_topology, rules, outputs)
     for option, is_given in (("--overlap", has_overlap), ("--collective", bool(rules))):
         if is_given:
             raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")
     topology = given_topology or _read_network_of_input(session, opened)
-    algorithm = session.read_input(opened, assigned["reader"])
+    algorithm = session.read_input(opened, options["reader"])
     sizes = sizes or _get_size_of_input(opened.name, algorithm)
-    machine = machine or assigned["simulator"].get("machine")
+    machine = machine or options["simulator"].get("machine")
     source_of_times = choose_timing(machine, backend, topology, session.registry())
-    options = {**assigned["simulator"], **source_of_times.options}
     timings = _simulate_sizes(
-        session, algorithm, topology, sizes, backend, options, source_of_times
+        session,
+        algorithm,
+        topology,
+        sizes,
+        backend,
+        {**options["simulator"], **source_of_times.options},
+        source_of_times,
     )
-    if steps_out is not None:
-        from hub_core.cli.reports.timing import write_step_times
-
-        write_step_times(algorithm.steps, timings[0].result, steps_out)
-    if timeline_out is not None:
-        _write_timeline(session, algorithm, timings[0], timeline_out)
-    _print(opened.name, algorithm, topology, source_of_times, timings, as_json)
+    _write_outputs(session, algorithm, topology, source_of_times, timings, outputs)
     session.say(source_of_times.note)
     findings = dict.fromkeys(finding for timing in timings for finding in timing.result.diagnostics)
     findings |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
@@ -160,23 +134,73 @@ def simulate(
     return ExitCode.DONE if is_finished else ExitCode.INVALID
 
 
-def _print(
-    name: str,
+def _simulate_job(
+    session: Session,
+    opened: OpenedAlgorithm,
+    backend: str,
+    options: Mapping[str, Assignments],
+    given_topology: Topology | None,
+    rules: Sequence[str],
+    outputs: SimulationOutputs,
+) -> int:
+    """Read a workload, apply the rules of `--collective`, simulate it and print the result.
+
+    `options`: those of its reader and of the simulator, by side. Without a given topology, the
+    rules use the network in IN, which must exist then. Returns the exit code. Raises `HubError`.
+    """
+    from hub_core.pipeline.inputs import require_workload
+
+    workload = require_workload(session.read_model(opened, options["reader"]), opened.name)
+    # An incorrect job is not refused: the simulation shows its effect.
+    warnings = collect_workload_warnings(session, workload, opened.name)
+    if rules:
+        network = given_topology or _read_network_of_input(session, opened)
+        workload = apply_rules(session, workload, rules, network)
+    if outputs.has_overlap:
+        declared = [option.name for option in session.options_of(WorkloadSimulator, backend)]
+        refuse_overlap(declared, options["simulator"], backend)
+    request = WorkloadRequest(
+        workload,
+        given_topology,
+        session.registry(),
+        lambda: _find_network_of_input(session, opened),
+    )
+    return simulate_workload(session, request, backend, options["simulator"], outputs, warnings)
+
+
+def _refuse_with_machine(options: Mapping[str, bool]) -> None:
+    """Raise `UsageError` for the first given option that excludes `--machine` for a workload."""
+    for option, is_given in options.items():
+        if is_given:
+            raise UsageError(
+                f"--machine and {option} exclude each other for a workload",
+                cure=f"leave out {option}: the times are those of the library that was measured "
+                "there",
+            )
+
+
+def _write_outputs(
+    session: Session,
     algorithm: Algorithm,
     topology: Topology,
     source_of_times: TimingSource,
     timings: Sequence[Timing],
-    as_json: bool,
+    outputs: SimulationOutputs,
 ) -> None:
-    if as_json:
-        from hub_core.reports import to_json
+    """Write the requested files of the first run, then print the report as JSON or as text."""
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.reports.timing import create_simulate_report, print_timings, write_step_times
+    from hub_core.reports import to_json
 
-        print_json(to_json(_create_report(name, algorithm, topology, source_of_times, timings)))
-    elif len(timings) == 1:
-        _print_one(algorithm, topology, timings[0])
+    if outputs.steps_out is not None:
+        write_step_times(algorithm.steps, timings[0].result, outputs.steps_out)
+    if outputs.timeline_out is not None:
+        _write_timeline(session, algorithm, timings[0], outputs.timeline_out)
+    if outputs.as_json:
+        report = create_simulate_report(outputs.name, algorithm, topology, source_of_times, timings)
+        session.print_json(to_json(report))
     else:
-        rows = [format_timing(timing) for timing in timings]
-        print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
+        print_timings(algorithm, topology, timings)
 
 
 def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
@@ -192,21 +216,6 @@ def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out:
         out, algorithm, timing.collective_bytes, result.step_start_ns, result.step_end_ns
     )
     session.draw_report(timeline, out)
-
-
-def format_timing(timing: Timing) -> tuple[str, ...]:
-    """Return the cells of a row of `TIMING_COLUMNS`.
-
-    `never ends` for a run that does not finish; `-` for unknown values.
-    """
-    bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
-    return (
-        format_bytes(timing.collective_bytes),
-        "never ends" if timing.time_ns is None else format_time(timing.time_ns),
-        "-" if bandwidth is None else f"{bandwidth / 1e9:.2f} GB/s",
-        "-" if timing.bound_ns is None else format_time(timing.bound_ns),
-        "-" if ratio is None else f"{ratio:.3f}",
-    )
 
 
 def _simulate_sizes(
@@ -279,120 +288,3 @@ def _get_size_of_input(name: str, algorithm: Algorithm) -> tuple[int, ...]:
             f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size"
         )
     return (algorithm.collective_bytes,)
-
-
-def _create_report(
-    source: str,
-    algorithm: Algorithm,
-    topology: Topology,
-    source_of_times: TimingSource,
-    timings: Sequence[Timing],
-) -> SimulateReport:
-    """Create the report: the run of a single size as its members, several under `results`.
-
-    `results` is absent for a single run. The NPUs are those on which the algorithm is placed, else
-    0 to ranks - 1. `timing` and `machine` say whose times they are; `machine` is None for nominal
-    links.
-    """
-    from msgspec import structs
-
-    from hub_core.cli.reports.timing_records import SimulateReport
-    from hub_core.model import placement_of
-    from hub_core.reports import UNSET
-
-    runs = [_create_run(topology, timing) for timing in timings]
-    return SimulateReport(
-        source=source,
-        topology=topology.name,
-        npus=placement_of(algorithm) or tuple(range(algorithm.num_ranks)),
-        backend=source_of_times.backend,
-        timing=source_of_times.note,
-        machine=source_of_times.machine_record(),
-        results=runs if len(runs) > 1 else UNSET,
-        **(structs.asdict(runs[0]) if len(runs) == 1 else {}),
-    )
-
-
-def _create_run(topology: Topology, timing: Timing) -> SimulatedSize:
-    from hub_core.cli.reports.timing_records import NamedLinkLoad, SimulatedSize
-    from hub_core.reports import list_findings
-
-    result, bound = timing.result, timing.bound
-    finish_ns = result.rank_finish_ns
-    return SimulatedSize(
-        collective_bytes=timing.collective_bytes,
-        time_ns=result.time_ns,
-        rank_finish_ns=finish_ns,
-        rank_exposed_ns=result.rank_exposed_ns,
-        unfinished_ranks=[rank for rank, time in enumerate(finish_ns) if time is None],
-        time_ps=timing.time_ps,
-        bound_ns=timing.bound_ns,
-        bound_ps=None if bound is None else bound.time_ps,
-        bound_method=None if bound is None else bound.method,
-        ratio_to_bound=timing.ratio_to_bound,
-        algorithm_bandwidth_bytes_per_s=timing.bandwidth_bytes_per_s,
-        busiest_links=[
-            NamedLinkLoad(
-                source=load.source,
-                destination=load.destination,
-                source_name=topology.node_name(load.source),
-                destination_name=topology.node_name(load.destination),
-                bytes=load.bytes,
-                busy_ns=load.busy_ns,
-            )
-            for load in result.link_loads[:LISTED_LINKS]
-        ],
-        link_loads=result.link_loads,
-        details=result.details,
-        diagnostics=list_findings(result.diagnostics),
-    )
-
-
-def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
-    from hub_core.model import placement_of
-
-    npus = placement_of(algorithm)
-    size, time, bandwidth, bound, ratio = format_timing(timing)
-    exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
-    ranks = f"{algorithm.num_ranks} ranks"
-    print_fields(
-        {
-            "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
-            "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
-            **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
-            "size": size,
-            "time": f"{time}{exact}",
-            **{key: str(value) for key, value in timing.result.details.items()},
-            "bandwidth": bandwidth,
-            "bound": _format_bound(timing, bound, ratio),
-        }
-    )
-    busiest = timing.result.link_loads[:LISTED_LINKS]
-    if busiest:
-        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
-        rows = [
-            (
-                f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}",
-                format_bytes(load.bytes),
-                f"{100 * load.busy_ns / timing.time_ns:.0f} %"
-                if timing.time_ns
-                else format_time(load.busy_ns),
-            )
-            for load in busiest
-        ]
-        print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
-
-
-def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
-    """Return the bound and the ratio of the time to it as one text.
-
-    `bound`, `ratio`: formatted; a ratio of `-` (unknown) is omitted. The offer that proves the
-    bound is named unless it is the core, or there is no bound.
-    """
-    from hub_core.pipeline.bounds import CORE_METHOD
-
-    if timing.bound is None or timing.bound.method == CORE_METHOD:
-        by = ""
-    else:
-        by = f" by {timing.bound.method}"
-    return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")

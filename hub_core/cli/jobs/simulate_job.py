@@ -39,11 +39,11 @@ _NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True, slots=True)
-class JobOutputs:
-    """Requested outputs of a simulation of the workload `name`.
+class SimulationOutputs:
+    """Requested outputs of a simulation of the algorithm or workload `name`.
 
-    `has_overlap`: simulate also without limits on concurrent nodes of a rank. `steps_out`,
-    `timeline_out`: paths of files with the times of nodes, None for no file.
+    `has_overlap`: simulate a workload also without limits on concurrent nodes of a rank.
+    `steps_out`, `timeline_out`: paths of files with the times of steps or nodes, None for no file.
     """
 
     name: str
@@ -58,7 +58,7 @@ def simulate_workload(
     request: WorkloadRequest,
     backend: str,
     options: Mapping[str, str],
-    outputs: JobOutputs,
+    outputs: SimulationOutputs,
     warnings: Sequence[Diagnostic] = (),
 ) -> int:
     """Simulate a workload and print when each rank finishes; exit 1 if a rank never finishes.

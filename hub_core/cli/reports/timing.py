@@ -1,11 +1,15 @@
-"""Simulated runs: bandwidth, lower bound and ratio to it; a CSV file of the times of steps."""
+"""Simulated runs and their reports: bandwidth, bound and ratio to it, CSV of the times of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from hub_core.cli.output import print_fields, print_line, print_table
+from hub_core.cli.reports.timing_records import NamedLinkLoad, SimulatedSize, SimulateReport
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -13,20 +17,26 @@ from hub_core.model import (
     StepKind,
     StepTable,
     UsageError,
+    format_bytes,
+    format_ranks,
+    format_time,
     placement_of,
 )
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network import Topology
-from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
-from hub_core.pipeline.simulation import exact_time
+from hub_core.pipeline.bounds import CORE_METHOD, ProvenBound, beaten_bound, best_bounds
+from hub_core.pipeline.simulation import TimingSource, exact_time
 from hub_core.plugin_api import SimulationResult
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.plugins import Registry
+from hub_core.reports import UNSET, list_findings
 
 if TYPE_CHECKING:
     from hub_core.model import NodeColumns
 
 
+TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
+LISTED_LINKS = 10
 _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
@@ -158,3 +168,131 @@ def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, o
         for row, (rank, kind, peer, start, end) in enumerate(rows)
     )
     target.put([Content("", (_HEADER + "".join(lines)).encode("ascii"))])
+
+
+def create_simulate_report(
+    source: str,
+    algorithm: Algorithm,
+    topology: Topology,
+    source_of_times: TimingSource,
+    timings: Sequence[Timing],
+) -> SimulateReport:
+    """Create the report: the run of a single size as its members, several under `results`.
+
+    `results` is absent for a single run. The NPUs are those on which the algorithm is placed, else
+    0 to ranks - 1. `timing` and `machine` say whose times they are; `machine` is None for nominal
+    links.
+    """
+    runs = [_create_run(topology, timing) for timing in timings]
+    return SimulateReport(
+        source=source,
+        topology=topology.name,
+        npus=placement_of(algorithm) or tuple(range(algorithm.num_ranks)),
+        backend=source_of_times.backend,
+        timing=source_of_times.note,
+        machine=source_of_times.machine_record(),
+        results=runs if len(runs) > 1 else UNSET,
+        **(structs.asdict(runs[0]) if len(runs) == 1 else {}),
+    )
+
+
+def _create_run(topology: Topology, timing: Timing) -> SimulatedSize:
+    result, bound = timing.result, timing.bound
+    finish_ns = result.rank_finish_ns
+    return SimulatedSize(
+        collective_bytes=timing.collective_bytes,
+        time_ns=result.time_ns,
+        rank_finish_ns=finish_ns,
+        rank_exposed_ns=result.rank_exposed_ns,
+        unfinished_ranks=[rank for rank, time in enumerate(finish_ns) if time is None],
+        time_ps=timing.time_ps,
+        bound_ns=timing.bound_ns,
+        bound_ps=None if bound is None else bound.time_ps,
+        bound_method=None if bound is None else bound.method,
+        ratio_to_bound=timing.ratio_to_bound,
+        algorithm_bandwidth_bytes_per_s=timing.bandwidth_bytes_per_s,
+        busiest_links=[
+            NamedLinkLoad(
+                source=load.source,
+                destination=load.destination,
+                source_name=topology.node_name(load.source),
+                destination_name=topology.node_name(load.destination),
+                bytes=load.bytes,
+                busy_ns=load.busy_ns,
+            )
+            for load in result.link_loads[:LISTED_LINKS]
+        ],
+        link_loads=result.link_loads,
+        details=result.details,
+        diagnostics=list_findings(result.diagnostics),
+    )
+
+
+def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Timing]) -> None:
+    """Print a single run with its busiest links, or a table with one row per size."""
+    if len(timings) == 1:
+        _print_run(algorithm, topology, timings[0])
+    else:
+        rows = [format_timing(timing) for timing in timings]
+        print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
+
+
+def format_timing(timing: Timing) -> tuple[str, ...]:
+    """Return the cells of a row of `TIMING_COLUMNS`.
+
+    `never ends` for a run that does not finish; `-` for unknown values.
+    """
+    bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
+    return (
+        format_bytes(timing.collective_bytes),
+        "never ends" if timing.time_ns is None else format_time(timing.time_ns),
+        "-" if bandwidth is None else f"{bandwidth / 1e9:.2f} GB/s",
+        "-" if timing.bound_ns is None else format_time(timing.bound_ns),
+        "-" if ratio is None else f"{ratio:.3f}",
+    )
+
+
+def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
+    npus = placement_of(algorithm)
+    size, time, bandwidth, bound, ratio = format_timing(timing)
+    exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
+    ranks = f"{algorithm.num_ranks} ranks"
+    print_fields(
+        {
+            "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
+            "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
+            **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
+            "size": size,
+            "time": f"{time}{exact}",
+            **{key: str(value) for key, value in timing.result.details.items()},
+            "bandwidth": bandwidth,
+            "bound": _format_bound(timing, bound, ratio),
+        }
+    )
+    busiest = timing.result.link_loads[:LISTED_LINKS]
+    if busiest:
+        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
+        rows = [
+            (
+                f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}",
+                format_bytes(load.bytes),
+                f"{100 * load.busy_ns / timing.time_ns:.0f} %"
+                if timing.time_ns
+                else format_time(load.busy_ns),
+            )
+            for load in busiest
+        ]
+        print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
+
+
+def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
+    """Return the bound and the ratio of the time to it as one text.
+
+    `bound`, `ratio`: formatted; a ratio of `-` (unknown) is omitted. The offer that proves the
+    bound is named unless it is the core, or there is no bound.
+    """
+    if timing.bound is None or timing.bound.method == CORE_METHOD:
+        by = ""
+    else:
+        by = f" by {timing.bound.method}"
+    return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
     from collhub_pytorch.formats import ProfileOptions
     from collhub_pytorch.machine import MachineComparison
+    from collhub_pytorch.predicted_times import MachinePredictor, Predictor
     from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.report import Block
     from hub_core.model import Workload
@@ -137,19 +138,11 @@ def profile(
     """
     _check_options(topology_text, algorithms, machine, ranks_per_node)
     # Lazy imports: `--help` must not import numpy.
-    from collhub_pytorch.analysis import has_times, is_computation
+    from collhub_pytorch.analysis import has_times
     from collhub_pytorch.findings import collect_findings, saving
-    from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.job_changes import find_changes
     from collhub_pytorch.machine import compare_with_machine
-    from collhub_pytorch.predicted_times import (
-        MachinePredictor,
-        NetworkPredictor,
-        Predictor,
-        has_computation_times,
-        predict_job,
-        require_sizes,
-    )
+    from collhub_pytorch.predicted_times import NetworkPredictor, has_computation_times
 
     workload, notes = _read_job(context, files, reading)
     compared_machine = None if machine == _NO_MACHINE else machine
@@ -163,24 +156,15 @@ def profile(
         predictor = NetworkPredictor(times)
     machine_predictor = None
     if compared_machine is not None:
-        recorded = recorded_ranks_per_node(workload)
-        if ranks_per_node is None and recorded is not None:
-            ranks_per_node = recorded
-            notes.append(f"the records name the nodes: {recorded} ranks are on each of them")
-        machine_predictor = MachinePredictor(compared_machine, ranks_per_node, context.registry())
+        machine_predictor = _create_machine_predictor(
+            context, workload, compared_machine, ranks_per_node, notes
+        )
         predictor = predictor or machine_predictor
     if not is_measured:
         if predictor is None:
             _print_counts(context, workload, notes, as_json)
             return
-        require_sizes(workload)
-        with context.progress("predicting the times of collectives"):
-            workload = predict_job(workload, predictor)
-        notes.append(
-            f"the times of collectives are not recorded: they are predicted for {predictor.name}"
-        )
-        if not is_computation(workload).any():
-            notes.append("the files record no computations: the job consists of communication")
+        workload = _predict_job(context, workload, predictor, notes)
     findings = collect_findings(workload)
     report = _Report(findings, notes)
     if times is not None:
@@ -212,6 +196,48 @@ class _Report:
     replay: tuple[Saving, NetworkTimes] | None = None
     comparison: MachineComparison | None = None
     changes: tuple[JobChange, ...] | None = None
+
+
+def _create_machine_predictor(
+    context: CommandContext,
+    workload: Workload,
+    machine: str,
+    ranks_per_node: int | None,
+    notes: list[str],
+) -> MachinePredictor:
+    """Create the predictor of times on a measured machine.
+
+    Ranks per node that are not given are those that the files record, which is added to the notes.
+    """
+    from collhub_pytorch.job import recorded_ranks_per_node
+    from collhub_pytorch.predicted_times import MachinePredictor
+
+    recorded = recorded_ranks_per_node(workload)
+    if ranks_per_node is None and recorded is not None:
+        ranks_per_node = recorded
+        notes.append(f"the records name the nodes: {recorded} ranks are on each of them")
+    return MachinePredictor(machine, ranks_per_node, context.registry())
+
+
+def _predict_job(
+    context: CommandContext, workload: Workload, predictor: Predictor, notes: list[str]
+) -> Workload:
+    """Give the collectives of a job without their times the predicted ones, and add notes on it.
+
+    Raises `UsageError` for collectives without a size.
+    """
+    from collhub_pytorch.analysis import is_computation
+    from collhub_pytorch.predicted_times import predict_job, require_sizes
+
+    require_sizes(workload)
+    with context.progress("predicting the times of collectives"):
+        workload = predict_job(workload, predictor)
+    notes.append(
+        f"the times of collectives are not recorded: they are predicted for {predictor.name}"
+    )
+    if not is_computation(workload).any():
+        notes.append("the files record no computations: the job consists of communication")
+    return workload
 
 
 def _check_options(
