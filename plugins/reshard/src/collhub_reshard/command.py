@@ -107,7 +107,7 @@ def reshard(
     `mesh(2,4)@0-7` names the devices, so that meshes can share them. The algorithm is verified,
     carries its proof (`verify --certificate`), and is written to OUT if that is given.
     """
-    from collhub_reshard.command_report import ReshardOptions, parse_choices
+    from collhub_reshard.command_options import ReshardOptions, parse_choices
 
     output = OutputRequest(target_format, assignments, strict, force, as_json)
     target = None
@@ -145,7 +145,7 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """
     from collhub_shardings import parse_move
 
-    from collhub_reshard.command_report import Sides, parse_state_dict
+    from collhub_reshard.state_dict import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []

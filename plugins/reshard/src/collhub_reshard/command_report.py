@@ -1,26 +1,93 @@
-"""Inputs and report of the command `reshard`: tensors from JSON, options of `-O`, results."""
+"""Report of the command `reshard`: one record with a JSON and a text form."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated
 
-import click
-from collhub_shardings import Move, parse_move
+import msgspec
 
 from collhub_reshard.lowering.algorithm import Lowered
-from collhub_reshard.planning import ReshardChoices, ReshardPlan
-from collhub_reshard.reshard_record import Binding, BindingLink, LayoutItem, ReshardReport
-from collhub_reshard.scheduling.best import Effort
-from collhub_reshard.strategies import Strategy
-from hub_core import Assignments, cut_fields
-from hub_core.model import InputError, Location, format_bytes
-from hub_core.plugin_api import BOOL_WORDS, OptionType, SearchBudget, option, optional
-from hub_core.reports import list_cuts
+from collhub_reshard.planning import ReshardPlan
+from hub_core import cut_fields
+from hub_core.model import format_bytes
+from hub_core.reports import Artifacts, Cuts, IsPartial, Meta, Record, Report, list_cuts
+
+_BINDINGS = ("receiver", "senders", "exclusive", "task", "links", "nothing")
+
+
+class BindingLink(Record, frozen=True, kw_only=True):
+    """Link of a topology with its weight in the proof of the bound."""
+
+    source: str = msgspec.field(name="from")
+    destination: str = msgspec.field(name="to")
+    weight: int
+
+
+class Binding(Record, frozen=True, kw_only=True):
+    """Hosts, task or links whose load proves the bound."""
+
+    kind: Annotated[str, Meta(extra_json_schema={"enum": [*_BINDINGS]})]
+    hosts: Sequence[int]
+    task: int
+    links: Sequence[BindingLink]
+
+
+class LayoutItem(Record, frozen=True, kw_only=True):
+    """Layout of the buffers and its cost in copies or padding."""
+
+    kind: Annotated[str, Meta(extra_json_schema={"enum": ["packed", "rows"]})]
+    unit_bytes: int
+    copies: int
+    copied_bytes: int
+    padding_bytes: int
+
+
+class ReshardReport(Report, tag="collhub/report-reshard-1", frozen=True, kw_only=True):
+    """Report of `collhub reshard --json`."""
+
+    tensors: int
+    unit_tasks: Annotated[
+        int, Meta(description="Boxes in which a source tile and a destination tile intersect.")
+    ]
+    tasks_between_hosts: int
+    bytes: Annotated[int, Meta(description="Bytes of all tensors, each counted once.")]
+    makespan_s: Annotated[float, Meta(description="Makespan of the schedule, without latency.")]
+    optimum_s: Annotated[
+        float | None, Meta(description="The makespan if it is proved to be minimal; else null.")
+    ]
+    bound_s: Annotated[
+        float, Meta(description="Lower bound of all schedules with these strategies.")
+    ]
+    binding: Binding
+    predicted_s: Annotated[
+        float, Meta(description="Time with latency and chunks that are stored and forwarded.")
+    ]
+    simulated_s: Annotated[
+        float | None,
+        Meta(
+            description="Time of streams on a topology by the default simulator; null if not "
+            "simulated."
+        ),
+    ]
+    gap: Annotated[
+        float, Meta(description="Distance of the makespan from the bound, as a part of it.")
+    ]
+    status: Annotated[str, Meta(extra_json_schema={"enum": ["optimal", "feasible"]})]
+    proof: Annotated[str, Meta(extra_json_schema={"enum": ["bound", "solver", "none"]})]
+    method: str
+    strategies: Annotated[Mapping[str, int], Meta(description="Number of unit tasks by strategy.")]
+    chunks: int
+    late_tasks: Annotated[Sequence[int], Meta(description="Tasks that end after their due times.")]
+    layout: LayoutItem
+    tokens: Annotated[
+        int, Meta(description="Messages of one unit that only pass on the turn to send.")
+    ]
+    collective_bytes: int | None
+    is_partial: IsPartial
+    cut: Cuts
+    artifacts: Artifacts
 
 
 def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> ReshardReport:
@@ -179,201 +246,3 @@ def _describe_layout(lowered: Lowered) -> str:
         return f"{layout.kind}, {lowered.copies} copies of {copied} before and after the messages"
     padding = f", {format_bytes(layout.padding_bytes)} of padding" if layout.padding_bytes else ""
     return f"{layout.kind}, no copies{padding}"
-
-
-_MEMBERS = {"name", "tensor", "from", "to", "release_s", "due_s", "count"}
-_CURE = 'write [{"tensor": "4096x4096:bfloat16", "from": "mesh(2,4): S0 R", "to": "..."}]'
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Both sides of the tensors that specify none themselves."""
-
-    source: str | None = None
-    destination: str | None = None
-
-
-def parse_state_dict(
-    content: bytes, file: str, sides: Sides, host_size: int | None = None
-) -> list[Move]:
-    """Parse moves from a JSON list of objects with `tensor`, `from`, `to`.
-
-    Optional members: `name`, `release_s`, `due_s`, `count` of equal tensors. `from` and `to`
-    default to `sides`. Raises `InputError` with the number of the entry.
-    """
-    try:
-        listed = json.loads(content)
-    except ValueError as error:
-        raise _make_error(file, f"is no JSON: {error}") from None
-    if not isinstance(listed, list) or not listed:
-        raise _make_error(file, "is no list of tensors")
-    moves: list[Move] = []
-    for number, entry in enumerate(listed):
-        if not isinstance(entry, dict):
-            raise _make_error(file, f"entry {number} is no object")
-        moves += _parse_entry(entry, number, file, sides, host_size)
-    return moves
-
-
-def _parse_entry(
-    entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
-) -> list[Move]:
-    """Parse one entry of the list: `count` equal moves (default 1, at most 10 000).
-
-    Sides that the entry lacks are those of `sides`, the name is "tensor" and the entry's number by
-    default, the release 0, and no due time.
-
-    Raises `InputError` with the file's name for unknown members (the first in alphabetical order),
-    missing sides or tensor, negative times, and invalid counts, tensors or sides.
-    """
-    unknown = sorted(entry.keys() - _MEMBERS)
-    if unknown:
-        raise _make_error(file, f"entry {number}: there is no member {unknown[0]!r}")
-    tensor, source = entry.get("tensor"), entry.get("from", sides.source)
-    destination = entry.get("to", sides.destination)
-    if not all(isinstance(text, str) for text in (tensor, source, destination)):
-        raise _make_error(file, f"entry {number} has no tensor, from or to")
-    release, due = entry.get("release_s", 0.0), entry.get("due_s")
-    times = [time for time in (release, due) if time is not None]
-    if not all(isinstance(time, int | float) and time >= 0 for time in times):
-        raise _make_error(file, f"entry {number}: release_s and due_s are seconds from 0 on")
-    count = entry.get("count", 1)
-    if not isinstance(count, int) or not 1 <= count <= 10_000:
-        raise _make_error(file, f"entry {number}: count is not in 1..10000")
-    name = str(entry.get("name", f"tensor {number}"))
-    try:
-        move = parse_move(
-            str(tensor),
-            str(source),
-            str(destination),
-            name=name,
-            host_size=host_size,
-            release_s=float(str(release)),
-            due_s=None if due is None else float(str(due)),
-        )
-    except InputError as error:
-        raise _make_error(file, f"entry {number}: {error}") from None
-    return [move] * count
-
-
-def _make_error(file: str, message: str) -> InputError:
-    """Return the `InputError` of an invalid list of tensors in a file."""
-    return InputError(message, location=Location(file), cure=_CURE, code="invalid-state-dict")
-
-
-T = TypeVar("T")
-
-AUTO = "auto"
-_STRATEGIES = (AUTO, *(strategy.value for strategy in Strategy))
-_LAYOUTS = ("packed", "rows")
-_MAX_EFFORT = 1000.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReshardOptions:
-    """Options of a resharding as `-O key=value`."""
-
-    strategy: str = option(
-        OptionType.TEXT, AUTO, "how boxes reach their receivers", choices=_STRATEGIES
-    )
-    layout: str = option(
-        OptionType.TEXT,
-        "packed",
-        "packed: buffers contain the boxes in sequence; rows: row-major tiles, which needs copies",
-        choices=_LAYOUTS,
-    )
-    split: bool = option(OptionType.BOOL, False, "tasks may be split over senders and in time")
-    effort: float = option(
-        OptionType.FLOAT,
-        1.0,
-        "limit of the search's counted work, relative to the default; 0: heuristics only",
-        minimum=0,
-        maximum=_MAX_EFFORT,
-    )
-    chunks: int | None = optional("chunks of a box (default: the closed form)", OptionType.INT)
-    host_size: int | None = optional(
-        "devices of a host (default: the last axis of a mesh)", OptionType.INT
-    )
-
-
-def parse_choices(
-    assignments: Assignments, budget: SearchBudget
-) -> tuple[ReshardChoices, int | None]:
-    """Return (choices, devices per host). Raises click's errors, which name the option.
-
-    Without values: strategy None (chosen per box), as for "auto", chunks None (the planner
-    chooses), layout "packed", split None, the default work, and devices per host None. Limits:
-    65536 chunks and devices, an effort from 0 to 1000.
-    """
-    # Parsed here, because a command has no option record that the program fills in. The errors
-    # have the form of those of other options.
-    strategy = _parse_choice(assignments, "strategy", _STRATEGIES)
-    choices = ReshardChoices(
-        None if strategy in (None, AUTO) else Strategy(strategy),
-        _parse_positive_integer(assignments, "chunks", 1 << 16),
-        _parse_choice(assignments, "layout", _LAYOUTS) or "packed",
-        Effort(
-            _parse_boolean(assignments, "split"),
-            _parse_number(assignments, "effort", 0.0, _MAX_EFFORT, Effort().work),
-            budget,
-        ),
-    )
-    return choices, _parse_positive_integer(assignments, "host_size", 1 << 16)
-
-
-def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -> str | None:
-    """Return one of the `known` words, None if the option is not given.
-
-    Raises `click.UsageError` for any other word.
-    """
-    text = assignments.get(name)
-    if text is None:
-        return None
-    if text not in known:
-        raise click.UsageError(f"-O {name}={text}: expected one of {', '.join(known)}")
-    return text
-
-
-def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -> int | None:
-    """Return an integer from 1 to `maximum`, None if the option is not given.
-
-    Raises `click.UsageError` for any other text.
-    """
-    text = assignments.get(name)
-    if text is None:
-        return None
-    # `isdecimal` also refuses signs and underscores.
-    if not text.isdecimal() or not 1 <= int(text) <= maximum:
-        raise click.UsageError(f"-O {name}={text}: expected a whole number from 1 to {maximum}")
-    return int(text)
-
-
-def _parse_boolean(assignments: Assignments, name: str) -> bool:
-    """Return the value of a boolean option, False if it is not given.
-
-    Raises `click.UsageError` for a word other than those of `BOOL_WORDS`.
-    """
-    value = BOOL_WORDS.get(assignments.get(name, "false").lower())
-    if value is None:
-        raise click.UsageError(f"-O {name}={assignments[name]}: expected true or false")
-    return value
-
-
-def _parse_number(
-    assignments: Assignments, name: str, low: float, high: float, default: T
-) -> float | T:
-    """Return a number from `low` to `high`, or `default` if the option is not given.
-
-    Both limits are allowed. Raises `click.UsageError` for any other text, also for NaN.
-    """
-    text = assignments.get(name)
-    if text is None:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not low <= number <= high:
-        message = f"-O {name}={text}: expected a number from {low:g} to {high:g}"
-        raise click.UsageError(message)
-    return number
