@@ -43,6 +43,35 @@ class ProgramOptions:
     sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedOptions:
+    """Options of the readers `torch-export` and `captured-graph`: facts that a graph may lack."""
+
+    num_ranks: int | None = optional(
+        "ranks of the group (default: as the graph states, else 4)", OptionType.INT, minimum=2
+    )
+    parameters: str = option(
+        OptionType.TEXT,
+        "local",
+        "parameters, buffers and states whose placement the graph does not state: replicated"
+        " (data parallel), or local (ranks may have different values)",
+        choices=("local", "replicated"),
+    )
+    placements: str = option(
+        OptionType.TEXT,
+        "",
+        "placements of inputs by name or target, as w=R,x=S(0),y=L: replicated, blocks along"
+        " dimension 0, or different values on the ranks",
+    )
+    unknown: str = option(
+        OptionType.TEXT,
+        "refuse",
+        "operators outside of the table that read a block of a sliced tensor: refuse, or local"
+        " (the block is the rank's value)",
+        choices=("refuse", "local"),
+    )
+
+
 _MEMBERS = "names of operations or stages, joined by +, such as a+b+c"
 
 
@@ -155,6 +184,18 @@ _TEXT = Format(
     "programs of computations and collectives as readable text, one statement per line",
     (".program.txt",),
 )
+_EXPORT = Format(
+    "torch-export",
+    "programs of torch.export (.pt2): the graph only; nothing is unpickled",
+    (".pt2",),
+)
+_CAPTURED = Format(
+    "captured-graph",
+    "programs of PyTorch as collhub_pytorch.capture writes them",
+    (".graph.json",),
+    signature=rb"collhub/captured-graph-1",
+    members=("schema", "name", "producer", "groups", "inputs", "nodes", "outputs"),
+)
 # Description and options by name of a pass; `passes.transformations` has a function per pass.
 _TRANSFORMATIONS = {
     "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
@@ -171,7 +212,7 @@ _LISTED = "collhub_coconet.transformations.passes:list_moves"
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Return the readers of programs: JSON documents, and Python files."""
+    """Return the readers of programs: JSON documents, Python files, and graphs of PyTorch."""
     return [
         WorkloadReader(
             _PROGRAM,
@@ -186,6 +227,20 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             PythonOptions,
             samples="collhub_coconet.documents.python_reader:samples",
             executes_source=True,
+            lines=_LINES,
+        ),
+        WorkloadReader(
+            _EXPORT,
+            "collhub_coconet.torch_programs.reading:read_archive",
+            CapturedOptions,
+            samples="collhub_coconet.torch_programs.reading:list_archives",
+            lines=_LINES,
+        ),
+        WorkloadReader(
+            _CAPTURED,
+            "collhub_coconet.torch_programs.reading:read_document",
+            CapturedOptions,
+            samples="collhub_coconet.torch_programs.reading:list_documents",
             lines=_LINES,
         ),
     ]

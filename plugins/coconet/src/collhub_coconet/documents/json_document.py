@@ -229,6 +229,18 @@ def _create_operation(fields: Fields) -> Operation:
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
 
 
+def parse_call(operation: Operation) -> dict[str, Any]:
+    """Return the operator and the parameters of an opaque operation; empty if they are malformed.
+
+    The text is written by the author of the document and has no schema.
+    """
+    try:
+        fields = json.loads(operation.call or "")
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
 def _format_rows(name: str, rows: Iterable[Mapping[str, object]]) -> str:
     """Format a named list of objects as JSON with one object per line; an empty one as `[]`."""
     lines = [f"    {json.dumps(row)}" for row in rows]

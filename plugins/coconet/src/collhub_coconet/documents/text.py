@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collhub_coconet.documents.from_workload import extract_program
-from collhub_coconet.documents.json_document import bound_to_json
+from collhub_coconet.documents.json_document import bound_to_json, parse_call
 from collhub_coconet.program.operations import (
     Kind,
     Operand,
@@ -120,6 +120,9 @@ class _ExpressionWriter:
             right = self._operand(operation.operands[1], binding + 1)
             return f"{left} {sign} {right}", binding
         parts = [self._operand(operand) for operand in operation.operands]
+        if operation.kind is Kind.OPAQUE:
+            operator = parse_call(operation).get("operator", operation.kind)
+            return f"{operator}({', '.join(parts)})", _BINDING_OF_CALLS
         if operation.reduction is not None:
             is_sum = operation.reduction is Reduction.SUM
             parts.insert(0, "+" if is_sum else operation.reduction)

@@ -207,18 +207,16 @@ def compute_elements(
 def _compute_opaque(values: Values, operation: Operation, rank: int, elements: Int64Array) -> Array:
     """Compute elements of the stand-in of an opaque operation; see `mix_operands`.
 
-    Views between local values and blocks read the element at the same place of the block.
+    Views between local values and blocks read the element at the same position of the rank's part.
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)
     if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
-        is_block = operation.rule is Rule.TO_BLOCKS
-        complete = (
-            shape if is_block else binding.shape(values.program.types[operation.reads[0]].shape)
-        )
-        first = block_bounds(complete[0], binding.num_ranks, position)[0] * prod(complete[1:])
-        shift = -first if is_block else first
-        return values.read(operation.reads[0], rank, elements + shift)
+        elements_of = {}
+        for name in (operation.name, operation.reads[0]):
+            elements_of[name] = find_elements(values.program.types[name], binding, position)
+        positions = np.searchsorted(elements_of[operation.name], elements)
+        return values.read(operation.reads[0], rank, elements_of[operation.reads[0]][positions])
     operands = [values.on_rank(name, position) for name in operation.reads]
     first_element = 0
     if kind.layout.is_sliced:

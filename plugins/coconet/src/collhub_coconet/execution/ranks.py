@@ -306,9 +306,12 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     Views between local values and blocks keep the values.
     """
     operands = [run.values[name] for name in operation.reads]
-    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
-        return list(operands[0])
     kind = run.program.types[operation.name]
+    shape = run.binding.shape(kind.shape)
+    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+        # The rows of a block differ between ranks; a scalar has none.
+        part = (-1, *shape[1:]) if shape else ()
+        return [value.reshape(part) for value in operands[0]]
     results = []
     for rank in range(run.binding.num_ranks):
         shape_of_rank = tuple(stop - first for first, stop in run.bounds(operation.name, rank))

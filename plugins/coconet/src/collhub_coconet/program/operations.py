@@ -125,7 +125,7 @@ class Rule(StrEnum):
     else local. RANDOM: as PER_RANK, but ranks differ even for equal operands. ROWS: row i of the
     result depends only on rows i of the sliced operands and on replicated ones. TO_BLOCKS: the
     local values of the ranks are the blocks of a tensor sliced along dimension 0. TO_LOCAL: the
-    block of a rank as its local value.
+    part of a tensor that a rank has, in row-major order, as its local value.
     """
 
     PER_RANK = "per_rank"

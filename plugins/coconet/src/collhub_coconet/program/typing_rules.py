@@ -357,7 +357,7 @@ _OPAQUE_LAYOUTS = {
     Rule.RANDOM: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
     Rule.ROWS: ({Placement.SLICED, Placement.REPLICATED}, sliced(0)),
     Rule.TO_BLOCKS: ({Placement.LOCAL, Placement.REPLICATED}, sliced(0)),
-    Rule.TO_LOCAL: ({Placement.SLICED}, LOCAL),
+    Rule.TO_LOCAL: (set(Placement), LOCAL),
 }
 """Placements of the operands that a rule of opaque operations permits, and the result's layout."""
 
@@ -365,8 +365,8 @@ _OPAQUE_LAYOUTS = {
 def type_opaque(operands: Operands) -> TensorType:
     """Type an opaque operation: the declared element type and shape, and the layout of its rule.
 
-    Operands must be tensors of one group; sliced ones must be sliced along dimension 0. On a mesh
-    of several axes the rule applies to every axis; axes on which all operands are replicated remain
+    Operands must be tensors of one group; sliced ones must be sliced along dimension 0, except for
+    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis; axes on which all operands are replicated remain
     so. Raises `TypingMistakeError` for a layout that the rule does not permit, such as a sliced
     operand of an operator without a rule for slices.
     """
@@ -378,7 +378,8 @@ def type_opaque(operands: Operands) -> TensorType:
     permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
     for position in range(len(operands.all)):
         for operand in operands.tensor(position).layout.by_axis:
-            if operand.placement not in permitted | {Placement.REPLICATED} or operand.dimension > 0:
+            is_inner_slice = operand.dimension > 0 and operation.rule is not Rule.TO_LOCAL
+            if operand.placement not in permitted | {Placement.REPLICATED} or is_inner_slice:
                 message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
                 cure = "AllGather it first" if operand.is_sliced else "state another rule"
                 raise TypingMistakeError("layout", f"{message} does not permit", cure)
@@ -387,9 +388,6 @@ def type_opaque(operands: Operands) -> TensorType:
     for axis in range(max(1, len(operands.mesh))):
         found = [tensor.layout.by_axis[axis] for tensor in operands.tensors]
         is_replicated = all(operand == REPLICATED for operand in found)
-        if operation.rule is Rule.TO_LOCAL and is_replicated and len(operands.mesh) < 2:
-            message = f"{operands.name(0)} is R, which the rule {operation.rule} does not permit"
-            raise TypingMistakeError("layout", message, "state another rule")
         by_axis.append(REPLICATED if keeps_replicated and is_replicated else layout)
     group = operands.tensors[0].group if operands.tensors else 0
     result = TensorType(operation.element, operation.shape, on_mesh(*by_axis), group)

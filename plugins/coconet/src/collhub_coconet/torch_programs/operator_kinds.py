@@ -1,0 +1,283 @@
+"""Table of aten operators that the language describes: the operations of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from collhub_captured_graphs import Tensor
+from collhub_captured_graphs.graph import ArgumentValue, ElementName
+
+from collhub_coconet.program.operations import ElementType, Kind, Operand
+from collhub_coconet.program.typing_rules import TypingMistakeError
+
+
+class Builder(Protocol):
+    """Node of a graph whose operations are added to a program.
+
+    Methods raise `TypingMistakeError` for operands that the language does not permit; the node is
+    then opaque.
+    """
+
+    def argument(self, *names: str) -> ArgumentValue:
+        """Return the first of the named arguments that is present; None if none is."""
+
+    def operand(self, *names: str) -> Operand:
+        """Return the first of the named arguments as a value or number."""
+
+    def is_sliced(self, operand: Operand) -> bool:
+        """Whether an operand is a sliced value."""
+
+    def rank(self, operand: Operand) -> int:
+        """Return the number of dimensions of an operand."""
+
+    def result(self) -> Tensor:
+        """Return the only result of the node, as in the graph."""
+
+    def size(self, *names: str) -> int:
+        """Return the number of elements of a tensor argument on one rank."""
+
+    def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
+        """Add an operation with an intermediate value; returns its name."""
+
+    def finish(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
+        """Add the operation with the result of the node; returns its name."""
+
+
+Expansion = Callable[[Builder], str]
+"""Adds the operations of a node, and returns the name of its result."""
+
+
+def _refuse(reason: str) -> TypingMistakeError:
+    """Return the error of a form of an operator that the language does not describe."""
+    return TypingMistakeError("operator", reason, "it becomes an opaque operation")
+
+
+def _is_one(value: ArgumentValue) -> bool:
+    """Whether a factor is absent or 1."""
+    return value is None or (not isinstance(value, bool) and value in (1, 1.0))
+
+
+def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
+    """Multiply an operand by the factor of a named argument, unless it is absent or 1."""
+    factor = build.argument(*names)
+    if _is_one(factor):
+        return operand
+    return build.add(Kind.MULTIPLY, operand, build.operand(*names))
+
+
+def _add_binary(kind: Kind) -> Expansion:
+    """Return the expansion of an operator with two operands and no other arguments."""
+
+    def expand(build: Builder) -> str:
+        if build.argument("rounding_mode") is not None:
+            raise _refuse("rounded quotients")
+        return build.finish(kind, build.operand("self"), build.operand("other", "exponent"))
+
+    return expand
+
+
+def _add_sum(kind: Kind) -> Expansion:
+    """Return the expansion of `self + alpha * other`, or the difference."""
+
+    def expand(build: Builder) -> str:
+        other = _scale(build, build.operand("other"), "alpha")
+        return build.finish(kind, build.operand("self"), other)
+
+    return expand
+
+
+def _subtract_reversed(build: Builder) -> str:
+    self = _scale(build, build.operand("self"), "alpha")
+    return build.finish(Kind.SUBTRACT, build.operand("other"), self)
+
+
+def _add_unary(kind: Kind) -> Expansion:
+    """Return the expansion of an operator with one operand."""
+    return lambda build: build.finish(kind, build.operand("self"))
+
+
+def _negate(build: Builder) -> str:
+    return build.finish(Kind.MULTIPLY, build.operand("self"), -1.0)
+
+
+def _invert(build: Builder) -> str:
+    return build.finish(Kind.DIVIDE, 1.0, build.operand("self"))
+
+
+def _invert_root(build: Builder) -> str:
+    return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.SQRT, build.operand("self")))
+
+
+def _square(build: Builder) -> str:
+    return build.finish(Kind.MULTIPLY, build.operand("self"), build.operand("self"))
+
+
+def _rectify(build: Builder) -> str:
+    x = build.operand("self")
+    return build.finish(Kind.SELECT, build.add(Kind.LESS, x, 0.0), 0.0, x)
+
+
+def _clamp(build: Builder) -> str:
+    """Select the limits where the operand exceeds them; NaN stays NaN."""
+    x = build.operand("self")
+    limits = [(Kind.LESS, "min"), (Kind.GREATER, "max")]
+    used = [(kind, name) for kind, name in limits if build.argument(name) is not None]
+    for kind, name in used[:-1]:
+        limit = build.operand(name)
+        x = build.add(Kind.SELECT, build.add(kind, x, limit), limit, x)
+    if not used:
+        raise _refuse("no limit")
+    kind, name = used[-1]
+    limit = build.operand(name)
+    return build.finish(Kind.SELECT, build.add(kind, x, limit), limit, x)
+
+
+def _select(build: Builder) -> str:
+    operands = build.operand("condition"), build.operand("self"), build.operand("other")
+    return build.finish(Kind.SELECT, *operands)
+
+
+def _cast(build: Builder) -> str:
+    """Change the element type; a copy with another memory format or device is opaque."""
+    element = build.argument("dtype")
+    if not isinstance(element, ElementName) or element.name not in list(ElementType):
+        raise _refuse("no element type of the language")
+    return build.finish(Kind.CAST, build.operand("self"), element=ElementType(element.name))
+
+
+def _interpolate(build: Builder) -> str:
+    start = build.operand("self")
+    difference = build.add(Kind.SUBTRACT, build.operand("end"), start)
+    return build.finish(
+        Kind.ADD, start, build.add(Kind.MULTIPLY, difference, build.operand("weight"))
+    )
+
+
+def _add_product(kind: Kind) -> Expansion:
+    """Return the expansion of `self + value * tensor1 * tensor2`, or of the quotient."""
+
+    def expand(build: Builder) -> str:
+        product = build.add(kind, build.operand("tensor1"), build.operand("tensor2"))
+        return build.finish(Kind.ADD, build.operand("self"), _scale(build, product, "value"))
+
+    return expand
+
+
+def _multiply(build: Builder) -> str:
+    return build.finish(Kind.MATMUL, build.operand("self"), build.operand("mat2"))
+
+
+def _multiply_batches(build: Builder) -> str:
+    return build.finish(Kind.BATCH_MATMUL, build.operand("self"), build.operand("mat2"))
+
+
+def _multiply_any(build: Builder) -> str:
+    x, w = build.operand("self"), build.operand("other")
+    ranks = build.rank(x), build.rank(w)
+    if ranks[1] == 2 and ranks[0] >= 2:
+        return build.finish(Kind.MATMUL, x, w)
+    if ranks[0] != ranks[1] or ranks[0] < 3:
+        raise _refuse("a product of vectors or of different batches")
+    return build.finish(Kind.BATCH_MATMUL, x, w)
+
+
+def _multiply_and_add(build: Builder) -> str:
+    if not _is_one(build.argument("beta")) or not _is_one(build.argument("alpha")):
+        raise _refuse("scaled products")
+    product = build.add(Kind.MATMUL, build.operand("mat1"), build.operand("mat2"))
+    return build.finish(Kind.ADD, product, build.operand("self"))
+
+
+def _apply_linear(build: Builder) -> str:
+    weight = build.add(Kind.TRANSPOSE, build.operand("weight"))
+    if build.argument("bias") is None:
+        return build.finish(Kind.MATMUL, build.operand("input"), weight)
+    product = build.add(Kind.MATMUL, build.operand("input"), weight)
+    return build.finish(Kind.ADD, product, build.operand("bias"))
+
+
+def _transpose(build: Builder) -> str:
+    """Swap the last two dimensions; other permutations are opaque."""
+    x = build.operand("self")
+    rank = build.rank(x)
+    order = list(range(rank))
+    dims = build.argument("dims")
+    if isinstance(dims, tuple):
+        order = [one % rank for one in dims if type(one) is int]
+    else:
+        first, second = build.argument("dim0"), build.argument("dim1")
+        if type(first) is int and type(second) is int:
+            order[first % rank], order[second % rank] = order[second % rank], order[first % rank]
+        elif rank == 2:
+            order = [1, 0]
+    if rank < 2 or order != [*range(rank - 2), rank - 1, rank - 2]:
+        raise _refuse("a permutation of other dimensions")
+    return build.finish(Kind.TRANSPOSE, x)
+
+
+def _reduce(kind: Kind) -> Expansion:
+    """Return the expansion of a reduction of all elements of a rank's tensor.
+
+    A sliced operand is refused here, since the language would reduce the complete tensor.
+    """
+
+    def expand(build: Builder) -> str:
+        x = build.operand("self")
+        dimensions = build.argument("dim")
+        if dimensions not in (None, ()) or build.argument("keepdim") is True:
+            raise _refuse("a reduction of some dimensions")
+        if build.is_sliced(x) or build.argument("dtype") is not None:
+            raise _refuse("the elements of one block")
+        if kind is Kind.NORM and build.argument("ord", "p") not in (None, 2, 2.0):
+            raise _refuse("a norm other than 2")
+        return build.finish(kind, x)
+
+    return expand
+
+
+def _average(build: Builder) -> str:
+    x = build.operand("self")
+    if build.argument("dim") not in (None, ()) or build.is_sliced(x):
+        raise _refuse("a mean of some dimensions or of one block")
+    return build.finish(Kind.DIVIDE, build.add(Kind.SUM, x), float(build.size("self")))
+
+
+EXPANSIONS: dict[str, Expansion] = {
+    "aten.add": _add_sum(Kind.ADD),
+    "aten.sub": _add_sum(Kind.SUBTRACT),
+    "aten.rsub": _subtract_reversed,
+    "aten.mul": _add_binary(Kind.MULTIPLY),
+    "aten.div": _add_binary(Kind.DIVIDE),
+    "aten.pow": _add_binary(Kind.POWER),
+    "aten.lt": _add_binary(Kind.LESS),
+    "aten.gt": _add_binary(Kind.GREATER),
+    "aten.eq": _add_binary(Kind.EQUAL),
+    "aten.sqrt": _add_unary(Kind.SQRT),
+    "aten.tanh": _add_unary(Kind.TANH),
+    "aten.neg": _negate,
+    "aten.reciprocal": _invert,
+    "aten.rsqrt": _invert_root,
+    "aten.square": _square,
+    "aten.relu": _rectify,
+    "aten.clamp": _clamp,
+    "aten.clamp_min": _clamp,
+    "aten.clamp_max": _clamp,
+    "aten.where": _select,
+    "aten._to_copy": _cast,
+    "aten.lerp": _interpolate,
+    "aten.addcmul": _add_product(Kind.MULTIPLY),
+    "aten.addcdiv": _add_product(Kind.DIVIDE),
+    "aten.mm": _multiply,
+    "aten.bmm": _multiply_batches,
+    "aten.matmul": _multiply_any,
+    "aten.addmm": _multiply_and_add,
+    "aten.linear": _apply_linear,
+    "aten.t": _transpose,
+    "aten.transpose": _transpose,
+    "aten.permute": _transpose,
+    "aten.sum": _reduce(Kind.SUM),
+    "aten.amax": _reduce(Kind.MAX),
+    "aten.linalg_vector_norm": _reduce(Kind.NORM),
+    "aten.mean": _average,
+}

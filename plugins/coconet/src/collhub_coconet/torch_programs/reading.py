@@ -1,0 +1,138 @@
+"""Readers of PyTorch programs: `torch.export` archives, and documents of captured graphs."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+
+from collhub_captured_graphs import CapturedGraph, graph_from_json, read_export
+
+from collhub_coconet.lowering.workload import lower_source
+from collhub_coconet.plugin import CapturedOptions
+from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
+from hub_core.model import UsageError, Workload
+from hub_core.plugin_api import Source
+
+
+def read_archive(source: Source, options: CapturedOptions) -> Workload:
+    """Read the graph of a `.pt2` archive as the workload of a typed program.
+
+    Raises `InputError` for an archive that `torch.export.save` did not write, and for graphs
+    outside of the language; see `read_export` and `type_graph`.
+    """
+    if len(source.parts) != 1:
+        raise UsageError(f"{source.name}: one archive was expected, {len(source.parts)} were given")
+    with source.parts[0].stream() as stream:
+        # A stream that cannot seek is read completely, since the directory is at the end.
+        archive = stream if stream.seekable() else io.BytesIO(stream.read())
+        graph = read_export(archive, source.name)
+    return _lower(graph, source, options)
+
+
+def read_document(source: Source, options: CapturedOptions) -> Workload:
+    """Read a document `collhub/captured-graph-1` as the workload of a typed program."""
+    return _lower(graph_from_json(source.content(), source.name), source, options)
+
+
+def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Workload:
+    """Type a graph with the choices of the options, and lower the program."""
+    choices = TypingChoices(
+        options.num_ranks,
+        "R" if options.parameters == "replicated" else "L",
+        parse_placements(options.placements),
+        options.unknown == "local",
+    )
+    return lower_source(type_graph(graph, choices), source)
+
+
+def parse_placements(text: str) -> Mapping[str, str]:
+    """Return placements by name from `w=R,x=S(0)`. Raises `UsageError` for a malformed entry."""
+    placements = {}
+    for part in filter(None, text.split(",")):
+        name, sign, placement = (piece.strip() for piece in part.partition("="))
+        if not name or not sign or placement not in ("R", "L", "S(0)"):
+            message = f"placement {part!r:.60} is not understood"
+            raise UsageError(message, cure="write placements as w=R,x=S(0),y=L")
+        placements[name] = placement
+    return placements
+
+
+def list_documents() -> Sequence[Source]:
+    """Return an example: a gradient, reduced over four ranks and subtracted from a parameter."""
+    return [Source.of_bytes("step.graph.json", _DOCUMENT.encode())]
+
+
+def list_archives() -> Sequence[Source]:
+    """Return an example: the sum of a tensor over all ranks, as `torch.export.save` writes it."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        # A fixed date, so that equal graphs give equal bytes.
+        entry = zipfile.ZipInfo("sum/models/model.json", (1980, 1, 1, 0, 0, 0))
+        archive.writestr(entry, json.dumps(_build_export()))
+    return [Source.of_bytes("sum.pt2", content.getvalue())]
+
+
+_DOCUMENT = """{
+  "schema": "collhub/captured-graph-1",
+  "name": "step",
+  "groups": {"0": [0, 1, 2, 3]},
+  "inputs": [
+    {"name": "w", "element": "float32", "shape": [8], "role": "parameter", "placement": "R"},
+    {"name": "x", "element": "float32", "shape": [8], "role": "input", "placement": "L"}
+  ],
+  "nodes": [
+    {"name": "g", "operator": "aten.mul.Tensor",
+     "arguments": {"self": {"value": "x"}, "other": 0.25},
+     "results": [{"name": "g", "element": "float32", "shape": [8]}]},
+    {"name": "a", "operator": "_c10d_functional.all_reduce.default",
+     "arguments": {"input": {"value": "g"}, "reduce_op": "sum", "group_name": "0"},
+     "results": [{"name": "a", "element": "float32", "shape": [8]}]},
+    {"name": "a1", "operator": "_c10d_functional.wait_tensor.default",
+     "arguments": {"tensor": {"value": "a"}},
+     "results": [{"name": "a1", "element": "float32", "shape": [8]}]},
+    {"name": "w1", "operator": "aten.sub.Tensor",
+     "arguments": {"self": {"value": "w"}, "other": {"value": "a1"}},
+     "results": [{"name": "w1", "element": "float32", "shape": [8]}]}
+  ],
+  "outputs": [{"value": "w1", "role": "mutation", "target": "w"}]
+}
+"""
+
+
+def _build_export() -> dict[str, object]:
+    """Build the JSON of an exported program with one all-reduce of 8 elements."""
+    size = {"dtype": 7, "sizes": [{"as_int": 8}]}
+    nodes = [
+        {
+            "target": "torch.ops._c10d_functional.all_reduce.default",
+            "inputs": [
+                {"name": "input", "arg": {"as_tensor": {"name": "x"}}, "kind": 1},
+                {"name": "reduce_op", "arg": {"as_string": "sum"}, "kind": 1},
+                {"name": "group_name", "arg": {"as_string": "0"}, "kind": 1},
+            ],
+            "outputs": [{"as_tensor": {"name": "all_reduce"}}],
+        },
+        {
+            "target": "torch.ops._c10d_functional.wait_tensor.default",
+            "inputs": [{"name": "tensor", "arg": {"as_tensor": {"name": "all_reduce"}}, "kind": 1}],
+            "outputs": [{"as_tensor": {"name": "wait_tensor"}}],
+        },
+    ]
+    result = {"as_tensor": {"name": "wait_tensor"}}
+    signature = {
+        "input_specs": [{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}],
+        "output_specs": [{"user_output": {"arg": result}}],
+    }
+    graph = {
+        "inputs": [{"as_tensor": {"name": "x"}}],
+        "outputs": [result],
+        "nodes": nodes,
+        "tensor_values": {"x": size, "all_reduce": size, "wait_tensor": size},
+    }
+    return {
+        "schema_version": {"major": 8, "minor": 20},
+        "torch_version": "2.13.0",
+        "graph_module": {"graph": graph, "signature": signature},
+    }

@@ -1,0 +1,34 @@
+"""Captured graphs of PyTorch programs: documents, `torch.export` archives, operators, capture."""
+
+from __future__ import annotations
+
+from collhub_captured_graphs.document import graph_from_json, graph_to_json
+from collhub_captured_graphs.export_archive import read_export
+from collhub_captured_graphs.graph import (
+    CapturedGraph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    Tensor,
+)
+from collhub_captured_graphs.operators import (
+    Layouts,
+    describe_node,
+    find_operator,
+    is_collective,
+)
+
+__all__ = [
+    "CapturedGraph",
+    "GraphInput",
+    "GraphNode",
+    "GraphOutput",
+    "Layouts",
+    "Tensor",
+    "describe_node",
+    "find_operator",
+    "graph_from_json",
+    "graph_to_json",
+    "is_collective",
+    "read_export",
+]

@@ -1,0 +1,430 @@
+"""Capture the program of one rank in a user's script: forward, backward, and optimizer step.
+
+`make_fx` of PyTorch traces the program with fake tensors: nothing is computed or sent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collhub_captured_graphs.document import graph_to_json
+from collhub_captured_graphs.fx_graphs import convert_fx
+from collhub_captured_graphs.graph import (
+    CapturedGraph,
+    GraphInput,
+    GraphOutput,
+    InputRole,
+    OutputRole,
+    Tensor,
+)
+from hub_core.model import InputError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def capture(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    mesh: DeviceMesh | None = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    max_norm: float | None = None,
+    data_parallel: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> CapturedGraph:
+    """Capture one step of a module on this rank, and write it as a document.
+
+    Without `loss` the step is the forward pass. `loss(output)`: returns the scalar to be minimized,
+    and adds the backward pass; the gradients become outputs. `optimizer`: an SGD, Adam or AdamW
+    whose update follows; `max_norm` clips the gradients by their global norm before it. Gradients
+    of plain parameters are averaged over the mesh dimension `data_parallel` (default: the only
+    dimension of a mesh, if no parameter is a DTensor), one all-reduce per parameter as in DDP
+    without buckets. Parameters may be DTensors, whose collectives are captured.
+
+    `inputs`: the tensors of this rank; ranks have different values. `path`: of the document, by
+    default `MODULE.graph.json` in the current folder; the first rank of the mesh writes it.
+
+    Raises `InputError` for a program that cannot be captured: with branches or sizes that depend on
+    data, or operators that write to their operands; `UsageError` for unsupported optimizers and
+    placements.
+    """
+    step = _Step(module, tuple(inputs), mesh, loss, optimizer, max_norm, data_parallel)
+    graph = step.trace()
+    rank = 0 if mesh is None else mesh.get_rank() - int(mesh.mesh.min())
+    if rank == 0:
+        target = Path(path) if path is not None else Path(f"{type(module).__name__}.graph.json")
+        target.write_text(graph_to_json(graph), encoding="ascii")
+    return graph
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of a module: arguments of `capture`, and the descriptions of inputs and outputs."""
+
+    module: torch.nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    mesh: DeviceMesh | None
+    loss: Callable[..., torch.Tensor] | None
+    optimizer: torch.optim.Optimizer | None
+    max_norm: float | None
+    data_parallel: str | None
+    outputs: list[GraphOutput] = field(default_factory=list)
+
+    @property
+    def has_step_number(self) -> bool:
+        """Whether the update depends on the number of the step, which all parameters share."""
+        return type(self.optimizer).__name__ in ("Adam", "AdamW")
+
+    def trace(self) -> CapturedGraph:
+        """Trace the step with fake tensors, and convert the graph."""
+        # Imported here: the hub reads documents without PyTorch.
+        import torch
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        if self.optimizer is not None and self.loss is None:
+            raise UsageError("an optimizer needs gradients", cure="name the loss: loss=...")
+        parameters = dict(self.module.named_parameters())
+        buffers = dict(self.module.named_buffers())
+        names = _find_states(self.optimizer)
+        described: list[GraphInput] = []
+        tensors: list[torch.Tensor] = []
+        for role, entries in ((InputRole.PARAMETER, parameters), (InputRole.BUFFER, buffers)):
+            for name, tensor in entries.items():
+                described.append(_describe_input(name, tensor, role))
+                tensors.append(_get_local(tensor))
+        trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+        for name, tensor in trained.items() if self.optimizer is not None else ():
+            for state in names:
+                placement = _find_placement(name, tensor, "R")
+                described.append(
+                    GraphInput(_UNKNOWN, InputRole.STATE, f"{name}.{state}", placement)
+                )
+                tensors.append(torch.zeros_like(_get_local(tensor)))
+        if self.has_step_number:
+            described.append(GraphInput(_UNKNOWN, InputRole.STATE, STEP, "R"))
+            tensors.append(torch.zeros((), dtype=torch.float32))
+        for position, tensor in enumerate(self.inputs):
+            described.append(_describe_input(f"input_{position}", tensor, InputRole.INPUT))
+            tensors.append(_get_local(tensor))
+
+        def run(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self._run(parameters, buffers, names, values)
+
+        detached = [tensor.detach() for tensor in tensors]
+        try:
+            graph = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*detached)
+        except (RuntimeError, torch.fx.proxy.TraceError) as error:
+            message = f"{type(self.module).__name__} cannot be captured: {error}"
+            first_line = message.splitlines()[0][:300]
+            cure = "remove branches, .item() and sizes that depend on data"
+            raise InputError(first_line, cure=cure, code="graph-break") from error
+        graph.graph.eliminate_dead_code()
+        return convert_fx(graph, described, self.outputs, type(self.module).__name__)
+
+    def _run(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        states: Sequence[str],
+        values: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Run the step on the values of all inputs; called once, by the tracer."""
+        import torch
+
+        remaining = iter(values)
+        self.outputs.clear()
+        local = {name: next(remaining) for name in parameters}
+        local_buffers = {name: next(remaining) for name in buffers}
+        trained = [name for name, original in parameters.items() if original.requires_grad]
+        state = {name: {key: next(remaining) for key in states} for name in trained}
+        step = next(remaining) + 1 if self.has_step_number else None
+        corrections: dict[tuple[float, float], tuple[torch.Tensor, torch.Tensor]] = {}
+        if self.optimizer is not None and step is not None:
+            # Computed once, since all parameters of a group share them.
+            for group in self.optimizer.param_groups:
+                corrections[tuple(group["betas"])] = _compute_corrections(step, *group["betas"])
+        inputs = [
+            _restore(next(remaining), original, requires_grad=False) for original in self.inputs
+        ]
+        restored = {
+            name: _restore(local[name], original, requires_grad=self.loss is not None)
+            for name, original in parameters.items()
+        }
+        output = torch.func.functional_call(
+            self.module, {**restored, **local_buffers}, tuple(inputs)
+        )
+        if self.loss is None:
+            leaves = [_get_local(leaf) for leaf in torch.utils._pytree.tree_leaves(output)]
+            self.outputs += [GraphOutput("", OutputRole.OUTPUT) for _ in leaves]
+            return tuple(leaves)
+        value = self.loss(output)
+        weights = [restored[name] for name in trained]
+        gradients = dict(zip(trained, torch.autograd.grad(value, weights), strict=True))
+        self.outputs.append(GraphOutput("", OutputRole.LOSS))
+        reduced = {
+            name: self._reduce(_align(gradient, parameters[name]), parameters[name])
+            for name, gradient in gradients.items()
+        }
+        results = [_get_local(value).detach()]
+        if self.optimizer is None:
+            self.outputs += [GraphOutput("", OutputRole.GRADIENT, name) for name in reduced]
+            return (*results, *reduced.values())
+        if self.max_norm is not None:
+            reduced = _clip(reduced, parameters, self.max_norm)
+        for name, gradient in reduced.items():
+            options = _find_group(self.optimizer, parameters[name])
+            update = _UPDATES[type(self.optimizer).__name__]
+            new = update(local[name], gradient, state[name], options, corrections)
+            self.outputs.append(GraphOutput("", OutputRole.MUTATION, name))
+            self.outputs += [
+                GraphOutput("", OutputRole.MUTATION, f"{name}.{key}") for key in list(new)[1:]
+            ]
+            results += new.values()
+        if step is not None:
+            self.outputs.append(GraphOutput("", OutputRole.MUTATION, STEP))
+            results.append(step)
+        return tuple(results)
+
+    def _reduce(self, gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        """Average the gradient of a plain parameter over the data-parallel ranks."""
+        from torch.distributed import _functional_collectives as functional
+        from torch.distributed.tensor import DTensor
+
+        if self.mesh is None:
+            return gradient
+        name = self.data_parallel
+        if name is None:
+            has_placements = any(isinstance(one, DTensor) for one in self.module.parameters())
+            if self.mesh.ndim != 1 or has_placements:
+                return gradient
+        mesh = self.mesh if name is None or self.mesh.ndim == 1 else self.mesh[name]
+        # As DDP: divide, then add, so that every backend can do it.
+        return _wait(functional.all_reduce(gradient / mesh.size(), "sum", mesh))
+
+
+def _wait(tensor: torch.Tensor) -> torch.Tensor:
+    """Wait for the result of a functional collective."""
+    from torch.distributed import _functional_collectives
+
+    # PyTorch declares no types for it.
+    wait: Callable[[torch.Tensor], torch.Tensor] = _functional_collectives.wait_tensor
+    return wait(tensor)
+
+
+def _get_local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the local tensor of a DTensor, and any other tensor itself."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _restore(value: torch.Tensor, original: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+    """Give a traced local tensor the placements and the gradient of the original tensor."""
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(original, DTensor):
+        value = DTensor.from_local(
+            value,
+            original.device_mesh,
+            original.placements,
+            run_check=False,
+            shape=original.shape,
+            stride=original.stride(),
+        )
+    return value.detach().requires_grad_() if requires_grad and original.requires_grad else value
+
+
+def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return the local gradient, redistributed to the placements of its parameter."""
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    return _get_local(gradient)
+
+
+def _describe_input(name: str, tensor: torch.Tensor, role: InputRole) -> GraphInput:
+    """Describe an input; the tracer gives its name, type and shape."""
+    placement = "L" if role is InputRole.INPUT else "R"
+    target = "" if role is InputRole.INPUT else name
+    return GraphInput(_UNKNOWN, role, target, _find_placement(name, tensor, placement))
+
+
+def _find_placement(name: str, tensor: torch.Tensor, default: str) -> str:
+    """Return the placement of a DTensor: `R`, `S(0)`, or `L` for other shards and partial sums.
+
+    Raises `UsageError` for shards of unequal size, which a graph of one rank does not describe.
+    """
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(tensor, DTensor):
+        return default
+    for dimension, placement in enumerate(tensor.placements):
+        if isinstance(placement, Shard):
+            size, ranks = tensor.shape[placement.dim], tensor.device_mesh.size(dimension)
+            if size % ranks:
+                message = f"{name}: {placement} of size {size} does not fit {ranks} ranks"
+                raise UsageError(message, cure=f"pad the dimension to a multiple of {ranks}")
+    kinds = {str(placement) for placement in tensor.placements}
+    if kinds == {str(Shard(0))} and tensor.device_mesh.ndim == 1:
+        return "S(0)"
+    return "R" if all(placement.is_replicate() for placement in tensor.placements) else "L"
+
+
+_UNKNOWN = Tensor("", "float32", ())
+"""Stands for the tensor of an input until the tracer names it."""
+
+
+def _clip(
+    gradients: Mapping[str, torch.Tensor],
+    parameters: Mapping[str, torch.Tensor],
+    max_norm: float,
+) -> dict[str, torch.Tensor]:
+    """Scale all gradients so that their global 2-norm is at most `max_norm`.
+
+    Squares of shards are added over the ranks that have them.
+    """
+    import torch
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.tensor import DTensor
+
+    squares = []
+    for name, gradient in gradients.items():
+        square = (gradient * gradient).sum()
+        parameter = parameters[name]
+        if isinstance(parameter, DTensor):
+            for dimension, placement in enumerate(parameter.placements):
+                if placement.is_shard():
+                    group = parameter.device_mesh, dimension
+                    square = _wait(functional.all_reduce(square, "sum", group))
+        squares.append(square)
+    total = squares[0]
+    for square in squares[1:]:
+        total = total + square
+    scale = torch.clamp(max_norm / (torch.sqrt(total) + 1e-6), max=1.0)
+    return {name: gradient * scale for name, gradient in gradients.items()}
+
+
+STEP = "step"
+"""Target of the input with the number of steps before this one, as float32."""
+
+_STATES = {"SGD": ("momentum_buffer",), "Adam": ("exp_avg", "exp_avg_sq")}
+_STATES["AdamW"] = _STATES["Adam"]
+
+Corrections = Mapping[tuple[float, float], tuple["torch.Tensor", "torch.Tensor"]]
+"""Divisors of the first and (as a root) second moments, by the betas of a parameter group."""
+
+State = Mapping[str, Any]
+"""Tensors that an optimizer stores for a parameter, or the options of a parameter group."""
+
+
+def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
+    """Return the names of the tensors that an optimizer stores for each parameter.
+
+    Raises `UsageError` for an optimizer that is not SGD, Adam or AdamW, and for options whose
+    update is not implemented.
+    """
+    if optimizer is None:
+        return ()
+    name = type(optimizer).__name__
+    if name not in _STATES:
+        message = f"optimizer {name} is not supported"
+        raise UsageError(message, cure=f"use one of {', '.join(_STATES)}")
+    for group in optimizer.param_groups:
+        active = [key for key in ("amsgrad", "nesterov", "maximize") if group.get(key)]
+        if active or group.get("dampening"):
+            message = f"{name} with {active[0] if active else 'dampening'} is not supported"
+            raise UsageError(message, cure="leave the option out")
+    has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+    return () if name == "SGD" and not has_momentum else _STATES[name]
+
+
+def _find_group(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> State:
+    """Return the options of the group that contains a parameter."""
+    for group in optimizer.param_groups:
+        if any(member is parameter for member in group["params"]):
+            return group
+    raise UsageError("a parameter of the module is not in the optimizer", cure="add it")
+
+
+def _update_sgd(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: State,
+    options: State,
+    corrections: Corrections,
+) -> dict[str, torch.Tensor]:
+    """Return parameter and momentum after a step of SGD, with L2 decay."""
+    if options["weight_decay"]:
+        gradient = gradient + options["weight_decay"] * parameter
+    if not state:
+        return {"": parameter - options["lr"] * gradient}
+    momentum = options["momentum"] * state["momentum_buffer"] + gradient
+    return {"": parameter - options["lr"] * momentum, "momentum_buffer": momentum}
+
+
+def _update_adam(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: State,
+    options: State,
+    corrections: Corrections,
+) -> dict[str, torch.Tensor]:
+    """Return parameter and moments after a step of Adam, with L2 decay."""
+    if options["weight_decay"]:
+        gradient = gradient + options["weight_decay"] * parameter
+    return _update_moments(parameter, gradient, state, options, corrections)
+
+
+def _update_adamw(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: State,
+    options: State,
+    corrections: Corrections,
+) -> dict[str, torch.Tensor]:
+    """Return parameter and moments after a step of AdamW, with decoupled decay."""
+    decayed = parameter * (1 - options["lr"] * options["weight_decay"])
+    return _update_moments(decayed, gradient, state, options, corrections)
+
+
+def _compute_corrections(
+    step: torch.Tensor, beta1: float, beta2: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the divisors of the moments of Adam, which correct their initial value of 0."""
+    import torch
+
+    return 1 - torch.pow(beta1, step), torch.sqrt(1 - torch.pow(beta2, step))
+
+
+def _update_moments(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: State,
+    options: State,
+    corrections: Corrections,
+) -> dict[str, torch.Tensor]:
+    """Apply the update of Adam (Kingma and Ba, algorithm 1, as in PyTorch) to a parameter."""
+    import torch
+
+    beta1, beta2 = options["betas"]
+    correction1, correction2 = corrections[beta1, beta2]
+    first = state["exp_avg"] * beta1 + gradient * (1 - beta1)
+    second = state["exp_avg_sq"] * beta2 + gradient * gradient * (1 - beta2)
+    denominator = torch.sqrt(second) / correction2 + options["eps"]
+    updated = parameter - options["lr"] * ((first / correction1) / denominator)
+    return {"": updated, "exp_avg": first, "exp_avg_sq": second}
+
+
+_UPDATES: dict[str, Callable[..., dict[str, torch.Tensor]]] = {
+    "SGD": _update_sgd,
+    "Adam": _update_adam,
+    "AdamW": _update_adamw,
+}

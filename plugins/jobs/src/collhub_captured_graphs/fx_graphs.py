@@ -1,0 +1,223 @@
+"""Convert FX graphs of PyTorch (`make_fx`, AOTAutograd, `torch.export`) to captured graphs.
+
+This module runs in the process of the user's script, which has PyTorch. The hub itself reads only
+documents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from collhub_captured_graphs.graph import (
+    ELEMENT_BYTES,
+    ArgumentValue,
+    CapturedGraph,
+    ElementName,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    InputRole,
+    Reference,
+    Tensor,
+)
+from collhub_captured_graphs.operators import is_collective
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
+
+
+def convert_fx(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[GraphInput],
+    outputs: Sequence[GraphOutput],
+    name: str = "captured",
+) -> CapturedGraph:
+    """Convert an FX graph of aten operators with `meta["val"]` to a captured graph.
+
+    `inputs` describe the placeholders and `outputs` the results in order; the values of both are
+    taken from the graph. Constants of the module become inputs. Raises `InputError` for
+    operators that write to their operands, and for sizes that depend on data.
+    """
+    return _FxReader(module).read(inputs, outputs, name)
+
+
+class _FxReader:
+    """Conversion of one FX graph; `names`: names of the values by the names of FX nodes."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self._module = module
+        self._inputs: list[GraphInput] = []
+        self._nodes: list[GraphNode] = []
+        self._values: dict[str, Tensor | tuple[Tensor | None, ...] | None] = {}
+        self._groups: dict[str, tuple[int, ...]] = {}
+
+    def read(
+        self, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput], name: str
+    ) -> CapturedGraph:
+        """Convert all nodes in order."""
+        import torch
+
+        results: list[str] = []
+        described = iter(inputs)
+        for node in self._module.graph.nodes:
+            if node.op == "placeholder":
+                entry = next(described)
+                name_of_input = self._name_input(node.name, entry.target)
+                tensor = self._describe(name_of_input, node.meta["val"])
+                self._values[node.name] = tensor
+                self._inputs.append(GraphInput(tensor, entry.role, entry.target, entry.placement))
+            elif node.op == "get_attr":
+                self._add_constant(node)
+            elif node.op == "call_function":
+                self._add_call(node)
+            elif node.op == "output":
+                leaves = torch.utils._pytree.tree_leaves(node.args[0])
+                tensors = [self._values[value.name] for value in leaves if value is not None]
+                results = [tensor.name for tensor in tensors if isinstance(tensor, Tensor)]
+            else:
+                self._refuse(node, "is a call of a module", "capture it with make_fx")
+        graph_outputs = [
+            GraphOutput(value, output.role, output.target)
+            for value, output in zip(results, outputs, strict=True)
+        ]
+        return CapturedGraph(
+            name,
+            tuple(self._inputs),
+            tuple(self._nodes),
+            tuple(graph_outputs),
+            self._groups,
+            f"torch {torch.__version__}",
+        )
+
+    def _name_input(self, name: str, target: str) -> str:
+        """Return the name of an input: its target in letters, unless a node has this name."""
+        if not target:
+            return name
+        used = {node.name for node in self._module.graph.nodes}
+        used |= {entry.tensor.name for entry in self._inputs}
+        candidate = _clean(target)
+        while candidate in used or candidate[0].isdigit():
+            candidate = f"p_{candidate}"
+        return candidate
+
+    def _add_constant(self, node: torch.fx.Node) -> None:
+        """Let a constant tensor of the module be an input."""
+        value = self._module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        tensor = self._describe(node.name, node.meta.get("val", value))
+        self._values[node.name] = tensor
+        self._inputs.append(GraphInput(tensor, InputRole.CONSTANT, str(node.target), "R"))
+
+    def _add_call(self, node: torch.fx.Node) -> None:
+        """Add the call of an operator; `getitem` only selects a result of an earlier call."""
+        import operator
+
+        import torch
+
+        if node.target is operator.getitem:
+            source, position = node.args
+            values = self._values[str(source)]
+            assert isinstance(values, tuple)
+            assert isinstance(position, int)
+            self._values[node.name] = values[position]
+            return
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._refuse(node, "has branches, which depend on data", "capture it without branches")
+        if not isinstance(node.target, torch._ops.OpOverload):
+            self._refuse(node, "is no operator of aten", "capture it with make_fx")
+        schema = node.target._schema
+        if schema.is_mutable and not is_collective(str(node.target)):
+            self._refuse(
+                node, "writes to an operand", "wrap the function in torch.func.functionalize"
+            )
+        arguments: dict[str, ArgumentValue] = {}
+        keywords = set()
+        for parameter, value in zip(schema.arguments, node.args, strict=False):
+            arguments[parameter.name] = self._convert(node, value)
+        for parameter in schema.arguments[len(node.args) :]:
+            if parameter.name in node.kwargs and parameter.name not in _PLACEMENTS:
+                arguments[parameter.name] = self._convert(node, node.kwargs[parameter.name])
+                keywords.add(parameter.name)
+        value = node.meta.get("val")
+        results = self._describe_results(node, value)
+        self._values[node.name] = results if isinstance(value, (list, tuple)) else results[0]
+        for name in ("group_name", "tag"):
+            if isinstance(arguments.get(name), str) and is_collective(str(node.target)):
+                self._add_group(str(arguments[name]))
+        self._nodes.append(
+            GraphNode(_clean(node.name), str(node.target), arguments, results, frozenset(keywords))
+        )
+
+    def _add_group(self, name: str) -> None:
+        """Record the ranks of a process group."""
+        import torch.distributed as dist
+
+        if name and name not in self._groups:
+            resolve: Any = dist.distributed_c10d
+            group = resolve._resolve_process_group(name)
+            self._groups[name] = tuple(dist.get_process_group_ranks(group))
+
+    def _describe_results(self, node: torch.fx.Node, value: Any) -> tuple[Tensor | None, ...]:
+        """Return the tensors of a result: one, or one per entry of a list or tuple."""
+        import torch
+
+        if isinstance(value, (list, tuple)):
+            return tuple(
+                self._describe(f"{node.name}_{position}", entry)
+                if isinstance(entry, torch.Tensor)
+                else None
+                for position, entry in enumerate(value)
+            )
+        if isinstance(value, torch.Tensor):
+            return (self._describe(node.name, value),)
+        if value is not None:
+            self._refuse(node, "computes a number from data", _CURE_OF_SIZES)
+        return (None,)
+
+    def _describe(self, name: str, value: torch.Tensor) -> Tensor:
+        """Return name, element type and shape of a tensor."""
+        element = str(value.dtype).removeprefix("torch.")
+        is_fixed = all(type(size) is int for size in value.shape)
+        if element not in ELEMENT_BYTES or not is_fixed:
+            shape = ", ".join(map(str, value.shape))
+            message = f"value {name} has the type {element}[{shape}]"
+            raise InputError(message, cure=_CURE_OF_SIZES, code="data-dependent")
+        return Tensor(_clean(name), element, tuple(value.shape))
+
+    def _convert(self, node: torch.fx.Node, value: Any) -> ArgumentValue:
+        """Convert an argument: nodes to references, lists to tuples, devices to None."""
+        import torch
+
+        if isinstance(value, torch.fx.Node):
+            tensor = self._values[value.name]
+            if not isinstance(tensor, Tensor):
+                self._refuse(node, f"reads {value.name}, which is no tensor", _CURE_OF_SIZES)
+            return Reference(tensor.name)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._convert(node, entry) for entry in value)
+        if isinstance(value, torch.dtype):
+            return ElementName(str(value).removeprefix("torch."))
+        if isinstance(value, (bool, int, float, str)) or value is None:
+            return value
+        if not isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            self._refuse(node, f"has an argument of type {type(value).__name__}", _CURE_OF_SIZES)
+        return None
+
+    def _refuse(self, node: torch.fx.Node, message: str, cure: str) -> NoReturn:
+        text = f"node {node.name} ({node.target}) {message}"
+        raise InputError(text, cure=cure, code="capture")
+
+
+_PLACEMENTS = frozenset({"device", "layout", "pin_memory", "memory_format"})
+_CURE_OF_SIZES = "capture with fixed sizes: without .item(), nonzero and boolean indices"
+
+
+def _clean(name: str) -> str:
+    """Return a name of letters, digits and underscores, as documents require."""
+    return _INVALID_CHARACTER.sub("_", name)

@@ -1,0 +1,401 @@
+"""Table of aten operators: arithmetic work, memory traffic, and the slices that they preserve.
+
+The table has the operators of transformer training steps (job-evidence, section 7, of PyTorch
+2.14), before and after decomposition. `find_operator` returns None for all other operators, about
+which nothing is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from collhub_captured_graphs.graph import (
+    ArgumentValue,
+    CapturedGraph,
+    GraphNode,
+    Reference,
+    Tensor,
+)
+
+_COLLECTIVES = frozenset(
+    {
+        "all_reduce",
+        "all_reduce_",
+        "all_reduce_coalesced",
+        "all_reduce_coalesced_",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_out",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+        "all_to_all_single",
+        "broadcast",
+        "broadcast_",
+        "isend",
+        "irecv",
+        "batch_p2p_ops",
+    }
+)
+_COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
+
+
+def is_collective(operator: str) -> bool:
+    """Whether an operator communicates; `wait_tensor` does not."""
+    namespace, _, name = operator.partition(".")
+    return namespace in _COLLECTIVE_NAMESPACES and name.split(".")[0] in _COLLECTIVES
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call of an operator, with the tensors among its arguments."""
+
+    node: GraphNode
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def result(self) -> Tensor:
+        """First result. Raises `StopIteration` for a call without one."""
+        return next(iter(self.node.tensors))
+
+    def argument(self, *names: str) -> ArgumentValue:
+        """Return the first of the named arguments that is present; None if none is."""
+        return next(
+            (self.node.arguments[name] for name in names if name in self.node.arguments), None
+        )
+
+    def operand(self, *names: str) -> Tensor | None:
+        """Return the first of the named arguments as a tensor; None if it is none."""
+        value = self.argument(*names)
+        return self.tensors[value.name] if isinstance(value, Reference) else None
+
+    def dimensions(self, operand: Tensor, *names: str) -> frozenset[int]:
+        """Return the dimensions in an argument, counted from 0; all if it is absent or empty."""
+        value = self.argument(*names)
+        rank = max(len(operand.shape), 1)
+        numbers = value if isinstance(value, tuple) else (value,)
+        chosen = [number for number in numbers if type(number) is int]
+        return frozenset(number % rank for number in chosen) if chosen else frozenset(range(rank))
+
+
+Work = Callable[[Call], int]
+"""Number of arithmetic operations of a call; a multiplication and an addition count as two."""
+
+Slices = Callable[[Call], frozenset[str]]
+"""Names of the operands that may be sliced along dimension 0: row i (for a reshape, block i) of
+the first result depends only on row i of these, if all of them with that dimension are sliced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Operator of the table. `is_view`: the result shares the memory of the operand.
+
+    `is_random`: ranks compute different results even for equal operands.
+    """
+
+    work: Work
+    slices: Slices
+    is_view: bool = False
+    is_random: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Costs and layout properties of one node of a graph.
+
+    `work`: arithmetic operations; `traffic`: bytes of memory read and written; `sliceable`: values
+    that may be sliced along dimension 0; `is_known`: whether the operator is in the table.
+    """
+
+    work: int
+    traffic: int
+    sliceable: frozenset[str]
+    is_known: bool
+    is_random: bool
+
+
+def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
+    """Describe the costs and layouts of a node.
+
+    An operator outside of the table has no known work: it counts the bytes of its operands and
+    results only, and none of its operands may be sliced.
+    """
+    operator = find_operator(node.operator)
+    tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]
+    traffic = sum(tensor.num_bytes for tensor in (*tensors, *node.tensors))
+    if operator is None or not node.tensors:
+        return Layouts(0, traffic, frozenset(), operator is not None, operator is None)
+    call = Call(node, graph.tensors)
+    return Layouts(
+        0 if operator.is_view else operator.work(call),
+        0 if operator.is_view else traffic,
+        operator.slices(call),
+        True,
+        operator.is_random,
+    )
+
+
+def find_operator(name: str) -> Operator | None:
+    """Return the entry of an operator such as `aten.mm.default`; the overload is ignored."""
+    return _OPERATORS.get(".".join(name.split(".")[:2]))
+
+
+def _count_results(factor: int) -> Work:
+    """Return a rule that counts `factor` operations per element of the first result."""
+    return lambda call: factor * call.result.num_elements
+
+
+def _count_operands(factor: int) -> Work:
+    """Return a rule that counts `factor` operations per element of the largest operand."""
+    return lambda call: (
+        factor * max((call.tensors[name].num_elements for name in call.node.reads), default=0)
+    )
+
+
+def _count_no_work(call: Call) -> int:
+    return 0
+
+
+def _count_product(call: Call) -> int:
+    """Count a matrix product: 2 per multiplication, that is result elements times summed size."""
+    x = call.operand("mat1", "batch1", "self", "input")
+    if call.operand("mat1", "batch1") is None and call.operand("input", "self") is None:
+        return 0
+    assert x is not None
+    return 2 * call.result.num_elements * (x.shape[-1] if x.shape else 1)
+
+
+def _count_convolution(call: Call) -> int:
+    """Count a convolution: 2 per weight of one output channel and element of the result."""
+    weight = call.operand("weight")
+    return 0 if weight is None else 2 * call.result.num_elements * prod(weight.shape[1:])
+
+
+def _count_attention(factor: int) -> Work:
+    """Return the rule of attention: `factor` x batch x heads x queries x keys x head size.
+
+    The factor is 4 forward (two products), 10 backward (five); half if the attention is causal.
+    """
+
+    def count(call: Call) -> int:
+        query, key = call.operand("query"), call.operand("key")
+        if query is None or key is None or len(query.shape) < 2:
+            return 0
+        count = factor * query.num_elements * key.shape[-2]
+        return count // 2 if call.argument("is_causal") is True else count
+
+    return count
+
+
+def _slice_nothing(call: Call) -> frozenset[str]:
+    return frozenset()
+
+
+def _slice_pointwise(call: Call) -> frozenset[str]:
+    """Operands whose dimension 0 is that of the result, by the rules of broadcasting."""
+    shape = call.result.shape
+    return frozenset(
+        name
+        for name in call.node.reads
+        if shape
+        and len(call.tensors[name].shape) == len(shape)
+        and call.tensors[name].shape[0] == shape[0]
+    )
+
+
+def _slice_first(*names: str) -> Slices:
+    """Return a rule that permits slices of the first named operand, or of all if they are equal."""
+
+    def find(call: Call) -> frozenset[str]:
+        operand = call.operand(*names)
+        if operand is None or not operand.shape or not call.result.shape:
+            return frozenset()
+        return frozenset({operand.name})
+
+    return find
+
+
+def _slice_batches(*names: str) -> Slices:
+    """Return a rule that permits slices of all named operands, which have one batch dimension."""
+
+    def find(call: Call) -> frozenset[str]:
+        operands = [operand for name in names if (operand := call.operand(name)) is not None]
+        is_batch = all(len(operand.shape) >= 3 for operand in operands)
+        return frozenset(operand.name for operand in operands) if is_batch else frozenset()
+
+    return find
+
+
+def _slice_rows(*names: str) -> Slices:
+    """Return a rule for reductions: slices of `self`, if dimension 0 is not reduced.
+
+    `names`: of the argument with the reduced dimensions.
+    """
+
+    def find(call: Call) -> frozenset[str]:
+        operand = call.operand("self", "input", "grad_output", "grad")
+        if operand is None or len(operand.shape) < 2 or 0 in call.dimensions(operand, *names):
+            return frozenset()
+        return _slice_pointwise(call) | {operand.name}
+
+    return find
+
+
+def _slice_normalized(call: Call) -> frozenset[str]:
+    """Permit slices of the operand of a normalization whose dimension 0 is not normalized."""
+    operand, shape = call.operand("input", "self"), call.argument("normalized_shape")
+    count = len(shape) if isinstance(shape, tuple) else 1
+    if operand is None or len(operand.shape) <= count:
+        return frozenset()
+    return frozenset({operand.name})
+
+
+def _slice_reshaped(call: Call) -> frozenset[str]:
+    """Permit slices of the operand of a reshape: blocks in row-major order remain blocks."""
+    operand = call.operand("self", "input")
+    if operand is None or not operand.shape or not call.result.shape:
+        return frozenset()
+    return frozenset({operand.name}) if call.result.shape[0] > 1 else frozenset()
+
+
+def _slice_permuted(call: Call) -> frozenset[str]:
+    """Permit slices of the operand of a permutation that keeps dimension 0."""
+    operand = call.operand("self")
+    if operand is None or not operand.shape:
+        return frozenset()
+    rank = len(operand.shape)
+    order = call.argument("dims")
+    if isinstance(order, tuple):
+        keeps = bool(order) and type(order[0]) is int and order[0] % rank == 0
+    else:
+        pair = (call.argument("dim0"), call.argument("dim1"))
+        keeps = all(type(number) is int and number % rank != 0 for number in pair)
+    return frozenset({operand.name}) if keeps else frozenset()
+
+
+def _slice_other_dimension(*names: str) -> Slices:
+    """Return a rule for operators along one dimension: slices if it is not dimension 0."""
+
+    def find(call: Call) -> frozenset[str]:
+        shape = call.result.shape
+        tensors = [call.tensors[name] for name in call.node.reads]
+        value = call.argument(*names)
+        if not shape or not tensors or not tensors[0].shape:
+            return frozenset()
+        is_first = (value if type(value) is int else 0) % len(tensors[0].shape) == 0
+        same = all(tensor.shape[:1] == shape[:1] for tensor in tensors)
+        return frozenset() if is_first or not same else frozenset(call.node.reads)
+
+    return find
+
+
+def _name_operators(entry: Operator, names: str) -> dict[str, Operator]:
+    """Map the names of aten operators, separated by blanks, to one entry."""
+    return {f"aten.{name}": entry for name in names.split()}
+
+
+_OPERATORS: dict[str, Operator] = {
+    **_name_operators(
+        Operator(_count_results(1), _slice_pointwise),
+        "add add_ sub sub_ rsub mul mul_ div div_ neg neg_ pow sqrt sqrt_ rsqrt reciprocal exp log"
+        " log1p abs sign square relu threshold_backward where eq ne lt le gt ge logical_and"
+        " logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not maximum minimum"
+        " clamp clamp_min clamp_max masked_fill _to_copy to copy copy_ lerp fmod remainder floor"
+        " ceil round trunc isnan isinf isfinite cos sin erf zeros_like ones_like full_like"
+        " empty_like clone contiguous tril triu",
+    ),
+    **_name_operators(
+        Operator(_count_results(2), _slice_pointwise), "addcmul addcmul_ addcdiv addcdiv_"
+    ),
+    **_name_operators(
+        Operator(_count_results(8), _slice_pointwise),
+        "tanh sigmoid silu gelu tanh_backward sigmoid_backward silu_backward gelu_backward softplus"
+        " hardtanh hardtanh_backward",
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_reshaped, is_view=True),
+        "view _unsafe_view reshape flatten",
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_pointwise, is_view=True),
+        "alias detach detach_ lift_fresh_copy view_as",
+    ),
+    **_name_operators(Operator(_count_no_work, _slice_permuted, is_view=True), "permute transpose"),
+    **_name_operators(
+        Operator(_count_no_work, _slice_nothing, is_view=True),
+        "t numpy_T as_strided squeeze unsqueeze expand",
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_other_dimension("dim"), is_view=True),
+        "slice select split split_with_sizes unbind chunk narrow",
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_other_dimension("dim")),
+        "cat gather scatter scatter_add index_select split_with_sizes_copy slice_backward"
+        " select_backward constant_pad_nd slice_scatter select_scatter",
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_nothing), "stack index index_put repeat roll"
+    ),
+    **_name_operators(
+        Operator(_count_no_work, _slice_nothing),
+        "arange full zeros ones empty scalar_tensor eye new_zeros new_full new_empty new_ones",
+    ),
+    **_name_operators(Operator(_count_product, _slice_first("mat1", "self", "input")), "mm addmm"),
+    **_name_operators(
+        Operator(_count_product, _slice_first("input", "self")), "linear matmul _scaled_mm mv"
+    ),
+    **_name_operators(Operator(_count_product, _slice_batches("self", "mat2")), "bmm"),
+    **_name_operators(Operator(_count_product, _slice_batches("batch1", "batch2")), "baddbmm"),
+    **_name_operators(Operator(_count_convolution, _slice_first("input")), "convolution conv2d"),
+    **_name_operators(
+        Operator(_count_operands(1), _slice_rows("dim")),
+        "sum mean amax amin max min any all argmax argmin cumsum prod logsumexp",
+    ),
+    **_name_operators(
+        Operator(_count_operands(2), _slice_rows("dim")), "var std var_mean linalg_vector_norm norm"
+    ),
+    **_name_operators(
+        Operator(_count_operands(5), _slice_rows("dim")),
+        "_softmax softmax _log_softmax log_softmax _softmax_backward_data"
+        " _log_softmax_backward_data",
+    ),
+    **_name_operators(
+        Operator(_count_operands(8), _slice_normalized),
+        "native_layer_norm layer_norm rms_norm _fused_rms_norm",
+    ),
+    **_name_operators(
+        Operator(_count_operands(14), _slice_nothing),
+        "native_layer_norm_backward _fused_rms_norm_backward",
+    ),
+    **_name_operators(
+        Operator(_count_operands(1), _slice_nothing),
+        "nll_loss_forward nll_loss_backward nll_loss cross_entropy_loss mse_loss"
+        " mse_loss_backward dot",
+    ),
+    **_name_operators(Operator(_count_no_work, _slice_first("indices")), "embedding"),
+    **_name_operators(Operator(_count_operands(1), _slice_nothing), "embedding_dense_backward"),
+    **_name_operators(Operator(_count_operands(4), _slice_rows("dim")), "topk sort argsort"),
+    **_name_operators(
+        Operator(_count_attention(4), _slice_batches("query", "key", "value")),
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention"
+        " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention"
+        " _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
+    ),
+    **_name_operators(
+        Operator(_count_attention(10), _slice_nothing),
+        "_scaled_dot_product_flash_attention_backward"
+        " _scaled_dot_product_flash_attention_for_cpu_backward"
+        " _scaled_dot_product_efficient_attention_backward"
+        " _scaled_dot_product_cudnn_attention_backward",
+    ),
+    **_name_operators(
+        Operator(_count_operands(12), _slice_nothing),
+        "_fused_adamw _fused_adamw_ _fused_adam _fused_adam_ _fused_sgd _fused_sgd_",
+    ),
+    **_name_operators(
+        Operator(_count_results(3), _slice_nothing, is_random=True),
+        "native_dropout dropout bernoulli rand randn rand_like randn_like uniform normal",
+    ),
+}
