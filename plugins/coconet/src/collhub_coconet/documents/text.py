@@ -129,7 +129,7 @@ class _ExpressionWriter:
         for value in (operation.dimension, operation.root, operation.element, operation.rate):
             parts += [] if value is None else [str(value)]
         parts += [] if operation.count is None else [str(operation.count)]
-        if operation.shape is not None and operation.kind is not Kind.OPAQUE:
+        if operation.shape is not None:
             parts.append(f"[{', '.join(map(str, operation.shape))}]")
         parts += list(operation.axes or ())
         parts += [] if operation.seed is None else [str(operation.seed)]

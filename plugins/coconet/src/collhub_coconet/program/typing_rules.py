@@ -366,9 +366,10 @@ def type_opaque(operands: Operands) -> TensorType:
     """Type an opaque operation: the declared element type and shape, and the layout of its rule.
 
     Operands must be tensors of one group; sliced ones must be sliced along dimension 0, except for
-    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis; axes on which all operands are replicated remain
-    so. Raises `TypingMistakeError` for a layout that the rule does not permit, such as a sliced
-    operand of an operator without a rule for slices.
+    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis;
+    axes on which all operands are replicated remain so. Raises `TypingMistakeError` for a layout
+    that the rule does not permit, such as a sliced operand of an operator without a rule for
+    slices.
     """
     operation = operands.operation
     assert operation.rule is not None

@@ -8,8 +8,8 @@ from typing import Protocol
 from collhub_captured_graphs import Tensor
 from collhub_captured_graphs.graph import ArgumentValue, ElementName
 
+from collhub_coconet.program.operands import TypingMistakeError
 from collhub_coconet.program.operations import ElementType, Kind, Operand
-from collhub_coconet.program.typing_rules import TypingMistakeError
 
 
 class Builder(Protocol):
@@ -111,6 +111,19 @@ def _invert_root(build: Builder) -> str:
 
 def _square(build: Builder) -> str:
     return build.finish(Kind.MULTIPLY, build.operand("self"), build.operand("self"))
+
+
+def _apply_sigmoid(build: Builder) -> str:
+    """1 / (1 + exp(-x)), as PyTorch computes it."""
+    power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, build.operand("self"), -1.0))
+    return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
+
+
+def _apply_silu(build: Builder) -> str:
+    """x / (1 + exp(-x)), as PyTorch computes it."""
+    x = build.operand("self")
+    power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
+    return build.finish(Kind.DIVIDE, x, build.add(Kind.ADD, power, 1.0))
 
 
 def _rectify(build: Builder) -> str:
@@ -255,6 +268,10 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.eq": _add_binary(Kind.EQUAL),
     "aten.sqrt": _add_unary(Kind.SQRT),
     "aten.tanh": _add_unary(Kind.TANH),
+    "aten.exp": _add_unary(Kind.EXP),
+    "aten.log": _add_unary(Kind.LOG),
+    "aten.sigmoid": _apply_sigmoid,
+    "aten.silu": _apply_silu,
     "aten.neg": _negate,
     "aten.reciprocal": _invert,
     "aten.rsqrt": _invert_root,

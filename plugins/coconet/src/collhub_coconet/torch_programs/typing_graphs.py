@@ -26,6 +26,7 @@ from collhub_captured_graphs.graph import ArgumentValue, InputRole, OutputRole, 
 
 from collhub_coconet.documents.json_document import BoundProgram
 from collhub_coconet.program.checking import type_operation
+from collhub_coconet.program.operands import TypingMistakeError
 from collhub_coconet.program.operations import (
     LOCAL,
     REPLICATED,
@@ -42,7 +43,6 @@ from collhub_coconet.program.operations import (
     sliced,
 )
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.typing_rules import TypingMistakeError
 from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
 from hub_core.model import InputError, Location
 
