@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hub_core.model import (
@@ -15,6 +15,7 @@ from hub_core.model import (
     UsageError,
     Workload,
     apply_policy,
+    format_ranks,
 )
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
@@ -97,7 +98,8 @@ def write_topology(
     """Write a network to a file or to standard output (`-`), as `write` writes a model.
 
     `format`: name of the writer. None: the only writer with the suffix of `out`, else the hub's
-    topology document. An existing file is replaced.
+    topology document. An existing file is replaced. Only the topology document has the measured
+    rate of switches that multicast and add up; with other formats it is a loss.
     """
     named = [
         offered.name
@@ -107,7 +109,13 @@ def write_topology(
     name = format or (named[0] if len(named) == 1 else CANONICAL_TOPOLOGY)
     writer = registry.find(TopologyWriter, name)
     target = destination(out, writer.offer.format, force=True)
-    return _call_writer(writer, topology, options, target, policy)
+    result = call(writer, WriteResult, topology, bound_options(writer, options))
+    measured = topology.measured_switches
+    if measured is not None and writer.name != CANONICAL_TOPOLOGY:
+        rate = f"multicasts and sums at {measured.bytes_per_s / 1e9:g} GB/s on machines are dropped"
+        loss = Loss("measured_switches", format_ranks(measured.switches), rate)
+        result = replace(result, losses=(*result.losses, loss))
+    return _write_artifacts(writer, result, target, policy)
 
 
 def write_result(

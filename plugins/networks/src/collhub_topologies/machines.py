@@ -50,15 +50,20 @@ _MI250: Lanes = {
 # Eight MI300X, one xGMI link between any two.
 _MI300X: Lanes = dict.fromkeys(combinations(range(8), 2), 1)
 
+# Four GH200, six lanes of NVLink between any two.
+_GH200: Lanes = dict.fromkeys(combinations(range(4), 2), 6)
+
 _CLASSES = "classes of links"
 _GPUS_PER_DGX = 8
 _GPUS_PER_DGX2 = 16
 _GPUS_PER_TRAY, _MAX_TRAYS = 4, 18
-# Bytes of an all-reduce per second with sums and multicasts in the NVSwitches.
-_B200_SWITCH_RATE = 479.5e9
+# Bytes of an all-reduce per second with sums and multicasts in the NVSwitches. H100: the largest
+# rate of NVLS on one node in public measurements (254 to 262 GB/s). B200: NVLS of 8 GiB
+# (stas00/ml-engineering, NCCL 2.27.7); B300 and GB300 have no public measurement of NVLS.
+_H100_SWITCH_RATE, _B200_SWITCH_RATE = 262e9, 479.5e9
 # DGX-1 and DGX-2 have one NIC of 100 Gbit/s (InfiniBand EDR) per two GPUs (NVIDIA's user guides).
 _EDR_NIC = 12.5e9
-_GPUS_PER_EDR_NIC = 2
+_GPUS_PER_NIC = 2
 _DIES = 16
 
 
@@ -69,17 +74,17 @@ def build_dgx1p(text: TopologyText) -> Topology:
     """
     # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s per lane and
     # direction.
-    return _build_machines(text, _DGX1P, _GPUS_PER_DGX, 20e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+    return _build_machines(text, _DGX1P, _GPUS_PER_DGX, 20e9, _EDR_NIC, _GPUS_PER_NIC)
 
 
 def build_dgx1v(text: TopologyText) -> Topology:
     """Build `dgx1v`: eight V100 with NVLinks of 25 GB/s per lane, numbered as in msccl-tools."""
-    return _build_machines(text, _DGX1V, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+    return _build_machines(text, _DGX1V, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_NIC)
 
 
 def build_dgx1v_smi(text: TopologyText) -> Topology:
     """Build `dgx1v-smi`: a DGX-1V in the numbering of nvidia-smi."""
-    return _build_machines(text, _DGX1V_SMI, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+    return _build_machines(text, _DGX1V_SMI, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_NIC)
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
@@ -122,23 +127,7 @@ def build_dgx2(text: TopologyText) -> Topology:
     Switch ids: NVSwitches, NICs, network. Classes of links with defaults: NVSwitch (150 GB/s per
     GPU); GPU to NIC to network (12.5 GB/s).
     """
-    machines = _parse_machine_count(text, _GPUS_PER_DGX2)
-    if machines == 1:
-        return _build_nvswitch_machine(text, _GPUS_PER_DGX2, 150e9)
-    nvlink, network = text.per_dimension(2, (150e9, _EDR_NIC), _CLASSES)
-    npus = machines * _GPUS_PER_DGX2
-    npu = np.arange(npus, dtype=np.int64)
-    first_nic = npus + machines
-    nic = first_nic + np.arange(npus // _GPUS_PER_EDR_NIC, dtype=np.int64)
-    levels = (
-        (npu, npus + npu // _GPUS_PER_DGX2),
-        (npu, first_nic + npu // _GPUS_PER_EDR_NIC),
-        (nic, np.full(len(nic), nic[-1] + 1)),
-    )
-    nics = _name_nics(machines, _GPUS_PER_DGX2 // _GPUS_PER_EDR_NIC)
-    names = [*_name_nvswitches(machines), *nics, "network"]
-    groups = _build_groups(machines, _GPUS_PER_DGX2)
-    return build_levels(text.text, npus, names, levels, [nvlink, network, network], groups)
+    return _build_machines_of_shared_nics(text, _GPUS_PER_DGX2, 150e9, _EDR_NIC)
 
 
 def build_dgx_a100(text: TopologyText) -> Topology:
@@ -169,14 +158,62 @@ def build_dgx_a100(text: TopologyText) -> Topology:
     return build_levels(text.text, npus, names, levels, constants, groups)
 
 
+def build_p4de(text: TopologyText) -> Topology:
+    """Build `p4de:2`: machines of eight A100 with one NVSwitch each, and a NIC per two GPUs.
+
+    Classes of links with defaults: NVSwitch (300 GB/s per GPU); GPU to NIC to network (12.5 GB/s).
+    """
+    # AWS's data sheet: four EFA interfaces of 100 Gbit/s per machine.
+    return _build_machines_of_shared_nics(text, _GPUS_PER_DGX, 300e9, 12.5e9)
+
+
+def build_p5(text: TopologyText) -> Topology:
+    """Build `p5:2`: machines of eight H100, with the NVLinks of a DGX H100 and 4 NICs per GPU."""
+    # AWS's data sheet: 32 EFA interfaces of 100 Gbit/s per machine, 50 GB/s per GPU.
+    return _build_nvlink_machines(text, 450e9, _H100_SWITCH_RATE)
+
+
+def build_p6_b200(text: TopologyText) -> Topology:
+    """Build `p6-b200:2`: machines of eight B200, with the NVLinks of a DGX B200 and a NIC per
+    GPU.
+    """
+    # AWS's data sheet: eight EFA interfaces of 400 Gbit/s per machine.
+    return _build_nvlink_machines(text, 900e9, _B200_SWITCH_RATE)
+
+
+def build_gh200_slingshot(text: TopologyText) -> Topology:
+    """Build `gh200-slingshot:2`: nodes of four fully connected GH200 with a NIC per GPU.
+
+    The node of CSCS's Alps. Classes of links with defaults: NVLink (150 GB/s per pair of GPUs and
+    direction); GPU to network (25 GB/s).
+    """
+    # Six NVLinks 4 of 25 GB/s per pair of GPUs, and Slingshot NICs of 200 Gbit/s.
+    return _build_machines(text, _GH200, 4, 25e9, 25e9)
+
+
+def build_l40s(text: TopologyText) -> Topology:
+    """Build `l40s`: eight L40S on one PCIe 4 root, as a switch of 32 GB/s per GPU.
+
+    The bridges between the GPUs differ between servers and are not modelled.
+    """
+    return _build_nvswitch_machine(text, _GPUS_PER_DGX, 32e9)
+
+
+def build_rtx_pro_6000(text: TopologyText) -> Topology:
+    """Build `rtx-pro-6000`: eight RTX PRO 6000 on one PCIe 5 root, as a switch of 64 GB/s per GPU.
+
+    The bridges between the GPUs differ between servers and are not modelled.
+    """
+    return _build_nvswitch_machine(text, _GPUS_PER_DGX, 64e9)
+
+
 def build_dgx_h100(text: TopologyText) -> Topology:
     """Build `dgx-h100:2`: machines of eight H100 with one NVSwitch each, and one network switch.
 
     Every GPU has a link to both. The NVSwitches multicast and add up. Classes of links: NVSwitch,
     NIC.
     """
-    # Largest rate of NVLS on one node in public measurements (254 to 262 GB/s).
-    return _build_nvlink_machines(text, 450e9, 262e9)
+    return _build_nvlink_machines(text, 450e9, _H100_SWITCH_RATE)
 
 
 def build_dgx_h200(text: TopologyText) -> Topology:
@@ -187,16 +224,21 @@ def build_dgx_h200(text: TopologyText) -> Topology:
 
 def build_dgx_b200(text: TopologyText) -> Topology:
     """Build `dgx-b200:2`: machines of eight B200 with one NVSwitch each, and one network switch."""
-    # NVIDIA's data sheet: 900 GB/s per GPU and direction, NICs of 400 Gbit/s. NVLS of 8 GiB on 8
-    # B200 (stas00/ml-engineering, NCCL 2.27.7).
+    # NVIDIA's data sheet: 900 GB/s per GPU and direction, NICs of 400 Gbit/s.
     return _build_nvlink_machines(text, 900e9, _B200_SWITCH_RATE)
 
 
+def build_dgx_b300(text: TopologyText) -> Topology:
+    """Build `dgx-b300:2`: machines of eight B300 with one NVSwitch each, and one network switch."""
+    # NVIDIA's data sheet: 900 GB/s per GPU and direction, NICs of 800 Gbit/s.
+    return _build_nvlink_machines(text, 900e9, _B200_SWITCH_RATE, 100e9)
+
+
 def build_gb200(text: TopologyText) -> Topology:
-    """Build `gb200`: a tray of four GB200; `gb200:18`: all trays of an NVL72.
+    """Build `gb200` or `gb300`: a tray of four GPUs; `gb200:18`: all trays of an NVL72.
 
     All GPUs are linked to one switch, which multicasts and adds up. Its rate is that of B200: no
-    public measurement of GB200 uses NVLS.
+    public measurement of these trays uses NVLS.
     """
     (trays,) = text.parameters(1, "x", "gb200:18 for a rack") if text.argument else (1,)
     if trays > _MAX_TRAYS:
@@ -209,12 +251,15 @@ def build_gb200(text: TopologyText) -> Topology:
 
 
 def _build_nvlink_machines(
-    text: TopologyText, bytes_per_s: float, switch_bytes_per_s: float
+    text: TopologyText,
+    bytes_per_s: float,
+    switch_bytes_per_s: float,
+    nic_bytes_per_s: float = 50e9,
 ) -> Topology:
-    """Build machines of eight GPUs with one NVSwitch each and a NIC of 50 GB/s per GPU.
+    """Build machines of eight GPUs with one NVSwitch each and a NIC per GPU.
 
-    `bytes_per_s`: default bandwidth between GPU and NVSwitch; values in the text override it and
-    that of the NICs. A single machine has no NICs and is a regular network of one dimension. With
+    `bytes_per_s`: default bandwidth between GPU and NVSwitch, `nic_bytes_per_s` that of a NIC;
+    values in the text override both. A single machine has no NICs and is a regular network of one dimension. With
     several, each GPU also has a link to one network switch; nodes are NPUs, NVSwitches, network.
     The NVSwitches multicast and add up at the measured rate `switch_bytes_per_s`.
     """
@@ -222,7 +267,7 @@ def _build_nvlink_machines(
     if machines == 1:
         machine = _build_nvswitch_machine(text, _GPUS_PER_DGX, bytes_per_s)
         return _declare_switches(machine, switch_bytes_per_s)
-    constants = text.per_dimension(2, (bytes_per_s, 50e9), _CLASSES)
+    constants = text.per_dimension(2, (bytes_per_s, nic_bytes_per_s), _CLASSES)
     npus = machines * _GPUS_PER_DGX
     npu = np.arange(npus, dtype=np.int64)
     nvswitch = npus + npu // _GPUS_PER_DGX
@@ -232,6 +277,33 @@ def _build_nvlink_machines(
     groups = _build_groups(machines, _GPUS_PER_DGX)
     cluster = build_levels(text.text, npus, names, levels, constants, groups)
     return _declare_switches(cluster, switch_bytes_per_s, machines)
+
+
+def _build_machines_of_shared_nics(
+    text: TopologyText, gpus: int, bytes_per_s: float, nic_bytes_per_s: float
+) -> Topology:
+    """Build machines of `gpus` GPUs with one NVSwitch each; two GPUs share a NIC.
+
+    Bandwidths are defaults in bytes/s of a GPU to the NVSwitch, and of the two links of a NIC. A
+    single machine has no NICs. Nodes: NPUs, NVSwitches, NICs, network.
+    """
+    machines = _parse_machine_count(text, gpus)
+    if machines == 1:
+        return _build_nvswitch_machine(text, gpus, bytes_per_s)
+    nvlink, network = text.per_dimension(2, (bytes_per_s, nic_bytes_per_s), _CLASSES)
+    npus = machines * gpus
+    npu = np.arange(npus, dtype=np.int64)
+    first_nic = npus + machines
+    nic = first_nic + np.arange(npus // _GPUS_PER_NIC, dtype=np.int64)
+    levels = (
+        (npu, npus + npu // gpus),
+        (npu, first_nic + npu // _GPUS_PER_NIC),
+        (nic, np.full(len(nic), nic[-1] + 1)),
+    )
+    nics = _name_nics(machines, gpus // _GPUS_PER_NIC)
+    names = [*_name_nvswitches(machines), *nics, "network"]
+    groups = _build_groups(machines, gpus)
+    return build_levels(text.text, npus, names, levels, [nvlink, network, network], groups)
 
 
 def _declare_switches(topology: Topology, bytes_per_s: float, count: int = 1) -> Topology:

@@ -89,10 +89,42 @@ _BUILDERS = (
         "dgx-b200:2",
     ),
     TopologyBuilder(
+        "dgx-b300",
+        "DGX B300, one or several",
+        f"{_MACHINES}:build_dgx_b300",
+        "dgx-b300:2",
+    ),
+    TopologyBuilder(
         "gb200",
         "tray of four GB200, or trays of an NVL72 in one NVLink domain",
         f"{_MACHINES}:build_gb200",
         "gb200:18",
+    ),
+    TopologyBuilder(
+        "gb300",
+        "tray of four GB300, or trays of an NVL72 in one NVLink domain",
+        f"{_MACHINES}:build_gb200",
+        "gb300:18",
+    ),
+    TopologyBuilder(
+        "gh200-slingshot",
+        "nodes of four GH200 with Slingshot NICs, one or several",
+        f"{_MACHINES}:build_gh200_slingshot",
+        "gh200-slingshot:2",
+    ),
+    TopologyBuilder(
+        "p4de", "AWS p4de with 8 A100, one or several", f"{_MACHINES}:build_p4de", "p4de:2"
+    ),
+    TopologyBuilder("p5", "AWS p5 with 8 H100, one or several", f"{_MACHINES}:build_p5", "p5:2"),
+    TopologyBuilder(
+        "p6-b200", "AWS p6 with 8 B200, one or several", f"{_MACHINES}:build_p6_b200", "p6-b200:2"
+    ),
+    TopologyBuilder("l40s", "eight L40S on one PCIe 4 root", f"{_MACHINES}:build_l40s", "l40s"),
+    TopologyBuilder(
+        "rtx-pro-6000",
+        "eight RTX PRO 6000 on one PCIe 5 root",
+        f"{_MACHINES}:build_rtx_pro_6000",
+        "rtx-pro-6000",
     ),
     TopologyBuilder(
         "mi250",

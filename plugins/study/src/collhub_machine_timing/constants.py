@@ -23,7 +23,7 @@ from collhub_machine_profiles.nccl_choice import (
     NVLS_CHUNK_BYTES,
     fifo_chunk_bytes,
 )
-from collhub_machine_profiles.time_models import smooth_maximum
+from collhub_machine_profiles.time_models import NETWORK_NAMES, smooth_maximum
 
 from hub_core.columns import Float64Array
 from hub_core.model import UsageError
@@ -314,11 +314,12 @@ def start_value(profile: MachineProfile, name: str) -> float:
 def network_us(profile: MachineProfile, protocol: str) -> float:
     """Return the hop between nodes: that of the profile's network, else the start value.
 
-    A fitted network has one hop for small messages, which LL sends, and one for large ones.
+    A fitted network has one hop for small messages (of 64 KiB), which LL sends, and one for large
+    ones.
     """
     for network in profile.networks:
-        hop_small, _, hop_large, _ = network.values
-        return hop_large if protocol == "simple" else hop_small
+        hops = dict(zip(NETWORK_NAMES, network.values, strict=True))
+        return hops["hop_large_us" if protocol == "simple" else "hop_small_us"]
     return start_value(profile, f"network_{protocol}_us")
 
 

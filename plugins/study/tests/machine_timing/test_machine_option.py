@@ -114,3 +114,16 @@ def test_the_kernel_is_compiled_on_request(warm: bool) -> None:
     report = check(CheckRequest(), WarmOptions(warm=warm))
     assert report.ok
     assert [line.subject for line in report.lines] == (["machine kernel"] if warm else [])
+
+
+@pytest.mark.parametrize(("machine", "nodes"), [("p4de", 2), ("p6-b200", 4)])
+def test_hops_of_a_fitted_network_delay_messages_between_nodes(
+    collhub, tmp_path: Path, machine: str, nodes: int
+) -> None:
+    ring = tmp_path / "ring.json"
+    hub_core.write(ring_all_reduce(8 * nodes), ring)
+    run = collhub("simulate", ring, "--topology", f"{machine}:{nodes}", "--size", "64KiB",
+                  "--machine", machine, "-O", "protocol=ll", "--json")  # fmt: skip
+    (network,) = shipped_profile(machine).networks
+    # Every step of the ring waits for a message between nodes.
+    assert run.report()["time_ns"] > (2 * 8 * nodes - 2) * network.values[0] * 1e3 * 0.9

@@ -21,7 +21,8 @@ TEXTS = (
     "fat-tree:4", "dragonfly:3,2,1", "rail:3x4", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
     "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "dgx-h200", "dgx-h200:2", "dgx-b200",
     "dgx-b200:2", "gb200", "gb200:2", "mi250", "mi250:2", "mi300x", "mi300x:2", "leaf-spine:3,2,2",
-    "hypercube:3",
+    "hypercube:3", "dgx-b300:2", "gb300", "gh200-slingshot:2", "l40s", "p4de:2", "p5:2",
+    "p6-b200:2", "rtx-pro-6000",
 )  # fmt: skip
 BUILDERS = [builder.name for builder in collhub_topologies()]
 GUIDE = Path(__file__).resolve().parents[5] / "docs" / "topologies.md"
@@ -109,7 +110,8 @@ def test_rail_without_spine_passes_a_gpu_of_the_senders_node():
 
 
 def test_machines_alone_are_the_builder_without_a_number():
-    for text in ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200", "mi250", "mi300x"):
+    machines = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200", "mi250", "mi300x")
+    for text in (*machines, "dgx-b300", "gb300", "p4de", "p5", "p6-b200", "gh200-slingshot"):
         assert links(parsed(f"{text}:1")) == links(parsed(text))
 
 
@@ -131,6 +133,32 @@ def test_machines_from_h100_on_measure_multicasts_and_sums_of_their_switches() -
     planes = parsed("dgx-h100+dgx-b200")
     assert planes.measured_switches == MeasuredSwitches((8, 9), 262e9)
     assert planes.on_plane(0).measured_switches == MeasuredSwitches((8,), 262e9)
+
+
+def test_nominal_rates_between_nodes_are_those_of_the_nics() -> None:
+    """GB/s of all NICs of a node, by the data sheets of the machines."""
+    rates = {
+        "p4de:2": 50, "p5:2": 400, "p6-b200:2": 400, "dgx-b300:2": 800, "gh200-slingshot:2": 100
+    }  # fmt: skip
+    for text, rate in rates.items():
+        machine = parsed(text)
+        network = machine.num_nodes - 1
+        into_network = machine.destination == network
+        total = machine.bandwidth_bytes_per_s[into_network].sum() / 2
+        assert total == pytest.approx(rate * 1e9), text
+
+
+def test_a_node_of_gh200_is_fully_connected() -> None:
+    node = parsed("gh200-slingshot")
+    assert (node.num_npus, node.num_nodes, len(node.source)) == (4, 4, 12)
+    assert set(node.bandwidth_bytes_per_s.tolist()) == {150e9}
+
+
+@pytest.mark.parametrize(("text", "rate"), [("l40s", 32e9), ("rtx-pro-6000", 64e9)])
+def test_machines_without_nvlink_have_the_rate_of_their_pcie(text: str, rate: float) -> None:
+    machine = parsed(text)
+    assert (machine.num_npus, machine.measured_switches) == (8, None)
+    assert set(machine.bandwidth_bytes_per_s.tolist()) == {rate}
 
 
 def test_a_rack_of_gb200_is_one_domain() -> None:
