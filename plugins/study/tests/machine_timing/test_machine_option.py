@@ -125,5 +125,5 @@ def test_hops_of_a_fitted_network_delay_messages_between_nodes(
     run = collhub("simulate", ring, "--topology", f"{machine}:{nodes}", "--size", "64KiB",
                   "--machine", machine, "-O", "protocol=ll", "--json")  # fmt: skip
     (network,) = shipped_profile(machine).networks
-    # Every step of the ring waits for a message between nodes.
-    assert run.report()["time_ns"] > (2 * 8 * nodes - 2) * network.values[0] * 1e3 * 0.9
+    # A chunk passes the ring almost twice, and leaves every node once in each round.
+    assert run.report()["time_ns"] > (2 * nodes - 1) * network.values[0] * 1e3
