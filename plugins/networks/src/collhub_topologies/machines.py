@@ -261,7 +261,8 @@ def _build_nvlink_machines(
     `bytes_per_s`: default bandwidth between GPU and NVSwitch, `nic_bytes_per_s` that of a NIC;
     values in the text override both. A single machine has no NICs and is a regular network of one
     dimension. With several, each GPU also has a link to one network switch; nodes are NPUs,
-    NVSwitches, network. The NVSwitches multicast and add up at the measured rate `switch_bytes_per_s`.
+    NVSwitches, network. The NVSwitches multicast and add up at the measured rate
+    `switch_bytes_per_s`.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
