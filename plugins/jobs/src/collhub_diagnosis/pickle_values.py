@@ -109,9 +109,10 @@ class _Walker:
     def walk(self) -> object:  # noqa: C901
         """Execute the opcodes until STOP and return the value.
 
-        The opcodes are in the order of their frequency in dumps, and are executed without a call
-        where that is possible: a dump has some 160 000 of them, and this loop takes most of the
-        time of a diagnosis. `self.offset` is set before every call that may refuse the opcode.
+        The frequent opcodes are here in the order of their frequency in dumps, and are executed
+        without a call where that is possible: a dump has some 160 000 of them, and this loop takes
+        most of the time of a diagnosis. `step` executes the others. `self.offset` is set before
+        every call that may refuse the opcode.
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack
@@ -193,9 +194,6 @@ class _Walker:
                     stack = self.stack = []
                     push = stack.append
                     position += 1
-                elif opcode == 0x58:  # BINUNICODE
-                    self.offset = position
-                    position = self.text(opcode, position)
                 elif opcode in _CONSTANTS:
                     push(_CONSTANTS[opcode])
                     position += 1
@@ -219,26 +217,6 @@ class _Walker:
                     if containers_left < 0:
                         self.offset = position
                         self.refuse(f"more than {MAX_CONTAINERS} containers")
-                elif opcode == 0x86:  # TUPLE2
-                    value = stack.pop()
-                    if type(value) in _CONTAINERS or type(stack[-1]) in _CONTAINERS:
-                        self.offset = position
-                        stack[-1] = self.build_tuple([stack[-1], value])
-                    else:
-                        stack[-1] = stack[-1], value
-                        containers_left -= 1
-                        if containers_left < 0:
-                            self.offset = position
-                            self.refuse(f"more than {MAX_CONTAINERS} containers")
-                    position += 1
-                elif opcode == 0x71:  # BINPUT
-                    self.offset = position
-                    self.memoize(content[position + 1])
-                    position += 2
-                elif opcode == 0x94:  # MEMOIZE
-                    self.offset = position
-                    self.memoize(len(memo) + len(unfetched))
-                    position += 1
                 elif opcode == 0x2E:  # STOP
                     self.offset = position
                     if self.marks or len(stack) != 1:
@@ -290,6 +268,12 @@ class _Walker:
         """
         if opcode in _LENGTHS:
             return self.text(opcode, position)
+        if opcode == 0x71:  # BINPUT
+            self.memoize(self.content[position + 1])
+            return position + 2
+        if opcode == 0x94:  # MEMOIZE
+            self.memoize(len(self.memo) + len(self.unfetched))
+            return position + 1
         if opcode == 0x8A or opcode == 0x8B:  # LONG1 that is too long, LONG4
             return self.long_integer(opcode, position)
         if opcode == 0x47:  # BINFLOAT
@@ -324,7 +308,7 @@ class _Walker:
             self.set_items([key, value])
         elif opcode == 0x29:  # EMPTY_TUPLE
             stack.append(())
-        elif opcode in (0x85, 0x87):  # TUPLE1, TUPLE3
+        elif opcode in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
             count = opcode - 0x84
             if len(stack) < count:
                 raise IndexError

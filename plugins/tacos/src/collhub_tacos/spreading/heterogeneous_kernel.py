@@ -104,8 +104,8 @@ def advance(
     arrival; the last arrival may exceed it. Returns the new (`waiting`, `missing`) for the next
     call. The loop also stops if no link is in the heap: then no further delivery is possible.
     """
-    source, destination, busy, arrival, rate, tie_rank, patience, out_indptr, out_links = links
-    supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
+    source, destination, busy, arrival, _, tie_rank, patience, _, _ = links
+    supply, log, _, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
     # Every chunk first arrives at its origin, at time 0 and without a link.
     remaining_origins = len(origin) if not filled.any() else 0
     while remaining_origins > 0 or (waiting > 0 and missing > 0 and budget > 0):
@@ -146,24 +146,45 @@ def advance(
             waiting = _push(heap, waiting, finish, tie_rank, link)
             if start_time != _UNCHANGED:
                 continue
-        position = filled[node]
-        log[node, position], via[node, position], when[node, position] = chunk, link, now
-        filled[node] = position + 1
-        # No other link may bring it from now on.
-        supply[node, chunk] = _PRESENT
-        # Every out-neighbour can get it from here, at the rate of the link.
-        for position in range(out_indptr[node], out_indptr[node + 1]):
-            onward = int(out_links[position])
-            neighbour = destination[onward]
-            # Infinity plus a rate is infinity, so present chunks stay present.
-            supply[neighbour, chunk] += rate[onward]
-            # An idle link has a useful chunk now.
-            if is_idle[onward] and supply[neighbour, chunk] < _PRESENT:
-                is_idle[onward] = False
-                start[onward] = max(start[onward], now)
-                finish[onward] = start[onward] + arrival[onward]
-                waiting = _push(heap, waiting, finish, tie_rank, onward)
+        waiting = _record_arrival(links, state, node, chunk, link, now, waiting)
     return waiting, missing
+
+
+@inlined
+def _record_arrival(
+    links: DeliveryLinks,
+    state: DeliveryState,
+    node: int,
+    chunk: int,
+    link: int,
+    now: int,
+    waiting: int,
+) -> int:
+    """Log that `link` (-1: none) delivered a chunk to a node at `now`, and update the supply.
+
+    Idle out-links to neighbours that lack the chunk get a message that starts at `now` or later.
+    Returns the new number of links in the heap, which is `waiting` before. `state` is modified.
+    """
+    position = state.filled[node]
+    state.log[node, position] = chunk
+    state.via[node, position] = link
+    state.when[node, position] = now
+    state.filled[node] = position + 1
+    # No other link may bring it from now on.
+    state.supply[node, chunk] = _PRESENT
+    # Every out-neighbour can get it from here, at the rate of the link.
+    for position in range(links.out_indptr[node], links.out_indptr[node + 1]):
+        onward = int(links.out_links[position])
+        neighbour = links.destination[onward]
+        # Infinity plus a rate is infinity, so present chunks stay present.
+        state.supply[neighbour, chunk] += links.rate[onward]
+        # An idle link has a useful chunk now.
+        if state.is_idle[onward] and state.supply[neighbour, chunk] < _PRESENT:
+            state.is_idle[onward] = False
+            state.start[onward] = max(state.start[onward], now)
+            state.finish[onward] = state.start[onward] + links.arrival[onward]
+            waiting = _push(state.heap, waiting, state.finish, links.tie_rank, onward)
+    return waiting
 
 
 @inlined
