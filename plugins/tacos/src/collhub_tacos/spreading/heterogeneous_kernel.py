@@ -146,7 +146,7 @@ def advance(
             waiting = _push(heap, waiting, finish, tie_rank, link)
             if start_time != _UNCHANGED:
                 continue
-        waiting = _record_arrival(links, state, node, chunk, link, now, waiting)
+        waiting = _record_arrival(links, state, node, chunk, link, int(now), waiting)
     return waiting, missing
 
 
