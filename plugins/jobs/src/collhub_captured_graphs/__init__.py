@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collhub_captured_graphs.document import graph_from_json, graph_to_json
 from collhub_captured_graphs.export_archive import read_export
 from collhub_captured_graphs.graph import (
     CapturedGraph,
@@ -10,6 +9,8 @@ from collhub_captured_graphs.graph import (
     GraphNode,
     GraphOutput,
     Tensor,
+    graph_from_json,
+    graph_to_json,
 )
 from collhub_captured_graphs.operators import (
     Layouts,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collhub_captured_graphs.document import graph_to_json
 from collhub_captured_graphs.fx_graphs import convert_fx
 from collhub_captured_graphs.graph import (
     CapturedGraph,
@@ -20,6 +19,7 @@ from collhub_captured_graphs.graph import (
     InputRole,
     OutputRole,
     Tensor,
+    graph_to_json,
 )
 from hub_core.model import InputError, UsageError
 

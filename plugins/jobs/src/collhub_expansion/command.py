@@ -31,8 +31,7 @@ from hub_core.model import format_bytes
 from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
-    from collhub_expansion.expand import Expanded
-    from collhub_expansion.expand_record import ExpandReport
+    from collhub_expansion.expand import Expanded, ExpandReport
     from hub_core import CollectiveRule, Topology
     from hub_core.model import Workload
 
@@ -260,7 +259,7 @@ def _create_report(
     expansion: Expanded,
     written: WrittenFiles,
 ) -> ExpandReport:
-    from collhub_expansion.expand_record import ExpandReport, RuleUse, UsedAlgorithm
+    from collhub_expansion.expand import ExpandReport, RuleUseItem, UsedAlgorithm
     from hub_core.reports import list_losses
 
     return ExpandReport(
@@ -273,7 +272,7 @@ def _create_report(
         num_ranks=expansion.workload.num_ranks,
         nodes=len(expansion.workload.nodes),
         rules=[
-            RuleUse(
+            RuleUseItem(
                 rule=use.rule.text,
                 algorithms=tuple(use.makers),
                 collectives=use.collectives,

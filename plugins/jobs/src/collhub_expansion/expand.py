@@ -1,4 +1,4 @@
-"""Choose algorithms for all collectives of a workload, and expand it."""
+"""Choose algorithms for all collectives of a workload and expand it; records of the JSON report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
+import msgspec
 import numpy as np
 from collhub_job_traces import EXTENSION, collectives_in_order, says_more
 
@@ -28,6 +29,7 @@ from hub_core import (
 from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
+from hub_core.reports import Artifacts, Count, Losses, Meta, Record, Report
 
 _NAME = "collhub-expansion"
 
@@ -276,3 +278,55 @@ def _list_losses(workload: Workload) -> list[Loss]:
         consequence = "what they say of native collectives and computations is in the nodes"
         losses.append(Loss("extensions", ", ".join(named), consequence))
     return losses
+
+
+class RuleUseItem(Record, frozen=True, kw_only=True):
+    """Rule with the collectives that it expanded."""
+
+    rule: Annotated[
+        str,
+        Meta(description="As given; `*=native` applies to collectives that match no other rule."),
+    ]
+    algorithms: Sequence[str]
+    collectives: Count
+    bytes: Annotated[int, Meta(ge=0, description="As the workload states them.")]
+    nodes: Annotated[int, Meta(ge=0, description="Nodes of all ranks after the expansion.")]
+
+
+class UsedAlgorithm(Record, frozen=True, kw_only=True):
+    """Algorithm that was used for collectives of one kind and size."""
+
+    algorithm: str
+    collective: str
+    num_ranks: Count
+    bytes: Annotated[
+        int, Meta(ge=0, description="Of one collective, or of one piece of it, as stated.")
+    ]
+    steps: Count
+
+
+class ExpandReport(Report, tag="collhub/report-expand-1", frozen=True, kw_only=True):
+    """Report of `collhub expand --json`."""
+
+    source: str
+    source_format: str = msgspec.field(name="from")
+    target_format: str = msgspec.field(name="to")
+    topology: str
+    slots: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["free", "frozen"]},
+            description="frozen: the order in ASTRA-sim's slots was kept as dependencies.",
+        ),
+    ]
+    split: Annotated[
+        int | None, Meta(description="Pieces of every collective; null if not requested.")
+    ]
+    num_ranks: Count
+    nodes: Annotated[int, Meta(ge=0, description="Nodes of the flat workload.")]
+    rules: Sequence[RuleUseItem]
+    algorithms: Annotated[
+        Sequence[UsedAlgorithm], Meta(description="Each one once, in the order of first use.")
+    ]
+    artifacts: Artifacts
+    losses: Losses

@@ -22,7 +22,7 @@ from collhub_hlo.module import (
     choose_branch,
     count_work,
 )
-from collhub_hlo.options import HloOptions
+from collhub_hlo.plugin import HloOptions
 from collhub_hlo.text import Instruction, invalid, to_integer
 from collhub_hlo.work import FREE, has_unknown_work
 from hub_core.model import InputError, NodeKind

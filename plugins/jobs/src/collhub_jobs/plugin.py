@@ -89,20 +89,20 @@ def collhub_producers() -> Sequence[WorkloadReader]:
         WorkloadReader(
             DOCUMENT,
             "collhub_jobs.documents:read",
-            samples="collhub_jobs.samples:documents",
+            samples="collhub_jobs.documents:documents",
         ),
         WorkloadReader(
             CHAKRA_WORKLOAD,
             "collhub_job_traces.reading:read",
             JobReadOptions,
-            samples="collhub_jobs.samples:samples",
+            samples="collhub_jobs.documents:samples",
             claims="collhub_job_traces.reading:claims",
         ),
         WorkloadReader(
             CHAKRA_JSON_WORKLOAD,
             "collhub_job_traces.reading:read",
             JobReadOptions,
-            samples="collhub_jobs.samples:json_samples",
+            samples="collhub_jobs.documents:json_samples",
             claims="collhub_job_traces.reading:claims",
         ),
     ]

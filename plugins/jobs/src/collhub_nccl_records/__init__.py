@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         read_lines,
     )
     from collhub_nccl_records.deepspeed import read_deepspeed_lines
-    from collhub_nccl_records.inspector import read_inspector_lines
     from collhub_nccl_records.log import NcclLog
     from collhub_nccl_records.log_facts import (
         Choice,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
         describe_tree_defect,
         parse_choice,
     )
-    from collhub_nccl_records.profiler_events import read_profiler_events
+    from collhub_nccl_records.plugin_records import read_inspector_lines, read_profiler_events
 
 __all__ = [
     "CallRecord",
@@ -56,13 +55,12 @@ __all__ = [
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
     "collhub_nccl_records.deepspeed": "read_deepspeed_lines",
-    "collhub_nccl_records.inspector": "read_inspector_lines",
     "collhub_nccl_records.log": "NcclLog",
     "collhub_nccl_records.log_facts": (
         "Choice ChoiceLine CommunicatorFacts Connection TreeNode describe_ring_defect"
         " describe_tree_defect parse_choice"
     ),
-    "collhub_nccl_records.profiler_events": "read_profiler_events",
+    "collhub_nccl_records.plugin_records": "read_inspector_lines read_profiler_events",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -14,7 +14,7 @@ from typing import BinaryIO, NoReturn
 
 import numpy as np
 
-from collhub_simai.options import SIMCCL, SimcclOptions
+from collhub_simai.plugin import SIMCCL, SimcclOptions
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,

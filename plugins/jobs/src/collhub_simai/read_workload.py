@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of, number_by_use
 
-from collhub_simai.options import SIMAI, SimaiOptions
+from collhub_simai.plugin import SIMAI, SimaiOptions
 from hub_core.columns import Int64Array
 from hub_core.model import (
     Diagnostic,

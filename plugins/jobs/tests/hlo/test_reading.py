@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collhub_hlo.options import HloOptions
+from collhub_hlo.plugin import HloOptions
 from collhub_hlo.read import read
 from collhub_hlo.samples import FUSED, TRAINING_LOOP, source_of
 from collhub_hlo.text import parse_shape

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collhub_hlo.options import HloOptions
+from collhub_hlo.plugin import HloOptions
 from collhub_hlo.read import read, read_mlir
 from collhub_hlo.samples import (
     STABLEHLO_GENERIC,

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_simai.options import SimaiOptions, SimcclOptions
+from collhub_simai.plugin import (
+    FLOWS,
+    WORKLOAD_TEXT,
+    SimaiOptions,
+    SimcclOptions,
+    flows,
+    source_of,
+    workload_texts,
+)
 from collhub_simai.read_flows import COLUMNS
 from collhub_simai.read_flows import read as read_flows
 from collhub_simai.read_workload import read
-from collhub_simai.samples import FLOWS, WORKLOAD_TEXT, flows, source_of, workload_texts
 
 import hub_core
 from hub_core.model import (

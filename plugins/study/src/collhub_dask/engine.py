@@ -83,7 +83,7 @@ def _create_client(
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    from collhub_dask.local_cluster import restart_local_workers, start_local_cluster
+    from collhub_dask.cluster_workers import restart_local_workers, start_local_cluster
 
     with warnings.catch_warnings():
         # The relevant versions are checked elsewhere, with errors for differences.

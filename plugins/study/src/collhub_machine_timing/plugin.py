@@ -89,7 +89,7 @@ KERNEL = Check(
     "machine-kernel",
     Subject.INSTALLATION,
     "compiles the kernel of the simulator of machines beforehand, for doctor --warm",
-    "collhub_machine_timing.warming:check",
+    "collhub_machine_timing.simulate:check",
     WarmOptions,
 )
 

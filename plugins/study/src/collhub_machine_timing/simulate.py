@@ -1,7 +1,11 @@
-"""The simulator `machine`: times of an algorithm with the constants of a machine."""
+"""The simulator `machine`: times of an algorithm with the constants of a machine.
+
+`check` compiles its kernel in advance, by a small run.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,7 +22,15 @@ from collhub_machine_timing.runs import (
 from collhub_machine_timing.world import link_rates
 from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Location, message_bytes
-from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
+from hub_core.plugin_api import (
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    LinkLoad,
+    SimulationRequest,
+    SimulationResult,
+    WarmOptions,
+)
 
 
 def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationResult:
@@ -105,3 +117,27 @@ def _link_loads(best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
     figures = np.rint(carried[used]).astype(np.int64), np.rint(busy_ns[used]).astype(np.int64)
     columns = (*ends, *(column.tolist() for column in figures))
     return tuple(LinkLoad(*load) for load in zip(*columns, strict=True))
+
+
+_NETWORK, _BYTES = "switch:2?bandwidth=450GB/s", 64
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile and store the kernel if it is not yet stored and `options.warm` is set.
+
+    The check always passes; with `warm` it reports the elapsed time.
+    """
+    if not options.warm:
+        return CheckReport(True)
+    # Imported here, so that a check that is not requested needs no time.
+    from collhub_kernels import compile_at_once
+
+    from hub_core import parse_topology
+    from hub_core.testing import ring_all_reduce
+
+    start = time.perf_counter()
+    simulation = SimulationRequest(ring_all_reduce(2), parse_topology(_NETWORK), _BYTES)
+    with compile_at_once():
+        simulate(simulation, MachineOptions(machine="h100"))
+    details = f"ready after {time.perf_counter() - start:.1f} s"
+    return CheckReport(True, lines=(CheckLine("machine kernel", True, details),))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from collhub_machine_profiles import shipped_profile
 from collhub_machine_profiles.machine_profile import profile_bytes
-from collhub_machine_timing.warming import check
+from collhub_machine_timing.simulate import check
 
 import hub_core
 from hub_core.plugin_api import CheckRequest, WarmOptions
