@@ -78,7 +78,7 @@ def test_data_parallel_step_is_typed_and_transformed_equally() -> None:
     graph.outputs.append(GraphOutput(w1, OutputRole.MUTATION, "w"))
     bound = graph.type()
     program = bound.program
-    assert layouts(bound, "x", "g", "g2", "a_", "w1") == ["L", "L", "L", "R", "R"]
+    assert layouts(bound, "x", "g", "g2", "w_updated") == ["L", "L", "L", "R"]
     assert program.by_name["g"].kind is Kind.MATMUL
     assert program.states["w"].whole_after
     target = next(one.name for one in program.operations if one.kind is Kind.ALL_REDUCE)

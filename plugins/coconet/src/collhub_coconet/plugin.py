@@ -72,6 +72,17 @@ class CapturedOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TorchModuleOptions:
+    """Options of the writer `torch-module`."""
+
+    bucket_size: int | None = optional(
+        "all-reduces smaller than this share buckets of at least this size (default: no buckets)",
+        OptionType.SIZE,
+        minimum=1,
+    )
+
+
 _MEMBERS = "names of operations or stages, joined by +, such as a+b+c"
 
 
@@ -196,6 +207,11 @@ _CAPTURED = Format(
     signature=rb"collhub/captured-graph-1",
     members=("schema", "name", "producer", "groups", "inputs", "nodes", "outputs"),
 )
+_MODULE = Format(
+    "torch-module",
+    "programs as Python modules for torch.distributed, with functional collectives",
+    (".py",),
+)
 # Description and options by name of a pass; `passes.transformations` has a function per pass.
 _TRANSFORMATIONS = {
     "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
@@ -248,10 +264,11 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
-    """Return the writers of programs: JSON documents, and text."""
+    """Return the writers of programs: JSON documents, text, and modules for PyTorch."""
     return [
         WorkloadWriter(_PROGRAM, "collhub_coconet.documents.text:write"),
         WorkloadWriter(_TEXT, "collhub_coconet.documents.text:write_text"),
+        WorkloadWriter(_MODULE, "collhub_coconet.torch_programs.writing:write", TorchModuleOptions),
     ]
 
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def capture(
     optimizer: torch.optim.Optimizer | None = None,
     max_norm: float | None = None,
     data_parallel: str | None = None,
+    local: Collection[str] = (),
     path: str | os.PathLike[str] | None = None,
 ) -> CapturedGraph:
     """Capture one step of a module on this rank, and write it as a document.
@@ -46,7 +47,9 @@ def capture(
     whose update follows; `max_norm` clips the gradients by their global norm before it. Gradients
     of plain parameters are averaged over the mesh dimension `data_parallel` (default: the only
     dimension of a mesh, if no parameter is a DTensor), one all-reduce per parameter as in DDP
-    without buckets. Parameters may be DTensors, whose collectives are captured.
+    without buckets. Parameters may be DTensors, whose collectives are captured. `local`: names of
+    parameters and buffers whose values differ between ranks, such as experts; their gradients are
+    not averaged.
 
     `inputs`: the tensors of this rank; ranks have different values. `path`: of the document, by
     default `MODULE.graph.json` in the current folder; the first rank of the mesh writes it.
@@ -55,7 +58,7 @@ def capture(
     data, or operators that write to their operands; `UsageError` for unsupported optimizers and
     placements.
     """
-    step = _Step(module, tuple(inputs), mesh, loss, optimizer, max_norm, data_parallel)
+    step = _Step(module, tuple(inputs), mesh, loss, optimizer, max_norm, data_parallel, local)
     graph = step.trace()
     rank = 0 if mesh is None else mesh.get_rank() - int(mesh.mesh.min())
     if rank == 0:
@@ -75,6 +78,7 @@ class _Step:
     optimizer: torch.optim.Optimizer | None
     max_norm: float | None
     data_parallel: str | None
+    local: Collection[str]
     outputs: list[GraphOutput] = field(default_factory=list)
 
     @property
@@ -97,21 +101,19 @@ class _Step:
         tensors: list[torch.Tensor] = []
         for role, entries in ((InputRole.PARAMETER, parameters), (InputRole.BUFFER, buffers)):
             for name, tensor in entries.items():
-                described.append(_describe_input(name, tensor, role))
+                described.append(self._describe(name, tensor, role))
                 tensors.append(_get_local(tensor))
         trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
         for name, tensor in trained.items() if self.optimizer is not None else ():
             for state in names:
-                placement = _find_placement(name, tensor, "R")
-                described.append(
-                    GraphInput(_UNKNOWN, InputRole.STATE, f"{name}.{state}", placement)
-                )
+                entry = self._describe(name, tensor, InputRole.STATE)
+                described.append(replace(entry, target=f"{name}.{state}"))
                 tensors.append(torch.zeros_like(_get_local(tensor)))
         if self.has_step_number:
             described.append(GraphInput(_UNKNOWN, InputRole.STATE, STEP, "R"))
             tensors.append(torch.zeros((), dtype=torch.float32))
         for position, tensor in enumerate(self.inputs):
-            described.append(_describe_input(f"input_{position}", tensor, InputRole.INPUT))
+            described.append(self._describe(f"input_{position}", tensor, InputRole.INPUT))
             tensors.append(_get_local(tensor))
 
         def run(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -169,7 +171,7 @@ class _Step:
         gradients = dict(zip(trained, torch.autograd.grad(value, weights), strict=True))
         self.outputs.append(GraphOutput("", OutputRole.LOSS))
         reduced = {
-            name: self._reduce(_align(gradient, parameters[name]), parameters[name])
+            name: self._reduce(name, _align(gradient, parameters[name]))
             for name, gradient in gradients.items()
         }
         results = [_get_local(value).detach()]
@@ -192,12 +194,18 @@ class _Step:
             results.append(step)
         return tuple(results)
 
-    def _reduce(self, gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    def _describe(self, name: str, tensor: torch.Tensor, role: InputRole) -> GraphInput:
+        """Describe an input; the tracer gives its name, type and shape."""
+        is_local = role is InputRole.INPUT or name in self.local
+        placement = _find_placement(name, tensor, "L" if is_local else "R")
+        return GraphInput(_UNKNOWN, role, name, placement)
+
+    def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
         """Average the gradient of a plain parameter over the data-parallel ranks."""
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor
 
-        if self.mesh is None:
+        if self.mesh is None or name_of_parameter in self.local:
             return gradient
         name = self.data_parallel
         if name is None:
@@ -248,13 +256,6 @@ def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
     return _get_local(gradient)
-
-
-def _describe_input(name: str, tensor: torch.Tensor, role: InputRole) -> GraphInput:
-    """Describe an input; the tracer gives its name, type and shape."""
-    placement = "L" if role is InputRole.INPUT else "R"
-    target = "" if role is InputRole.INPUT else name
-    return GraphInput(_UNKNOWN, role, target, _find_placement(name, tensor, placement))
 
 
 def _find_placement(name: str, tensor: torch.Tensor, default: str) -> str:

@@ -9,8 +9,9 @@ operation on local values, and views of no cost convert blocks to local values a
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from collhub_captured_graphs import (
@@ -29,6 +30,7 @@ from collhub_coconet.program.checking import type_operation
 from collhub_coconet.program.operands import TypingMistakeError
 from collhub_coconet.program.operations import (
     LOCAL,
+    POINTWISE,
     REPLICATED,
     Argument,
     Binding,
@@ -47,6 +49,8 @@ from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
 from hub_core.model import InputError, Location
 
 DEFAULT_RANKS = 4
+
+_MAX_NESTING = 8
 
 _PLACEMENTS = {"R": REPLICATED, "L": LOCAL, "S(0)": sliced(0)}
 _REDUCTIONS = {
@@ -116,7 +120,7 @@ class _GraphTyper:
             # The next step reads complete parameters, but each rank only its part of the states.
             is_whole = is_state and entry.role in (InputRole.PARAMETER, InputRole.BUFFER)
             arguments.append(Argument(name, self.types[name], is_state, is_whole))
-        operations = tuple(self._operations.values())
+        operations = _merge_statements(tuple(self._operations.values()), set(outputs))
         program = Program(
             self.graph.name, {}, tuple(arguments), operations, tuple(dict.fromkeys(outputs))
         )
@@ -589,6 +593,35 @@ def _find_blocks(graph: CapturedGraph) -> set[str]:
                     parent[find(name)] = find(result.name)
     roots = {find(name) for name in seeds}
     return {name for name in graph.tensors if graph.tensors[name].shape and find(name) in roots}
+
+
+def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
+    """Rename pointwise operations with a single reader to intermediate values of its statement.
+
+    Transformations move a statement as a whole, such as `0.9 * m + 0.1 * g`, although `0.9 * m`
+    does not depend on g. At most `_MAX_NESTING` operations are nested.
+    """
+    counts = Counter(name for operation in operations for name in operation.reads)
+    used = {operation.name for operation in operations}
+    names: dict[str, str] = {}
+    depths: dict[str, int] = {}
+    result = []
+    for operation in operations:
+        depth = 1 + max((depths.get(name, 0) for name in operation.reads), default=0)
+        is_inner = operation.kind in POINTWISE and counts[operation.name] == 1
+        name = operation.name
+        if is_inner and name not in outputs and depth <= _MAX_NESTING:
+            depths[name] = depth
+            names[name] = name if name.startswith("_") else f"_{name}"
+            while names[name] != name and names[name] in used:
+                names[name] += "_"
+            used.add(names[name])
+        operands = tuple(
+            names.get(operand, operand) if isinstance(operand, str) else operand
+            for operand in operation.operands
+        )
+        result.append(replace(operation, name=names.get(name, name), operands=operands))
+    return tuple(result)
 
 
 def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:

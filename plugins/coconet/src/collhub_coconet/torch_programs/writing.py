@@ -1,0 +1,521 @@
+"""Write a program as a Python module that runs on `torch.distributed`.
+
+Every rank runs the function `step` of the module on its parts of the tensors. Collectives are
+functional: one starts as soon as its operand exists, and its first reader waits for it, so that
+independent computations overlap with it. Small all-reduces may share a bucket.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib.resources
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collhub_coconet.documents.from_workload import extract_program
+from collhub_coconet.documents.json_document import BoundProgram, parse_call
+from collhub_coconet.plugin import TorchModuleOptions
+from collhub_coconet.program.contraction_rules import find_axes
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    POINTWISE,
+    REDUCTIONS_TO_SCALARS,
+    REPLICATED,
+    Kind,
+    Operand,
+    Operation,
+    Rule,
+    distance_from_end,
+    has_dimension,
+)
+from collhub_coconet.program.program import Chain, Program
+from hub_core.model import InputError, Location, Loss, Workload
+from hub_core.plugin_api import Artifact, WriteResult
+
+CHUNKS = 4
+"""Chunks of an overlapped matrix product and its all-reduce."""
+
+_RUNTIME = "module_runtime.py"
+# Lines of the runtime that the tables of a module replace, and before which `step` is inserted.
+_TABLES = "NUM_RANKS, ARGUMENTS, UPDATES, OUTPUT_LAYOUTS, OUTPUT_SHAPES = 0, {}, {}, {}, {}\n"
+_MAIN = 'if __name__ == "__main__":'
+_REDUCTIONS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
+_INFIX = {
+    Kind.ADD: "+",
+    Kind.SUBTRACT: "-",
+    Kind.MULTIPLY: "*",
+    Kind.DIVIDE: "/",
+    Kind.POWER: "**",
+    Kind.LESS: "<",
+    Kind.GREATER: ">",
+    Kind.EQUAL: "==",
+}
+_FUNCTIONS = {
+    Kind.SQRT: "torch.sqrt({})",
+    Kind.TANH: "torch.tanh({})",
+    Kind.EXP: "torch.exp({})",
+    Kind.LOG: "torch.log({})",
+    Kind.SELECT: "torch.where({}, {}, {})",
+    Kind.MATMUL: "torch.matmul({}, {})",
+    Kind.BATCH_MATMUL: "torch.matmul({}, {})",
+    Kind.TRANSPOSE: "{}.transpose(-1, -2)",
+}
+_SCALARS = {
+    Kind.SUM: ("{}.sum()", "sum", "{}"),
+    Kind.MAX: ("{}.amax()", "max", "{}"),
+    Kind.NORM: ("({0} * {0}).sum()", "sum", "torch.sqrt({})"),
+}
+"""Of a reduction to a scalar: the value of a rank's part, the reduction over ranks, the result."""
+
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
+# Operators that create tensors; the module names the device.
+_FACTORIES = frozenset(
+    {
+        *("aten.arange", "aten.full", "aten.zeros", "aten.ones", "aten.empty", "aten.eye"),
+        *("aten.scalar_tensor", "aten.rand", "aten.randn"),
+    }
+)
+_RESHAPES = dict.fromkeys(("aten.view", "aten._unsafe_view"), "aten.reshape.default")
+# Operators that access files, or memory by the strides of the capture, are never written.
+_FORBIDDEN = frozenset({"aten.from_file", "aten.as_strided"})
+_FORBIDDEN_NAMESPACES = frozenset({"load_library", "import_module", "loaded_libraries"})
+
+
+def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
+    """Write the program of a workload as a Python module.
+
+    Losses: stages are not single kernels, and overlaps other than of a matrix product with its
+    all-reduce are not cut into chunks. Raises `InputError` for programs of several groups or mesh
+    axes, and for operations without a form in PyTorch.
+    """
+    writer = _ModuleWriter(extract_program(workload), options.bucket_size or 0)
+    content = writer.write()
+    return WriteResult((Artifact("", content.encode()),), writer.losses)
+
+
+@dataclass
+class _ModuleWriter:
+    """Text of one module. `pending`: collectives in flight, by name of their value."""
+
+    bound: BoundProgram
+    bucket_bytes: int
+    losses: list[Loss] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
+    _pending: set[str] = field(default_factory=set)
+    _chunked: dict[str, Chain] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """Program that is written."""
+        return self.bound.program
+
+    def write(self) -> str:
+        """Return the module: description, types, runtime functions, and the step."""
+        program, binding = self.program, self.bound.binding
+        self._check()
+        self._find_chunked_chains()
+        self._write_step()
+        arguments = {
+            argument.name: (
+                str(argument.type.element),
+                list(binding.shape(argument.type.shape)),
+                _describe_layout(program, argument.name),
+            )
+            for argument in program.arguments
+        }
+        updates = {
+            operation.reads[0]: operation.name
+            for operation in program.operations
+            if operation.kind is Kind.UPDATE
+        }
+        outputs = list(dict.fromkeys((*program.outputs, *updates.values())))
+        tables = {
+            "NUM_RANKS": binding.num_ranks,
+            "ARGUMENTS": arguments,
+            "UPDATES": updates,
+            "OUTPUT_LAYOUTS": {name: _describe_layout(program, name) for name in outputs},
+            "OUTPUT_SHAPES": {
+                name: list(binding.shape(program.types[name].shape)) for name in outputs
+            },
+        }
+        runtime = importlib.resources.files(__package__).joinpath(_RUNTIME).read_text("utf-8")
+        # The description of the runtime functions is replaced by that of the module.
+        head, tail = runtime[runtime.index("import argparse") :].split(_TABLES, 1)
+        body, end = tail.split(_MAIN, 1)
+        parts = [
+            self._describe(),
+            head.rstrip("\n") + "\n",
+            "\n".join(f"{name} = {value!r}" for name, value in tables.items()),
+            body.rstrip("\n"),
+            self._format_step(outputs),
+            f"\n\n{_MAIN}{end}",
+        ]
+        return "\n".join(parts)
+
+    def _check(self) -> None:
+        """Refuse programs that a module of one process group cannot run."""
+        if self.program.num_groups > 1 or len(self.program.mesh) > 1:
+            message = "the program has several groups or mesh axes, a module has one group"
+            raise self._refuse(message, "write it as tensor-program")
+        for name in self.program.types:
+            if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+                raise self._refuse(f"{name:.60} is no name in Python", "rename the value")
+
+    def _describe(self) -> str:
+        """Return the docstring of the module: transformations and predicted times."""
+        lines = [
+            f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
+        ]
+        passes = [str(one.get("transformation")) for one in self.bound.history]
+        lines += ["", f"Transformations: {', '.join(passes) or 'none'}."]
+        for record in self.bound.history:
+            before, after = record.get("predicted_before_ns"), record.get("predicted_ns")
+            if isinstance(before, int) and isinstance(after, int):
+                lines.append(f"Predicted time: {after / 1e6:.6g} ms, {before / 1e6:.6g} ms before.")
+        lines += ["", "`step(shard(arguments))` returns outputs and new states by name."]
+        text = "\n".join(lines).replace("\\", "").replace('"""', "")
+        return f'"""{text}\n"""\n'
+
+    def _format_step(self, outputs: Sequence[str]) -> str:
+        """Return the function `step`."""
+        device = next(iter(self.program.declared), None)
+        lines = ["", "", "def step(arguments, group=None):"]
+        lines.append('    """Run one step on the parts of this rank; returns outputs by name."""')
+        lines += [f"    {name} = arguments[{name!r}]" for name in self.program.declared]
+        lines.append(f"    device_ = {device}.device" if device else '    device_ = "cpu"')
+        lines += [f"    {line}" for line in self._lines]
+        entries = ", ".join(f"{name!r}: {name}" for name in outputs)
+        return "\n".join([*lines, f"    return {{{entries}}}"])
+
+    def _write_step(self) -> None:
+        """Write all operations: collectives start early, and readers wait late.
+
+        Collectives come first among the operations that are ready, then operations whose operands
+        are present, in the order of the program; readers of a collective in flight come last.
+        """
+        order = {
+            operation.name: number
+            for number, operation in enumerate(
+                operation for kernel in self.program.kernels() for operation in kernel
+            )
+        }
+        missing = {
+            operation.name: len({read for read in operation.reads if read in order})
+            for operation in self.program.operations
+        }
+        waiting: list[tuple[int, int, str]] = []
+        delayed: set[str] = set()
+        for name, count in missing.items():
+            if not count:
+                heapq.heappush(waiting, self._rank_operation(name, order, delayed))
+        bucket: list[Operation] = []
+        while waiting or bucket:
+            ready = self.program.by_name[waiting[0][2]] if waiting else None
+            if bucket and (ready is None or self._must_flush(bucket, ready)):
+                self._write_bucket(bucket)
+                names = [operation.name for operation in bucket]
+                bucket = []
+            else:
+                assert ready is not None
+                heapq.heappop(waiting)
+                if self._fits_bucket(ready):
+                    bucket.append(ready)
+                    continue
+                self._write_operation(ready)
+                names = [ready.name]
+            for name in names:
+                for reader in self.program.readers.get(name, ()):
+                    missing[reader.name] -= 1
+                    is_late = name in self._pending or name in delayed
+                    if is_late:
+                        delayed.add(reader.name)
+                    if not missing[reader.name]:
+                        heapq.heappush(waiting, self._rank_operation(reader.name, order, delayed))
+        for name in sorted(self._pending, key=order.__getitem__):
+            self._lines.append(f"{name} = {name}.wait()")
+
+    def _rank_operation(
+        self, name: str, order: Mapping[str, int], delayed: set[str]
+    ) -> tuple[int, int, str]:
+        """Return the key by which ready operations are written."""
+        operation = self.program.by_name[name]
+        priority = 0 if operation.is_communication else 1
+        return (2 if name in delayed and priority else priority), order[name], name
+
+    def _fits_bucket(self, operation: Operation) -> bool:
+        """Whether an operation is an all-reduce smaller than a bucket."""
+        if operation.kind is not Kind.ALL_REDUCE or operation.name in self._chunked:
+            return False
+        size = self.bound.binding.bytes_of_rank(self.program.types[operation.name])
+        return size < self.bucket_bytes
+
+    def _must_flush(self, bucket: Sequence[Operation], ready: Operation) -> bool:
+        """Whether a bucket is complete: full, of another kind, or all else waits for it."""
+        types = self.program.types
+        sizes = [self.bound.binding.bytes_of_rank(types[one.name]) for one in bucket]
+        if sum(sizes) >= self.bucket_bytes:
+            return True
+        if not self._fits_bucket(ready):
+            reads = set(ready.reads)
+            return bool(reads & {one.name for one in bucket}) or any(
+                read in self._pending for read in reads
+            )
+        first = bucket[0]
+        same = types[ready.name].element is types[first.name].element
+        return not same or ready.reduction is not first.reduction
+
+    def _write_bucket(self, bucket: Sequence[Operation]) -> None:
+        """Write one all-reduce of several tensors."""
+        if len(bucket) == 1:
+            self._write_operation(bucket[0])
+            return
+        self._wait({read for operation in bucket for read in operation.reads})
+        names = ", ".join(operation.name for operation in bucket)
+        operands = ", ".join(operation.reads[0] for operation in bucket)
+        reduction = self._format_reduction(bucket[0])
+        self._lines.append(f"{names} = _all_reduce_bucket([{operands}], {reduction!r}, group)")
+        self._pending |= {operation.name for operation in bucket}
+
+    def _write_operation(self, operation: Operation) -> None:
+        """Write the statements of one operation, after waiting for its operands."""
+        chain = self._chunked.get(operation.name)
+        if chain is not None:
+            self._write_chunks(operation, chain)
+            return
+        self._wait(operation.reads)
+        if operation.is_communication:
+            self._lines.append(f"{operation.name} = {self._format_collective(operation)}")
+            self._pending.add(operation.name)
+        elif operation.kind is Kind.OPAQUE:
+            self._write_opaque(operation)
+        else:
+            self._lines.append(f"{operation.name} = {self._format_expression(operation)}")
+
+    def _wait(self, names: Sequence[str] | set[str]) -> None:
+        """Wait for the collectives among some values."""
+        for name in sorted(self._pending.intersection(names)):
+            self._lines.append(f"{name} = {name}.wait()")
+            self._pending.discard(name)
+
+    def _find_chunked_chains(self) -> None:
+        """Find chains of a matrix product and its all-reduce; others are losses."""
+        for chain in self.program.chains:
+            members = [self.program.by_name.get(name) for name in chain.members]
+            product, reduction = members[0], members[-1]
+            is_pair = len(members) == 2 and product is not None and reduction is not None
+            if is_pair and self._can_chunk(product, reduction, chain.dimensions[0]):
+                assert product is not None
+                assert reduction is not None
+                self._chunked[reduction.name] = chain
+                self._chunked[product.name] = chain
+            else:
+                names = " > ".join(chain.members)
+                reason = "starts and waits overlap; the chain is not cut into chunks"
+                self.losses.append(Loss("overlap", names, reason))
+        for stage in self.program.stages:
+            reason = "its operations are separate kernels of PyTorch"
+            self.losses.append(Loss("fuse", stage.name, reason))
+
+    def _can_chunk(
+        self, product: Operation | None, reduction: Operation | None, distance: int
+    ) -> bool:
+        """Whether a product can be cut along a row, and has no other readers."""
+        if product is None or reduction is None or product.kind is not Kind.MATMUL:
+            return False
+        shape = self.program.types[product.name].shape
+        dimension = len(shape) - distance
+        size = self.bound.binding.shape(shape)[dimension]
+        readers = self.program.readers.get(product.name, ())
+        return (
+            reduction.kind is Kind.ALL_REDUCE
+            and len(readers) == 1
+            and product.name not in self.program.outputs
+            and dimension in find_axes(Kind.MATMUL, len(shape)).rows
+            and size >= CHUNKS
+        )
+
+    def _write_chunks(self, operation: Operation, chain: Chain) -> None:
+        """Write a product and its all-reduce in chunks: a chunk is reduced during the next one."""
+        if operation.kind is Kind.MATMUL:
+            return
+        product = self.program.by_name[operation.reads[0]]
+        self._wait(product.reads)
+        shape = self.program.types[product.name].shape
+        dimension = len(shape) - chain.dimensions[0]
+        x, w = product.reads
+        reduction = self._format_reduction(operation)
+        parts = f"_{operation.name}_parts"
+        self._lines += [
+            f"{parts} = [",
+            f"    _all_reduce(torch.matmul(part, {w}), {reduction!r}, group)",
+            f"    for part in {x}.chunk({CHUNKS}, {dimension})",
+            "]",
+            f"{operation.name} = torch.cat([part.wait() for part in {parts}], {dimension})",
+        ]
+
+    def _write_opaque(self, operation: Operation) -> None:
+        """Write the call of an operator of PyTorch, or a view between layouts."""
+        call, name = parse_call(operation), operation.name
+        operator = call.get("operator")
+        if operator == "view" or operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+            shape = list(self._find_local_shape(name))
+            self._lines.append(f"{name} = {operation.reads[0]}.reshape({shape})")
+        elif operator == "result":
+            position = call.get("output")
+            if type(position) is not int:
+                raise self._refuse(f"{name} selects no result", "capture the program again")
+            self._lines.append(f"{name} = {operation.reads[0]}_results[{position}]")
+        else:
+            self._write_call(operation, call)
+
+    def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
+        """Write the call of an operator; several results are kept as a list."""
+        name, operator = operation.name, call.get("operator")
+        arguments, keywords = call.get("arguments"), call.get("keywords")
+        is_valid = isinstance(operator, str) and _OPERATOR.fullmatch(operator)
+        if not is_valid or not isinstance(arguments, dict) or not isinstance(keywords, list):
+            raise self._refuse(f"{name} has no call of an operator", "capture the program again")
+        assert isinstance(operator, str)
+        base = ".".join(operator.split(".")[:2])
+        if base in _FORBIDDEN or operator.split(".")[0] in _FORBIDDEN_NAMESPACES:
+            raise self._refuse(
+                f"{name} calls {operator}, which is not written", "capture without it"
+            )
+        parts = []
+        for argument, value in arguments.items():
+            if not _NAME.fullmatch(argument):
+                raise self._refuse(f"{name} has the argument {argument!r:.40}", "capture it again")
+            text = self._format_value(operation, value)
+            parts.append(f"{argument}={text}" if argument in keywords else text)
+        if base in _FACTORIES:
+            parts.append("device=device_")
+        # Strides may differ from those of the capture, so that a view may need a copy.
+        operator = _RESHAPES.get(base, operator)
+        text = f"torch.ops.{operator}({', '.join(parts)})"
+        if call.get("results", 1) == 1:
+            self._lines.append(f"{name} = {text}")
+            return
+        output = call.get("output", 0)
+        self._lines.append(f"{name}_results = {text}")
+        self._lines.append(f"{name} = {name}_results[{int(str(output))}]")
+
+    def _format_value(self, operation: Operation, value: object) -> str:
+        """Format an argument of an operator as an expression."""
+        if isinstance(value, list):
+            return f"[{', '.join(self._format_value(operation, entry) for entry in value)}]"
+        match value:
+            case {"operand": int(number)} if 0 <= number < len(operation.reads):
+                return operation.reads[number]
+            case {"float": "inf" | "-inf" | "nan" as text}:
+                return f"float({text!r})"
+            case {"float": str(text)} if _NUMBER.fullmatch(text):
+                return repr(float(text))
+            case {"element": str(element)} if _NAME.fullmatch(element):
+                return f"torch.{element}"
+            case bool() | int() | float() | str() | None:
+                return repr(value)
+        raise self._refuse(f"{operation.name} has the argument {value!r:.40}", "capture it again")
+
+    def _format_collective(self, operation: Operation) -> str:
+        """Format the start of a collective."""
+        x = operation.reads[0]
+        kind, operand = operation.kind, self.program.types[x]
+        shape = self.bound.binding.shape(operand.shape)
+        if kind is Kind.ALL_REDUCE:
+            return f"_all_reduce({x}, {self._format_reduction(operation)!r}, group)"
+        if kind is Kind.REDUCE_SCATTER:
+            reduction = self._format_reduction(operation)
+            return f"_reduce_scatter({x}, {operation.dimension}, {reduction!r}, group)"
+        if kind is Kind.ALL_GATHER:
+            dimension = operand.layout.dimension
+            return f"_all_gather({x}, {dimension}, {shape[dimension]}, group)"
+        if kind is Kind.ALL_TO_ALL:
+            source, destination = operand.layout.dimension, operation.dimension or 0
+            ranks = self.bound.binding.num_ranks
+            if shape[source] % ranks or shape[destination] % ranks:
+                cure = f"use sizes that are multiples of {ranks}"
+                raise self._refuse(f"{operation.name} exchanges blocks of unequal length", cure)
+            return f"_all_to_all({x}, {source}, {destination}, {shape[destination]}, group)"
+        if kind is Kind.BROADCAST:
+            return f"_broadcast({x}, {operation.root}, group)"
+        if kind is Kind.REDUCE:
+            return f"_reduce({x}, {operation.root}, {self._format_reduction(operation)!r}, group)"
+        raise self._refuse(
+            f"{operation.name}: {kind} has no form in one group", "write tensor-program"
+        )
+
+    def _format_reduction(self, operation: Operation) -> str:
+        reduction = str(operation.reduction)
+        if reduction not in _REDUCTIONS:
+            raise self._refuse(
+                f"{operation.name} reduces with {reduction}", "use sum, prod, min or max"
+            )
+        return _REDUCTIONS[reduction]
+
+    def _format_expression(self, operation: Operation) -> str:
+        """Format a computation as an expression."""
+        kind = operation.kind
+        if kind in REDUCTIONS_TO_SCALARS:
+            return self._format_scalar(operation)
+        operands = [self._format_operand(operation, operand) for operand in operation.operands]
+        if kind in _INFIX:
+            return f" {_INFIX[kind]} ".join(operands)
+        if kind in _FUNCTIONS:
+            return _FUNCTIONS[kind].format(*operands)
+        formats: dict[Kind, Callable[[], str]] = {
+            Kind.CAST: lambda: f"{operands[0]}.to(torch.{operation.element})",
+            Kind.SLICE: lambda: f"_block({operands[0]}, {operation.dimension}, group)",
+            Kind.UPDATE: lambda: operands[1],
+            Kind.RESHAPE: lambda: (
+                f"{operands[0]}.reshape({list(self._find_local_shape(operation.name))})"
+            ),
+            Kind.CONCAT: lambda: f"torch.cat([{', '.join(operands)}], {operation.dimension})",
+        }
+        if kind not in formats or kind in CONTRACTIONS:
+            raise self._refuse(
+                f"{operation.name}: {kind} is not written for PyTorch", "use tensor-program"
+            )
+        return formats[kind]()
+
+    def _format_scalar(self, operation: Operation) -> str:
+        """Format a reduction to a scalar; parts of a sliced tensor are reduced over the ranks."""
+        part, reduction, result = _SCALARS[operation.kind]
+        text = part.format(operation.reads[0])
+        if self.program.types[operation.reads[0]].layout.is_sliced:
+            text = f"_all_reduce_scalar({text}, {reduction!r}, group)"
+        return result.format(text)
+
+    def _format_operand(self, operation: Operation, operand: Operand) -> str:
+        """Format an operand; of a replicated one, a sliced result reads the block of the rank."""
+        if not isinstance(operand, str):
+            return repr(operand)
+        result, kind = self.program.types[operation.name], self.program.types[operand]
+        if operation.kind in POINTWISE and result.layout.is_sliced and kind.layout == REPLICATED:
+            distance = distance_from_end(result.layout.dimension, len(result.shape))
+            if has_dimension(kind.shape, distance):
+                return f"_block({operand}, {len(kind.shape) - distance}, group)"
+        return operand
+
+    def _find_local_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value on a rank; -1 for blocks, whose lengths may differ."""
+        kind = self.program.types[name]
+        shape = list(self.bound.binding.shape(kind.shape))
+        if kind.layout.is_sliced:
+            shape[kind.layout.dimension] = -1
+        return tuple(shape)
+
+    def _refuse(self, message: str, cure: str) -> InputError:
+        location = Location(self.program.name)
+        return InputError(message, location=location, cure=cure, code="torch-module")
+
+
+def _describe_layout(program: Program, name: str) -> int | str:
+    """Return the layout of a value: the sliced dimension, `replicated`, or `local` for others."""
+    layout = program.types[name].layout
+    if layout.is_sliced:
+        return layout.dimension
+    return "replicated" if layout == REPLICATED else "local"

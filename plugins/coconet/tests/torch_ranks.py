@@ -1,0 +1,220 @@
+"""Run written modules on four gloo ranks and compare them with PyTorch; started by a test.
+
+Prints one line of JSON: by case the largest difference, relative to the largest value, and the
+number of collectives of each kind.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from collhub_captured_graphs import CapturedGraph
+from collhub_captured_graphs.capture import capture
+from collhub_coconet import Kind, Program, as_slice, movable, reorder, split
+from collhub_coconet.documents.json_document import BoundProgram
+from collhub_coconet.lowering.workload import lower
+from collhub_coconet.plugin import TorchModuleOptions
+from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
+from collhub_coconet.torch_programs.writing import write
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+
+RANKS = 4
+OPTIONS: dict[str, Any] = {"lr": 1e-2, "eps": 1e-3, "weight_decay": 0.1}
+
+
+class Block(nn.Module):
+    """Transformer block with causal attention; the output is a loss."""
+
+    def __init__(self, width: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        y = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        loss: torch.Tensor = (y * y).mean()
+        return loss
+
+
+class Experts(nn.Module):
+    """One expert per rank with slots that mix tokens by softmax weights (Soft MoE)."""
+
+    def __init__(self, group: str, width: int = 8, slots: int = 2) -> None:
+        super().__init__()
+        self.group = group
+        self.slots = nn.Linear(width, RANKS * slots, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def exchange(self, x: torch.Tensor) -> torch.Tensor:
+        splits = [x.shape[0] // RANKS] * RANKS
+        sent = torch.ops._c10d_functional.all_to_all_single(x, splits, splits, self.group)
+        received: torch.Tensor = torch.ops._c10d_functional.wait_tensor(sent)
+        return received
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.slots(x)
+        inputs = self.exchange(weights.softmax(0).t() @ x)
+        outputs = self.exchange(self.down(functional.silu(self.up(inputs))))
+        return weights.softmax(1) @ outputs
+
+
+def shard_states(program: Program) -> Program:
+    """Scatter all gradients and slice the states, as ZeRO does."""
+    for name in [one.name for one in program.operations if one.kind is Kind.ALL_REDUCE]:
+        if program.types[name].shape and program.types[name].shape[0] != 1:
+            program = split(program, name, 0).program
+            program = reorder(program, name, movable(program, name)).program
+    states = [name for name in program.states if "exp_avg" in name]
+    return as_slice(program, states).program
+
+
+def build_module(
+    graph: CapturedGraph, change: Callable[[Program], Program], bucket: int | None
+) -> str:
+    """Text of the module of a transformed graph."""
+    bound = type_graph(graph, TypingChoices())
+    bound = BoundProgram(change(bound.program), bound.binding)
+    workload = lower(bound.program, bound.binding)
+    (artifact,) = write(workload, TorchModuleOptions(bucket_size=bucket)).artifacts
+    return artifact.content().decode()
+
+
+def load(text: str | None) -> Any:
+    """Share a module of rank 0 with all ranks, and load it."""
+    texts = [text]
+    dist.broadcast_object_list(texts, src=0)
+    module = type(sys)("written")
+    exec(compile(str(texts[0]), "written", "exec"), vars(module))
+    return module
+
+
+def find_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    scale = max(float(expected.abs().max()), 1e-30)
+    return float((actual - expected).abs().max()) / scale
+
+
+def train(model: nn.Module, x: torch.Tensor, max_norm: float | None) -> dict[str, torch.Tensor]:
+    """Parameters after one step of PyTorch's own AdamW with averaged gradients."""
+    optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
+    model(x).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= RANKS
+    if max_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def compare_training(
+    mesh: Any,
+    folder: Path,
+    max_norm: float | None,
+    change: Callable[[Program], Program],
+    bucket: int | None,
+) -> tuple[float, Counter[str]]:
+    """Compare a written training step with PyTorch: difference, and collectives of the module."""
+    torch.manual_seed(0)
+    model = Block()
+    torch.manual_seed(dist.get_rank())
+    x = torch.randn(2, 8, 16)
+    text = None
+    if dist.get_rank() == 0:
+        optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
+        graph = capture(
+            model,
+            (x,),
+            mesh,
+            loss=lambda loss: loss,
+            optimizer=optimizer,
+            max_norm=max_norm,
+            path=folder / "block.graph.json",
+        )
+        text = build_module(graph, change, bucket)
+    module = load(text)
+    parameters = {name.replace(".", "_"): value for name, value in model.named_parameters()}
+    arguments = {}
+    for name, (element, shape, _) in module.ARGUMENTS.items():
+        arguments[name] = torch.zeros(shape, dtype=getattr(torch, element))
+        if name in parameters:
+            arguments[name] = parameters[name].detach().clone()
+    arguments["input_0"] = x
+    outputs = module.step(module.shard(arguments))
+    outputs = module._complete(outputs, module.OUTPUT_LAYOUTS, module.OUTPUT_SHAPES, None)
+    expected = train(copy.deepcopy(model), x, max_norm)
+    difference = max(
+        find_difference(outputs[module.UPDATES[name.replace(".", "_")]], value)
+        for name, value in expected.items()
+    )
+    step = "" if text is None else text[text.index("def step") :]
+    return difference, Counter(
+        {name: step.count(f" = {name}(") for name in ("_all_reduce", "_all_reduce_bucket", "_reduce_scatter", "_all_gather")}
+    )  # fmt: skip
+
+
+def compare_experts(folder: Path) -> float:
+    """Compare a written mixture of experts with the module."""
+    world: Any = dist.group.WORLD
+    group = world.group_name
+    torch.manual_seed(0)
+    model = Experts(group)
+    torch.manual_seed(dist.get_rank())
+    for expert in (model.up, model.down):
+        nn.init.normal_(expert.weight)
+    x = torch.randn(6, 8)
+    text = None
+    if dist.get_rank() == 0:
+        local = [name for name, _ in model.named_parameters() if not name.startswith("slots")]
+        graph = capture(model, (x,), local=local, path=folder / "experts.graph.json")
+        text = build_module(graph, lambda program: program, None)
+    module = load(text)
+    arguments = {name.replace(".", "_"): value for name, value in model.named_parameters()}
+    (output,) = module.step(arguments | {"input_0": x}).values()
+    return find_difference(output.detach(), model(x).detach())
+
+
+def run_rank(rank: int, folder: str) -> None:
+    """Run all cases on one rank; rank 0 prints the results."""
+    torch.set_num_threads(1)
+    distributed: Any = dist
+    store = distributed.FileStore(f"{folder}/store", RANKS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
+    path = Path(folder)
+    results: dict[str, Any] = {}
+    cases: dict[str, tuple[float | None, Callable[[Program], Program], int | None]] = {
+        "transformer block": (None, lambda program: program, 1 << 20),
+        "AdamW with clipping, sharded states": (0.1, shard_states, None),
+    }
+    for name, (max_norm, change, bucket) in cases.items():
+        difference, collectives = compare_training(mesh, path, max_norm, change, bucket)
+        results[name] = {"difference": difference, "collectives": collectives}
+    results["experts"] = {"difference": compare_experts(path)}
+    if rank == 0:
+        print(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        processes: Any = torch.multiprocessing
+        processes.start_processes(run_rank, (folder,), nprocs=RANKS, start_method="fork")
