@@ -31,6 +31,7 @@ class PythonOptions(SourceProgramOptions):
 
     num_ranks: int | None = optional("ranks of each group (default: 4)", OptionType.INT, minimum=2)
     sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
+    mesh: str = option(OptionType.TEXT, "", "ranks along the axes of a mesh, as dp=2,tp=4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class ProgramOptions:
         "ranks of each group (default: as the document states, else 4)", OptionType.INT, minimum=2
     )
     sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
+    mesh: str = option(OptionType.TEXT, "", "ranks along the axes of a mesh, as dp=2,tp=4")
 
 
 @dataclass(frozen=True, slots=True)

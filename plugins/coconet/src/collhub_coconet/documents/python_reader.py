@@ -55,7 +55,9 @@ def read(source: Source, options: PythonOptions) -> Workload:
     warn_of_output(source, report)
     document = str(report.get("document", "")).encode()
     sizes = take_minimum_sizes(parse_ranges(options.sizes))
-    return lower_source(bound_from_json(document, source.name, options.num_ranks, sizes), source)
+    mesh = take_minimum_sizes(parse_ranges(options.mesh))
+    bound = bound_from_json(document, source.name, options.num_ranks, sizes, mesh)
+    return lower_source(bound, source)
 
 
 def samples() -> Sequence[Source]:

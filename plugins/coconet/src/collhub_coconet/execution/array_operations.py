@@ -57,10 +57,7 @@ def get_epsilon(dtype: np.dtype[Any]) -> float:
     """Return the distance between 1 and the next larger number of a float type."""
     if dtype.kind == "f":
         return float(np.finfo(dtype).eps)
-    # Imported here, since most programs have no narrow floats.
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)
+    return float(_narrow_limits(dtype).eps)
 
 
 def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
@@ -75,10 +72,16 @@ def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
     infinity = dtype.type(sign * np.inf)
     if np.isinf(infinity):
         return infinity
+    return dtype.type(sign * float(_narrow_limits(dtype).max))
+
+
+def _narrow_limits(dtype: np.dtype[Any]) -> Any:
+    """Return the limits of a narrow float type, as `numpy.finfo` has them."""
     # Imported here, since most programs have no narrow floats.
     import ml_dtypes
 
-    return dtype.type(sign * float(ml_dtypes.finfo(dtype).max))
+    limits: Any = ml_dtypes.finfo
+    return limits(dtype)
 
 
 def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -135,10 +138,9 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
             for layout, coordinate in zip(kind.layout.axes, coordinates, strict=True)
         )
         if at_roots:
-            of_rank = result[tuple(coordinates[axis] for axis in local_axes)]
-            of_rank[tuple(slice(*bounds) for bounds in binding.bounds(numbered, rank))] = parts[
-                rank
-            ]
+            block = (slice(*bounds) for bounds in binding.bounds(numbered, rank))
+            index: tuple[Any, ...] = (*(coordinates[axis] for axis in local_axes), *block)
+            result[index] = parts[rank]
     return result
 
 

@@ -39,7 +39,7 @@ from collhub_coconet.program.operations import (
     TensorType,
     has_dimension,
 )
-from collhub_coconet.program.program import Program, check_binding
+from collhub_coconet.program.program import Program, check_binding, find_axis_positions
 
 Replacement = Callable[[Operation, OnRanks, OnRanks], OnRanks]
 """Callback (operation, its first operand, its value) -> value with which the run continues."""
@@ -60,9 +60,7 @@ class SimulatedRun:
 
     def subgroups(self, operation: Operation) -> list[list[int]]:
         """Return the ranks that communicate with one another in a communication, in their order."""
-        mesh = self.program.mesh
-        axes = [mesh.index(name) for name in operation.axes or mesh[:1]]
-        return self.binding.subgroups(sorted(axes) or [0])
+        return self.binding.subgroups(find_axis_positions(self.program, operation))
 
 
 def simulate_ranks(
@@ -283,11 +281,9 @@ def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_scalar(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
     values = run.values[name]
-    layouts = run.program.types[name].layout.by_axis
-    axes = [axis for axis, layout in enumerate(layouts) if layout.is_sliced]
     result = list(values)
     # Ranks that differ only on sliced axes have the blocks of one tensor.
-    for ranks in run.binding.subgroups(axes):
+    for ranks in run.subgroups(operation):
         scalar = reduce_to_scalar(operation.kind, [values[rank] for rank in ranks])
         for rank in ranks:
             result[rank] = scalar

@@ -150,6 +150,10 @@ def execute(
     value is compared. `order`: rows, instead of a random order. Raises `InputError` for reads of
     data that are not available or already overwritten: a dependency is missing.
     """
+    if len(flat.program.mesh) > 1:
+        message = f"the mesh of {flat.program.name} has several axes: its graph is only timed"
+        cure = "run the program on simulated ranks (simulate_ranks)"
+        raise InputError(message, cure=cure, code="mesh")
     state = _ExecutionState(flat, expected)
     state.values.load(arguments)
     count = 0

@@ -6,14 +6,15 @@ accesses to units of the collective, and the nodes that need or produce these.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 from collhub_templates import Template, template_of
 
 from collhub_coconet.program.operations import Binding, Kind, Operation
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, find_axis_positions
 from hub_core import HubError, Registry, Topology, read, synthesize, verify
 from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from hub_core.model import (
@@ -113,7 +114,7 @@ class Call:
     """
 
     kind: Kind
-    members: range
+    members: Sequence[int]
     root: int | None
     size_bytes: int
 
@@ -189,8 +190,11 @@ def count_buffer_bytes(program: Program, binding: Binding, operation: Operation)
 
     For a ReduceScatter, AllGather and AllToAll it contains the blocks of all ranks, otherwise it is
     the operand of a rank. For a reduction to a scalar that is all-reduced, it is the scalar.
+    On a mesh of several axes, the ranks are those of the axes of the operation.
     """
-    kind, ranks = program.types[operation.name], binding.num_ranks
+    kind = program.types[operation.name]
+    axes = find_axis_positions(program, operation)
+    ranks = prod(binding.axis_sizes[axis] for axis in axes)
     if not operation.is_communication:
         return binding.bytes_of_rank(kind)
     # All blocks count as the longest one.
@@ -201,6 +205,8 @@ def count_buffer_bytes(program: Program, binding: Binding, operation: Operation)
     if operation.kind is Kind.ALL_GATHER:
         return size * ranks
     if operation.kind is Kind.ALL_TO_ALL:
+        if kind.layout.axes:
+            return -(-size // ranks) * ranks
         # A rank sends to each rank a block of its slice, cut along the other dimension.
         length = binding.shape(kind.shape)[kind.layout.dimension]
         return size // length * -(-length // ranks) * ranks

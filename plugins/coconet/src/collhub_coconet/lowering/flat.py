@@ -26,6 +26,7 @@ from collhub_coconet.lowering.flat_program import (
     Barrier,
     CollectiveRuns,
     FlatProgram,
+    MeshRuns,
     Message,
     Part,
     Segment,
@@ -52,7 +53,13 @@ from collhub_coconet.lowering.nodes import (
     order_chunks,
 )
 from collhub_coconet.program.operations import CONTRACTIONS, Binding, Kind, Operation
-from collhub_coconet.program.program import Program, Stage, reduces_scalar
+from collhub_coconet.program.program import (
+    Program,
+    Stage,
+    check_binding,
+    find_axis_positions,
+    reduces_scalar,
+)
 from hub_core import Registry, Topology, installed_version, run_registry
 from hub_core.columns import Int64Array
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
@@ -71,9 +78,11 @@ def flatten(
     Rank i of group k is rank k * p + i of the job, on the NPU with this number. `choices`:
     algorithm and chunks by the name of a communication (default: rings in one piece, trees for
     collectives with a root, direct messages for an AllToAll). Names of nodes contain `origin`, the
-    operations of a node, and `fused_group`, their stage. Raises `HubError` for algorithms that do
-    not fit or are incorrect.
+    operations of a node, and `fused_group`, their stage. On a mesh of several axes collectives work
+    on complete values, and their ranks are those of the axes. Raises `HubError` for algorithms that
+    do not fit or are incorrect, and `InputError` for layouts that do not fit the ranks.
     """
+    check_binding(program, binding)
     algorithms = Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
     builder = _FlatBuilder(program, binding, choices, algorithms)
@@ -112,7 +121,19 @@ class _FlatBuilder:
         self.producers = Producers(self.nodes, self._add_barrier)
         self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
         self.regions = number_regions(self.program)
-        self.cuts = find_cuts(self.program, self.binding, self.regions, self._find_grid)
+        if len(self.program.mesh) > 1:
+            # Collectives of a mesh of several axes work on complete values.
+            self.cuts = {
+                operation.name: Cut(
+                    Grid((1,), 0, 1, select_choice(self.choices, operation.name).chunks),
+                    operation.name,
+                    is_needed=False,
+                )
+                for operation in self.program.operations
+                if operation.kind is Kind.SEND
+            }
+        else:
+            self.cuts = find_cuts(self.program, self.binding, self.regions, self._find_grid)
         self.streams = Streams(self.program.num_groups * self.binding.num_ranks)
 
     def _ranks(self, group: int) -> Int64Array:
@@ -353,6 +374,9 @@ class _FlatBuilder:
         (`at_once`) run at the same time: a later one waits for an earlier one. Every piece has its
         own message tags.
         """
+        if len(self.program.mesh) > 1:
+            self._add_mesh_collective(operation, operand)
+            return
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
         first = int(self._ranks(self.program.types[operation.name].group)[0])
@@ -380,6 +404,67 @@ class _FlatBuilder:
         max_in_flight = select_choice(self.choices, operation.name).at_once
         limit_pieces_in_flight(self.nodes, template, numbers, pieces, max_in_flight)
         self._connect(runs, operand, numbers, position)
+
+    def _add_mesh_collective(self, operation: Operation, operand: str) -> None:
+        """Add the nodes of an algorithm for the ranks of every subgroup of the axes.
+
+        Steps that read an input wait for all of the operand on their rank, and the result is ready
+        on a rank after all nodes that write it there. Over axes of one rank there are no nodes.
+        """
+        is_scalar = not operation.is_communication
+        group = self.program.types[operation.name].group
+        axes = find_axis_positions(self.program, operation)
+        subgroups = self.binding.subgroups(axes)
+        if len(subgroups[0]) == 1:
+            if operand in self.producers.ready:
+                self.producers.ready[operation.name] = self.producers.ready[operand]
+            return
+        choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
+        size = max(1, count_buffer_bytes(self.program, self.binding, operation))
+        kind = Kind.ALL_REDUCE if is_scalar else operation.kind
+        root = operation.root if kind in (Kind.BROADCAST, Kind.REDUCE) else None
+        region = self.regions[operation.name]
+        ready_ranks, ready_nodes = [], []
+        for positions in subgroups:
+            members = self._ranks(group)[positions]
+            call = Call(kind, tuple(members.tolist()), root, size)
+            contents = self.algorithms.contents(call, choice)
+            template = contents.template
+            position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+            is_message = template.peer >= 0
+            numbers = self.nodes.add(
+                members[position], len(self.parts), np.arange(len(template)),
+                kind=template.kind, name=self._add_name([operation]), bytes=template.bytes,
+                tag=np.where(is_message, self.tags + template.message, 0),
+                peer=np.where(is_message, members[template.peer], -1),
+                duration_ns=template.duration_ns,
+            )  # fmt: skip
+            self.parts.append(MeshRuns(operation, contents, tuple(call.members)))
+            self.tags += template.tags
+            for edges, target in (
+                (template.data, self.nodes.data),
+                (template.control, self.nodes.control),
+            ):
+                target.append((edges[0] + numbers[0], edges[1] + numbers[0]))
+            needed = contents.need_node
+            self.producers.wait(
+                operand, region, None, members[position[needed]],
+                np.zeros_like(needed), numbers[needed],
+            )  # fmt: skip
+            written = contents.give_node >= 0
+            ready_ranks.append(members[contents.give_rank[written]])
+            ready_nodes.append(numbers[contents.give_node[written]])
+            # Ranks that only send keep their operand.
+            writers = contents.give_rank[written]
+            for rank in np.setdiff1d(np.arange(len(members)), writers).tolist():
+                chunk = np.zeros(1, np.int64)
+                _, before = self.producers.find_producers(
+                    operand, region, None, members[rank : rank + 1], chunk
+                )
+                ready_ranks.append(np.repeat(members[rank], len(before)))
+                ready_nodes.append(before)
+        rank, node = np.concatenate(ready_ranks), np.concatenate(ready_nodes)
+        self.producers.ready[operation.name] = Ready(region, None, rank, np.zeros_like(rank), node)
 
     def _connect(
         self, runs: CollectiveRuns, operand: str, numbers: Int64Array, position: Int64Array

@@ -47,6 +47,18 @@ class CollectiveRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class MeshRuns:
+    """Collective over axes of a mesh of several axes: one algorithm, with complete values.
+
+    Item i is a node of the algorithm of the ranks `members` of the job.
+    """
+
+    operation: Operation
+    contents: Contents
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Send operation; item i is the message of chunk i, on both sides."""
 
@@ -63,7 +75,7 @@ class Barrier:
     name: str
 
 
-Part = Segment | CollectiveRuns | Message | Barrier
+Part = Segment | CollectiveRuns | MeshRuns | Message | Barrier
 
 
 @dataclass(frozen=True, eq=False)

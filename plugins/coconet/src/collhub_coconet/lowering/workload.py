@@ -19,7 +19,12 @@ from collhub_coconet.program.operations import (
     parse_ranges,
     take_minimum_sizes,
 )
-from collhub_coconet.program.program import Program, reduces_scalar
+from collhub_coconet.program.program import (
+    Program,
+    check_binding,
+    find_axis_positions,
+    reduces_scalar,
+)
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core import installed_version
 from hub_core.model import (
@@ -51,9 +56,12 @@ def lower(program: Program, binding: Binding, history: History = ()) -> Workload
     """Lower a program to a workload of all groups: rank i of group k is rank k * p + i of the job.
 
     Blocks of a sliced tensor count as the longest one. Nodes carry statements of their operations,
-    from which `extract_program` gets the program; `history`: the transformations so far. Raises
-    `InputError` for a symbol without a number, and for a root that is not a rank.
+    from which `extract_program` gets the program; `history`: the transformations so far. On a mesh
+    of several axes, the ranks that communicate have a process group of their own; over axes of one
+    rank there is no node. Raises `InputError` for a symbol without a number, and for layouts and
+    roots that do not fit the ranks.
     """
+    check_binding(program, binding)
     builder = _WorkloadBuilder(
         program, binding, Statements(BoundProgram(program, binding, history))
     )
@@ -66,7 +74,8 @@ def lower(program: Program, binding: Binding, history: History = ()) -> Workload
 class _WorkloadBuilder:
     """Rows of nodes under construction.
 
-    `producer`: rows that produce a value, one per rank of its group.
+    `producer`: rows that produce a value, one per rank of its group, -1 for none. `groups`: process
+    groups as ranks of the job; those of the row come first.
     """
 
     program: Program
@@ -76,6 +85,11 @@ class _WorkloadBuilder:
     names: list[str] = field(default_factory=list)
     edges: set[tuple[int, int]] = field(default_factory=set)
     producer: dict[str, list[int]] = field(default_factory=dict)
+    groups: list[tuple[int, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        row = range(self.program.num_groups)
+        self.groups = [tuple(self.binding.ranks_of(group)) for group in row]
 
     def add_kernel(self, kernel: list[Operation]) -> None:
         """Add the nodes of a kernel: one computation per run of successive computing operations.
@@ -93,21 +107,21 @@ class _WorkloadBuilder:
                 if operation.kind is Kind.SEND:
                     self._add_messages(operation)
                 else:
-                    root = -1 if operation.root is None else self._find_root(operation)
-                    self._add_collective(operation, _COLLECTIVES[operation.kind], root)
+                    self._add_collective(operation, _COLLECTIVES[operation.kind])
                 continue
             pending.append(operation)
             if reduces_scalar(self.program, operation):
                 self._add_computation(pending)
                 pending = []
-                self._add_collective(operation, JobCollective.ALL_REDUCE, -1)
+                self._add_collective(operation, JobCollective.ALL_REDUCE)
         self._add_computation(pending)
 
     def build(self) -> Workload:
-        """Return the workload of all nodes added so far, with a process group per group of ranks.
+        """Return the workload of all nodes added so far, with the process groups.
 
-        Groups are named 1, 2, ... A program of views only gets one MARKER node per rank of group 0,
-        which carries an empty statement; these nodes are added to this builder.
+        Groups are named 1, 2, ..., those of the row first. A program of views only gets one MARKER
+        node per rank of group 0, which carries an empty statement; these nodes are added to this
+        builder.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
@@ -127,8 +141,7 @@ class _WorkloadBuilder:
             file=self.program.name,
         )
         groups = tuple(
-            ProcessGroup(str(1 + group), tuple(self.binding.ranks_of(group)))
-            for group in range(count)
+            ProcessGroup(str(number), ranks) for number, ranks in enumerate(self.groups, 1)
         )
         return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
 
@@ -167,22 +180,39 @@ class _WorkloadBuilder:
         )
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
-    def _add_collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
+    def _add_collective(self, operation: Operation, kind: JobCollective) -> None:
         """Add one COLLECTIVE node per rank of the group, and let it wait for its operand.
 
-        Its bytes are those of the input of a rank, `root` is a rank of the job or -1. A reduction
-        to a scalar waits for its partial results. The nodes become the producers of the operation.
+        Its bytes are those of the input of a rank, its root is a rank of the job, or -1 for none. A
+        reduction to a scalar waits for its partial results. The nodes become the producers of the
+        operation.
         """
         # A reduction of slices to a scalar is all-reduced after the computation.
         is_scalar = not operation.is_communication
-        operand = self.program.types[operation.name if is_scalar else operation.reads[0]]
-        row = {"kind": NodeKind.COLLECTIVE, "collective": kind, "root": root}
-        row |= {"name": self._add_name(operation.name), "group": operand.group}
+        source = operation.name if is_scalar else operation.reads[0]
+        operand = self.program.types[source]
+        subgroups = self.binding.subgroups(find_axis_positions(self.program, operation))
+        if len(subgroups[0]) == 1:
+            # Axes of one rank have nobody to communicate with.
+            if source in self.producer:
+                self.producer[operation.name] = self.producer[source]
+            if not is_scalar:
+                self.statements.view(operation)
+            return
+        row: dict[str, int] = {"kind": NodeKind.COLLECTIVE, "collective": kind}
+        row["name"] = self._add_name(operation.name)
         row["bytes"] = self.binding.bytes_of_rank(operand)
         row["extra"] = self.statements.add([operation])
-        numbers = [
-            self._add_row(row | {"rank": rank}) for rank in self.binding.ranks_of(operand.group)
-        ]
+        members = self.binding.ranks_of(operand.group)
+        numbers = [-1] * len(members)
+        for positions in subgroups:
+            ranks = tuple(members[position] for position in positions)
+            if ranks not in self.groups:
+                self.groups.append(ranks)
+            row["group"] = self.groups.index(ranks)
+            row["root"] = -1 if operation.root is None else ranks[operation.root]
+            for position, rank in zip(positions, ranks, strict=True):
+                numbers[position] = self._add_row(row | {"rank": rank})
         self._add_dependencies(numbers, [operation.name] if is_scalar else operation.reads)
         self.producer[operation.name] = numbers
 
@@ -210,19 +240,6 @@ class _WorkloadBuilder:
             for source, destination in pairs
         ]
 
-    def _find_root(self, operation: Operation) -> int:
-        """Convert the root of an operation to a rank of the job.
-
-        The root is a rank of its group, 0 by default. Raises `InputError` if the group has no such
-        rank.
-        """
-        root, ranks = operation.root or 0, self.binding.num_ranks
-        if not 0 <= root < ranks:
-            message = f"{operation.name}: root {root} is no rank of {ranks}"
-            location = Location(self.program.name)
-            raise InputError(message, location=location, cure="count ranks from 0", code="root")
-        return self.program.types[operation.name].group * ranks + root
-
     def _add_row(self, row: dict[str, int]) -> int:
         """Add a node with these columns, and return its row number; other columns have defaults."""
         self.rows.append(row)
@@ -237,7 +254,8 @@ class _WorkloadBuilder:
         for read in reads:
             # Arguments have no producer.
             for parent, child in zip(self.producer.get(read, ()), numbers, strict=False):
-                self.edges.add((parent, child))
+                if parent >= 0:
+                    self.edges.add((parent, child))
 
     def _add_name(self, name: str) -> int:
         """Add a name to the workload, and return its number."""
@@ -252,8 +270,9 @@ def read(source: Source, options: ProgramOptions) -> Workload:
     ill-typed program, and for a size out of bounds.
     """
     sizes = take_minimum_sizes(parse_ranges(options.sizes))
+    mesh = take_minimum_sizes(parse_ranges(options.mesh))
     try:
-        bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
+        bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes, mesh)
         return lower_source(bound, source)
     except InputError as error:
         raise InputError(

@@ -304,6 +304,18 @@ def _check_divisible(program: Program, binding: Binding, operation: Operation, l
             raise InputError(message, location=location, cure=cure, code="placement")
 
 
+def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ...]:
+    """Return the positions in the mesh of the axes over which an operation communicates, ascending.
+
+    For a reduction of slices to a scalar these are the axes along which its operand is sliced.
+    """
+    if operation.is_communication or operation.kind is Kind.SLICE:
+        mesh = program.mesh
+        return tuple(sorted(mesh.index(name) for name in operation.axes or mesh[:1])) or (0,)
+    layouts = program.types[operation.reads[0]].layout.by_axis
+    return tuple(axis for axis, layout in enumerate(layouts) if layout.is_sliced)
+
+
 def reduces_scalar(program: Program, operation: Operation) -> bool:
     """Whether an operation reduces slices to a scalar, so that partial results are all-reduced."""
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
