@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from collhub_coconet import (
     LOCAL,
     Kind,
+    Layout,
     Program,
     ProgramBuilder,
     RefusedMoveError,
@@ -16,26 +17,38 @@ from collhub_coconet import (
     all_gather,
     all_reduce,
     all_to_all,
+    arg_max,
     as_slice,
     cast,
+    concat,
     dropout,
     equal,
+    exp,
     fuse,
+    gather,
+    index_of,
     largest,
+    log,
     matmul,
     movable,
     norm,
     overlap,
+    partial,
     reduce_scatter,
     remove_dead,
     reorder,
+    reshape,
+    row_reduce,
+    scatter,
     select,
     send,
     slice_of,
+    sliced,
     split,
     split_at_root,
     sqrt,
     tanh,
+    top_k,
     total,
     transpose,
     update,
@@ -70,8 +83,91 @@ SINGLES = (
     lambda x: reduce_scatter(x, 0),
     lambda x: dropout(x, 0.3, 11),
 )
+# Operations with other shapes, indices, or exponentials.
+EXTENDED = (
+    exp,
+    log,
+    lambda x: row_reduce(x, 1, "max"),
+    lambda x: row_reduce(x, 0, "sum"),
+    lambda x: cast(arg_max(x, 1), "float32"),
+    lambda x: cast(index_of(x, 0), "float32"),
+    lambda x: top_k(x, 1, 1)[0],
+    lambda x: cast(top_k(x, 1, 0)[1], "float32"),
+    lambda x: reshape(x, "N", 1, "M"),
+    lambda x: reshape(x, "N", "M"),
+    lambda x: concat(x, x, dimension=1),
+    lambda x: x - row_reduce(x, 1, "max"),
+    lambda x: x / row_reduce(exp(x), 1),
+    lambda x: all_reduce(x, "max"),
+    lambda x: cast(x, "bfloat16"),
+    lambda x: cast(x, "float8_e4m3fn"),
+    lambda x: cast(x, "float8_e5m2"),
+    lambda x: cast(x, "int8"),
+)
+NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 # What moves elements between dimensions.
 REARRANGING = (lambda x: all_to_all(x, 1), lambda x: all_to_all(x, 0), transpose)
+
+
+def random_extended_program(seed: int, most: int = 20) -> Program:
+    """A program with the operations of `EXTENDED`, tables and indices, on one axis or a mesh.
+
+    An axis is drawn for each communication of a mesh.
+    """
+    choice = random.Random(seed)
+    element = choice.choice([*NARROW, "float16", "float32", "float32", "float64", "int8"])
+    mesh = choice.choice([(), ("a",), ("a", "b"), ("a", "b")])
+    build = ProgramBuilder("extended", mesh, **SIZES)
+    gradient = build.argument("g", element, "N", "M", layout=_layout(mesh, partial("sum")))
+    states = [build.state(name, element, "N", "M") for name in ("s", "t")]
+    indices = build.argument("i", "int32", "M")
+    values = [gradient, *states, build.argument("r", element, "N", "M")]
+    values += [build.argument("b", element, "M"), build.argument("c", element, "M", "M")]
+    if len(mesh) > 1:
+        layout = {"a": sliced(choice.randrange(2)), "b": sliced(choice.randrange(2))}
+        values.append(build.argument("x", element, "N", "M", layout=layout))
+        values.append(build.argument("y", element, "M", "M", layout={"b": sliced(0)}))
+    values.append(all_reduce(gradient, axes=mesh[:1] or None).named("reduced"))
+    made = [values[-1]]
+    singles = [*SINGLES, *EXTENDED, *EXTENDED, *REARRANGING]
+    if mesh:
+        singles += [_on_axis(function, axis) for function in COMMUNICATIONS for axis in mesh]
+    singles += [
+        lambda x: gather(x, indices),
+        lambda x: scatter(indices, gather(x, indices), "N", "M"),
+    ]
+    for _ in range(6 * most):
+        if len(build.program(*made).operations) >= most - 2:
+            break
+        found = _attempt(choice, values, singles)
+        if found is not None:
+            made.append(found)
+            values.append(found)
+    for state in states[: choice.randrange(3)]:
+        made += _updated(state, made)
+    outputs = [made[-1], *choice.sample(made, min(2, len(made)))]
+    unique = {value.name: value for value in outputs}
+    return remove_dead(build.program(*unique.values())).program
+
+
+COMMUNICATIONS = (
+    lambda x, axis: all_reduce(x, axes=axis),
+    lambda x, axis: all_reduce(x, "max", axes=axis),
+    lambda x, axis: reduce_scatter(x, 0, axes=axis),
+    lambda x, axis: reduce_scatter(x, 1, axes=axis),
+    lambda x, axis: all_gather(x, axes=axis),
+    lambda x, axis: slice_of(x, 0, axes=axis),
+    lambda x, axis: slice_of(x, 1, axes=axis),
+    lambda x, axis: all_to_all(x, 0, axes=axis),
+)
+
+
+def _on_axis(function: Callable[[Value, str], Value], axis: str) -> Callable[[Value], Value]:
+    return lambda x: function(x, axis)
+
+
+def _layout(mesh: tuple[str, ...], first: Layout) -> Layout | dict[str, Layout]:
+    return {mesh[0]: first} if mesh else first
 
 
 def random_program(seed: int, most: int = 20, is_rearranging: bool = False) -> Program:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         log,
         matmul,
         norm,
+        permute,
         reduce,
         reduce_scatter,
         reshape,
@@ -126,7 +127,7 @@ __all__ = [
     "norm",
     "on_mesh",
     "overlap",
-    "partial",
+    "partial", "permute",
     "program_from_json",
     "program_to_json",
     "reduce",
@@ -162,8 +163,8 @@ __getattr__ = names_from(
         "collhub_coconet.program.building": (
             "ProgramBuilder Value all_gather all_reduce all_to_all arg_max batch_matmul "
             "broadcast cast concat conv dropout equal exp gather index_of largest log matmul "
-            "norm reduce reduce_scatter reshape row_reduce scatter select send slice_of sqrt "
-            "tanh top_k total transpose update"
+            "norm permute reduce reduce_scatter reshape row_reduce scatter select send slice_of "
+            "sqrt tanh top_k total transpose update"
         ),
         "collhub_coconet.program.program": "Chain Program Stage",
         "collhub_coconet.program.operations": (

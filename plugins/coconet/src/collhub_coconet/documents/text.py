@@ -111,8 +111,9 @@ class _ExpressionWriter:
 
         Operands of arithmetic are infix; an operand that binds less is put in brackets, as is a
         right one that binds equally (and a left one of a power). All other kinds are calls: the
-        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, number
-        of largest elements, shape, axes, seed and signed offset, as far as stated.
+        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, number of
+        largest elements, shape, axes, order of dimensions, seed and signed offset, as far as
+        stated.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
@@ -132,6 +133,7 @@ class _ExpressionWriter:
         if operation.shape is not None:
             parts.append(f"[{', '.join(map(str, operation.shape))}]")
         parts += list(operation.axes or ())
+        parts += [str(dimension) for dimension in operation.order or ()]
         parts += [] if operation.seed is None else [str(operation.seed)]
         parts += [] if operation.offset is None else [f"{operation.offset:+d}"]
         return f"{operation.kind}({', '.join(parts)})", _BINDING_OF_CALLS

@@ -55,7 +55,7 @@ def is_float_array(values: Array) -> bool:
 
 def get_epsilon(dtype: np.dtype[Any]) -> float:
     """Return the distance between 1 and the next larger number of a float type."""
-    if dtype.kind == "f":
+    if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).eps)
     return float(_narrow_limits(dtype).eps)
 
@@ -140,7 +140,8 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
         if at_roots:
             block = (slice(*bounds) for bounds in binding.bounds(numbered, rank))
             index: tuple[Any, ...] = (*(coordinates[axis] for axis in local_axes), *block)
-            result[index] = parts[rank]
+            # Scalars are arrays of one element after pointwise operations.
+            result[index] = parts[rank].reshape(np.shape(result[index]))
     return result
 
 
@@ -405,7 +406,7 @@ def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array
     Indices outside of the rows are ignored.
     """
     result = np.zeros(shape, values.dtype)
-    flat = values.reshape(-1, *shape[1:])
+    flat = values.reshape(indices.size, *shape[1:])
     for row, index in enumerate(indices.reshape(-1).tolist()):
         if 0 <= index < shape[0]:
             result[index] = result[index] + flat[row]

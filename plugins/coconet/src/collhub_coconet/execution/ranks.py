@@ -381,6 +381,12 @@ def _compute_concat(
     return np.concatenate(operands, axis=operation.dimension or 0)
 
 
+def _compute_permutation(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    return np.ascontiguousarray(np.transpose(operands[0], operation.order))
+
+
 FunctionOfOneRank = Callable[[Program, Binding, Operation, OnRanks, int], Array]
 """Computation (program, binding, operation, operands of a rank, rank in its group) -> its value."""
 
@@ -394,6 +400,7 @@ FUNCTIONS_OF_ONE_RANK: dict[Kind, FunctionOfOneRank] = {
     Kind.TOP_INDICES: _compute_top,
     Kind.RESHAPE: _compute_reshape,
     Kind.CONCAT: _compute_concat,
+    Kind.PERMUTE: _compute_permutation,
 }
 _CONTRACTIONS = {
     Kind.MATMUL: multiply_matrices,

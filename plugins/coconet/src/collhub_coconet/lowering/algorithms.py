@@ -15,7 +15,7 @@ from collhub_templates import Template, template_of
 
 from collhub_coconet.program.operations import Binding, Kind, Operation
 from collhub_coconet.program.program import Program, find_axis_positions
-from hub_core import HubError, Registry, Topology, read, synthesize, verify
+from hub_core import HubError, Registry, Topology, parse_topology, read, synthesize, verify
 from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from hub_core.model import (
     READING,
@@ -151,8 +151,8 @@ class Algorithms:
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
         """Return the chosen algorithm after verification: by name, read from a file, or given.
 
-        A text with `/` or `.` is a file, any other is the name of a synthesizer, which uses the
-        part of the network that the group uses. Raises `HubError` for an algorithm that is
+        A text with `/` or `.` is a file, any other is the name of a synthesizer, see `_synthesize`.
+        Raises `HubError` for an algorithm that is
         incorrect, and for one of a file or given whose kind, number of ranks or root differ from
         the call.
         """
@@ -160,20 +160,7 @@ class Algorithms:
         if isinstance(algorithm, str):
             is_file = not algorithm.isidentifier() and bool({"/", "."} & set(algorithm))
             if not is_file:
-                # Synthesize an algorithm on the part of the network that the group uses.
-                network = self._topology
-                if len(call.members) < network.num_npus:
-                    network = network.subset(call.members)
-                return _verify_algorithm(
-                    synthesize(
-                        call.collective,
-                        network,
-                        call.size_bytes,
-                        name=str(choice.algorithm),
-                        options=choice.options,
-                        registry=self._registry,
-                    ).algorithm
-                )
+                return _verify_algorithm(self._synthesize(call, algorithm, choice))
             algorithm = read(algorithm, registry=self._registry)
         actual, required = algorithm.collective, call.collective
         fits = (actual.kind, actual.num_ranks, actual.root) == (
@@ -183,6 +170,29 @@ class Algorithms:
             message = f"{algorithm!r} is no {required.kind} of {required.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
         return _verify_algorithm(algorithm)
+
+    def _synthesize(self, call: Call, name: str, choice: Choice) -> Algorithm:
+        """Synthesize an algorithm on the part of the network that the group uses.
+
+        If the NPUs of the group have no links among themselves, the algorithm is that of a network
+        in which all pairs have one; messages are routed over the other NPUs.
+        """
+        network, size = self._topology, call.size_bytes
+        options, registry = choice.options, self._registry
+        if len(call.members) < network.num_npus:
+            network = network.subset(call.members)
+        try:
+            return synthesize(
+                call.collective, network, size, name=name, options=options, registry=registry
+            ).algorithm
+        except HubError as error:
+            is_connected = all(entry.code != "disconnected" for entry in error.diagnostics)
+            if is_connected or network is self._topology:
+                raise
+        pairs = parse_topology(f"fully-connected:{len(call.members)}", registry=registry)
+        return synthesize(
+            call.collective, pairs, size, name=name, options=options, registry=registry
+        ).algorithm
 
 
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:

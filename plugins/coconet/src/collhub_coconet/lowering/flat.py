@@ -178,7 +178,8 @@ class _FlatBuilder:
             choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
             members = self.binding.ranks_of(kind.group)
             size = count_buffer_bytes(self.program, self.binding, operation)
-            piece = max(1, -(-size // choice.chunks))
+            # Algorithms cut a tensor into one part per rank, of at least one byte.
+            piece = max(1 if is_scalar else len(members), -(-size // choice.chunks))
             kind_of_call = Kind.ALL_REDUCE if is_scalar else operation.kind
             root = operation.root if kind_of_call in (Kind.BROADCAST, Kind.REDUCE) else None
             call = Call(kind_of_call, members, root, piece)
@@ -420,7 +421,8 @@ class _FlatBuilder:
                 self.producers.ready[operation.name] = self.producers.ready[operand]
             return
         choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
-        size = max(1, count_buffer_bytes(self.program, self.binding, operation))
+        smallest = 1 if is_scalar else len(subgroups[0])
+        size = max(smallest, count_buffer_bytes(self.program, self.binding, operation))
         kind = Kind.ALL_REDUCE if is_scalar else operation.kind
         root = operation.root if kind in (Kind.BROADCAST, Kind.REDUCE) else None
         region = self.regions[operation.name]

@@ -126,7 +126,8 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
         is_computed[rows] = True
         seconds[rows] = _compute_seconds(flat, machine, part, rows)
         # A kernel is launched once on every rank.
-        if part.kernel not in launched:
+        is_launched = not all(operation.is_free for operation in part.operations)
+        if is_launched and part.kernel not in launched:
             _, first = np.unique(nodes.rank[rows], return_index=True)
             seconds[rows[first]] += machine.launch_s
             launched.add(part.kernel)

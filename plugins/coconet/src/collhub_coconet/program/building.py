@@ -464,6 +464,11 @@ def reshape(x: Value, *shape: Size) -> Value:
     return x.builder.apply(Kind.RESHAPE, (x,), shape=shape)
 
 
+def permute(x: Value, *order: int) -> Value:
+    """Reorder dimensions: dimension i of the result is dimension `order[i]` of x."""
+    return x.builder.apply(Kind.PERMUTE, (x,), order=order)
+
+
 def concat(*tensors: Value, dimension: int) -> Value:
     """Join tensors along a dimension of known sizes, along which none is sliced."""
     return tensors[0].builder.apply(Kind.CONCAT, tensors, dimension=dimension)

@@ -176,6 +176,9 @@ class Operands:
             except KeyError as error:
                 self._refuse_axis(error.args[0])
             self._check_innermost(found, active)
+            if self.operation.root is not None and len(active) > 1:
+                message = f"{self.operation.kind} has a root on one axis, not on several"
+                raise TypingMistakeError("axis", message, "communicate over one axis at a time")
         for axis in active:
             on_axis = [axes[axis] for axes in by_axis]
             found[axis] = self._find_layout(on_axis, roles, result, f"on axis {self.mesh[axis]}: ")

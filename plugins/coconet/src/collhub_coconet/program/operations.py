@@ -115,6 +115,7 @@ class Kind(StrEnum):
     TOP_INDICES = "TopIndices"
     RESHAPE = "Reshape"
     CONCAT = "Concat"
+    PERMUTE = "Permute"
     OPAQUE = "Opaque"
 
 
@@ -185,12 +186,13 @@ TRAITS = {
     Kind.TOP_INDICES: Traits(1, ("dimension", "count")),
     Kind.RESHAPE: Traits(1, ("shape",)),
     Kind.CONCAT: Traits(-1, ("dimension",)),
+    Kind.PERMUTE: Traits(1, ("order",)),
     Kind.OPAQUE: Traits(-1, ("element", "call", "shape", "rule", "work", "traffic")),
 }
 
 ATTRIBUTES = (
     *("reduction", "dimension", "root", "offset", "element", "rate", "seed"),
-    *("call", "shape", "rule", "work", "traffic", "count", "axes"),
+    *("call", "shape", "rule", "work", "traffic", "count", "axes", "order"),
 )
 
 COLLECTIVES = frozenset(
@@ -222,6 +224,7 @@ REARRANGING = frozenset(
         Kind.TOP_INDICES,
         Kind.RESHAPE,
         Kind.CONCAT,
+        Kind.PERMUTE,
     }
 )
 POINTWISE = ARITHMETIC | COMPARISONS | UNARY | {Kind.SELECT}
@@ -238,7 +241,8 @@ class Operation:
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
     numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
     number of largest elements that a top-k selects. `axes`: of the mesh, over whose ranks a
-    communication goes, in their order; None: the only axis. Of opaque operations: `call` names the
+    communication goes, in their order; None: the only axis. `order`: dimensions of the operand that
+    become the dimensions of the result. Of opaque operations: `call` names the
     operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the
     bytes of memory for the complete result.
     """
@@ -260,6 +264,7 @@ class Operation:
     traffic: int | None = None
     count: int | None = None
     axes: tuple[str, ...] | None = None
+    order: tuple[int, ...] | None = None
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

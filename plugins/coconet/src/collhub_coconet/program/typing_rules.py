@@ -334,6 +334,22 @@ def type_transpose(operands: Operands) -> TensorType:
     return TensorType(operand.element, shape, layout, operand.group)
 
 
+def type_permute(operands: Operands) -> TensorType:
+    """Type a Permute: dimension i of the result is dimension `order[i]` of the operand.
+
+    Raises `TypingMistakeError` for an order that does not name every dimension once.
+    """
+    operand, order = operands.tensor(0), operands.operation.order or ()
+    rank = len(operand.shape)
+    if sorted(order) != list(range(rank)):
+        message = f"order {', '.join(map(str, order))} is none of {rank} dimensions"
+        raise TypingMistakeError("dimension", message, "name every dimension once")
+    roles = _number_roles("dim", rank)
+    shape = tuple(operand.shape[dimension] for dimension in order)
+    layout = operands.derive_layout(shape, (roles,), tuple(roles[dimension] for dimension in order))
+    return replace(operand, shape=shape, layout=layout)
+
+
 def type_update(operands: Operands) -> TensorType:
     """Type an Update: state and value must have equal types, which is the type of the result.
 
@@ -426,6 +442,7 @@ TYPING_RULES: dict[Kind, TypingRule] = {
     Kind.RESHAPE: type_reshape,
     Kind.CONCAT: type_concat,
     Kind.TRANSPOSE: type_transpose,
+    Kind.PERMUTE: type_permute,
     Kind.UPDATE: type_update,
     Kind.OPAQUE: type_opaque,
 }

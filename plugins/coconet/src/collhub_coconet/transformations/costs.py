@@ -16,7 +16,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, find_axis_positions
 
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
@@ -76,6 +76,8 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
     of slices to a scalar contains an AllReduce. 0 for computations.
     """
     tensor = program.types[operation.name]
+    if tensor.layout.axes:
+        return _count_mesh_bytes(program, operation, binding)
     tensor_bytes = binding.elements(tensor.shape) * tensor.element.element_bytes
     ring_bytes = tensor_bytes * (binding.num_ranks - 1) // binding.num_ranks
     if operation.kind is Kind.SEND:
@@ -89,6 +91,26 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
         # A rank sends p - 1 of the p parts of its block.
         return ring_bytes // binding.num_ranks
     return ring_bytes if operation.is_communication else 0
+
+
+def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:
+    """Count the bytes that a rank sends for an operation on a mesh of several axes.
+
+    The ring goes over the ranks of the axes, and its tensor is the longer one of operand and result
+    on a rank.
+    """
+    tensor = program.types[operation.name]
+    if operation.kind is Kind.SEND:
+        return binding.bytes_of_rank(tensor)
+    is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
+    if not operation.is_communication and not is_scalar:
+        return 0
+    axes = find_axis_positions(program, operation)
+    ranks = prod(binding.axis_sizes[axis] for axis in axes)
+    operand = tensor if is_scalar else program.types[operation.reads[0]]
+    longest = max(binding.bytes_of_rank(tensor), binding.bytes_of_rank(operand))
+    rounds = 2 if is_scalar or operation.kind is Kind.ALL_REDUCE else 1
+    return rounds * (longest * (ranks - 1) // ranks)
 
 
 def count_memory_bytes(
@@ -167,5 +189,6 @@ def _divide_by_ranks(
     program: Program, operation: Operation, amount: int | None, binding: Binding
 ) -> int:
     """Return the part of an opaque operation's work or traffic that one rank performs."""
-    is_sliced = program.types[operation.name].layout.is_sliced
-    return -(-(amount or 0) // binding.num_ranks) if is_sliced else amount or 0
+    layouts = zip(program.types[operation.name].layout.by_axis, binding.axis_sizes, strict=False)
+    parts = prod(ranks for layout, ranks in layouts if layout.is_sliced)
+    return -(-(amount or 0) // parts)

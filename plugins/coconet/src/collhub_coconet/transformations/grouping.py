@@ -13,7 +13,14 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Chain, Program, Stage, find_between, order_groups
+from collhub_coconet.program.program import (
+    Chain,
+    Program,
+    Stage,
+    find_axis_positions,
+    find_between,
+    order_groups,
+)
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
@@ -187,7 +194,8 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
     if operation.kind is not Kind.ALL_TO_ALL:
         return set()
     tensors = [program.types[name] for name in (operation.name, operation.reads[0])]
-    return {len(tensor.shape) - tensor.layout.dimension for tensor in tensors}
+    axis = find_axis_positions(program, operation)[0]
+    return {len(tensor.shape) - tensor.layout.by_axis[axis].dimension for tensor in tensors}
 
 
 def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:

@@ -16,13 +16,20 @@ from collhub_coconet.program.operations import (
     REPLICATED,
     Argument,
     Kind,
+    Layout,
     Operand,
     Operation,
     TensorType,
     distance_from_end,
     has_dimension,
 )
-from collhub_coconet.program.program import Program, Stage, find_between, find_descendants
+from collhub_coconet.program.program import (
+    Program,
+    Stage,
+    find_axis_positions,
+    find_between,
+    find_descendants,
+)
 from hub_core.model import Diagnostic, InputError, Location
 
 Parameter = str | int | tuple[str, ...] | None
@@ -76,9 +83,6 @@ class Conditions:
         self._parameters = parameters
         self._program = program
         self._met: list[str] = []
-        if len(program.mesh) > 1 and transformation != "dead":
-            message = f"the mesh has {len(program.mesh)} axes, the transformation knows one"
-            raise self.build_refusal("one-axis", program.name, message, "use a mesh of one axis")
 
     def require(
         self, is_met: bool, condition: str, operation: str, message: str, cure: str
@@ -202,17 +206,22 @@ def build_program(
 
     Dead operations are removed. `arguments`: the new arguments, or None for those of `program`.
     `renamed`: new names of stage members by old name. Stages remain, without members that no longer
-    exist. Raises `RefusedMoveError` if a stage is no longer one kernel, or if `program` has chains.
+    exist. Raises `RefusedMoveError` if a stage is no longer one kernel, if `program` has chains,
+    and on a mesh of several axes if the slices of different axes do not nest.
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
-    result = replace(
-        program,
-        arguments=program.arguments if arguments is None else arguments,
-        operations=live,
-        stages=(),
-        chains=(),
-    )
+    changed = program.arguments if arguments is None else arguments
+    try:
+        result = replace(program, arguments=changed, operations=live, stages=(), chains=())
+    except InputError as error:
+        if len(program.mesh) < 2:
+            raise
+        # Conditions hold for one axis; the others may slice the same dimension.
+        mistake = error.diagnostics[0]
+        cure = mistake.cure or "leave the operation out"
+        name = live[0].name if live else program.name
+        raise conditions.build_refusal("nesting", name, mistake.message, cure) from None
     for stage in stages:
         check_stage(result, stage.members, conditions)
     if program.chains:
@@ -287,7 +296,8 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     # All AllGathers of a stage count as one.
     if len(kinds) < len(communications):
         kinds.append(Kind.ALL_GATHER)
-    family = _FAMILIES.get(tuple(kinds))
+    has_one_group = len({operation.axes for operation in communications}) <= 1
+    family = _FAMILIES.get(tuple(kinds)) if has_one_group else None
     last = communications[-1].name if communications else operations[0].name
     message = f"{' and '.join(kinds)} are no one communication" if kinds else ""
     cure = "fuse one AllReduce, one ReduceScatter with its AllGathers, or one Send"
@@ -319,13 +329,18 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
     pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)
     if not all(size in (1, largest_size) for size, largest_size in pairs):
         return False
-    # Whether the layout of a tensor allows broadcasting it to `largest`.
-    if not largest.layout.is_sliced:
-        return space.layout == largest.layout
-    distance = distance_from_end(largest.layout.dimension, len(largest.shape))
-    if space.layout.is_sliced:
-        return distance_from_end(space.layout.dimension, len(space.shape)) == distance
-    return space.layout == REPLICATED and not has_dimension(space.shape, distance)
+    layouts = zip(space.layout.by_axis, largest.layout.by_axis, strict=True)
+    return all(_fits_on_axis(space, layout, largest, target) for layout, target in layouts)
+
+
+def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target: Layout) -> bool:
+    """Whether the layout of a tensor on one axis allows broadcasting it to that of `largest`."""
+    if not target.is_sliced:
+        return layout == target
+    distance = distance_from_end(target.dimension, len(largest.shape))
+    if layout.is_sliced:
+        return distance_from_end(layout.dimension, len(space.shape)) == distance
+    return layout == REPLICATED and not has_dimension(space.shape, distance)
 
 
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
@@ -338,7 +353,9 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]
-    distance = distance_from_end(scattered.layout.dimension, len(scattered.shape))
+    axis = find_axis_positions(program, scatter)[0]
+    dimension = scattered.layout.by_axis[axis].dimension
+    distance = distance_from_end(dimension, len(scattered.shape))
     dependent = find_descendants(operations, [scatter.name])
     for operation in operations:
         if operation.kind in (Kind.REDUCE_SCATTER, Kind.SLICE):
@@ -349,8 +366,9 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
         conditions.require(is_allowed, "slices-only", operation.name, message, cure)
         for name in operation.reads:
             operand = program.types[name]
-            has_all = operand.layout == REPLICATED and has_dimension(operand.shape, distance)
-            is_slice = not has_all and not operand.layout.is_local
+            layout = operand.layout.by_axis[axis]
+            has_all = layout == REPLICATED and has_dimension(operand.shape, distance)
+            is_slice = not has_all and not layout.is_local
             message = f"it reads all of {name}, not a slice"
             cure = f"Slice {name} along the dimension of {scatter.name}"
             conditions.require(is_slice, "slices-only", operation.name, message, cure)

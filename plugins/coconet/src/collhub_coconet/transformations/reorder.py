@@ -12,12 +12,18 @@ from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
     Kind,
+    Layout,
     Operation,
     distance_from_end,
     has_dimension,
     sliced,
 )
-from collhub_coconet.program.program import Program, find_between, find_descendants
+from collhub_coconet.program.program import (
+    Program,
+    find_axis_positions,
+    find_between,
+    find_descendants,
+)
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
@@ -28,8 +34,10 @@ from collhub_coconet.transformations.legality import (
     replace_operands,
 )
 
+# Kinds that commute with slicing along another dimension than the one that they name.
+_ROW_KINDS = frozenset({Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES})
 # Kinds of operations that can commute with slicing.
-_COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND}
+_COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND, Kind.INDEX}
 
 
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
@@ -72,8 +80,6 @@ def movable(program: Program, target: str) -> list[str]:
     Returns names in program order. Every prefix can be moved, too, since the operands of a member
     that depend on the AllGather precede it.
     """
-    if len(program.mesh) > 1:
-        return []
     # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}
     blocked: set[str] = set()
@@ -115,6 +121,8 @@ class _Move:
     `_slice_of`: name of the slice of every value that is now sliced. `_distance`: its sliced
     dimension. `_gathered`: name of the complete value by name of a value whose slice was gathered.
     `_cut`: name of an emitted Slice by value and dimension. `_result`: operations emitted so far.
+    `_axes`, `_positions`: names and positions of the axes of the AllGather; layouts are those on
+    the first one, and nothing moves before an AllGather over several.
     Dimensions are counted from the end of the shape, as broadcasting aligns shapes; only those in
     `_cut` are counted from the start.
     """
@@ -122,8 +130,11 @@ class _Move:
     def __init__(
         self, program: Program, target: str, moved: list[Operation], conditions: Conditions
     ) -> None:
-        source = program.by_name[target].reads[0]
-        layout = program.types[source].layout
+        gather = program.by_name[target]
+        source = gather.reads[0]
+        self._axes = gather.axes
+        self._positions = find_axis_positions(program, gather)
+        layout = program.types[source].layout.by_axis[self._positions[0]]
         rank = len(program.types[source].shape)
         self.renamed: dict[str, str] = {}
         self._program = program
@@ -218,19 +229,26 @@ class _Move:
         The reason is (name of the condition, message, cure). These are checked in order:
         1. No operand is local.
         2. An operation that reads no sliced value can always move; the rest is not checked.
-        3. Its kind must be one that can commute with slicing (`_COMMUTING`).
+        3. Its kind must be one that can commute with slicing (`_COMMUTING`), or work along another
+           dimension (`_ROW_KINDS`).
         4. The first operand of a contraction must be sliced along a dimension that is not summed
            over, and the second must be replicated and not sliced.
         5. All sliced operands of any other operation must be sliced along the same dimension,
            counted from the end.
         """
         for name in operation.reads:
-            if self._program.types[name].layout.is_local:
+            if self._layout(name).is_local:
                 return "no-local-operand", f"{name} is local", "reduce it, or leave the reader out"
         moving = [name for name in operation.reads if name in self._slice_of]
         if not moving:
             return None
-        if operation.kind not in _COMMUTING:
+        if len(self._positions) > 1:
+            message = "the AllGather goes over several axes"
+            return "one-axis", message, "gather over one axis at a time"
+        along = operation.dimension or 0
+        rank = len(self._program.types[moving[0]].shape)
+        is_row = operation.kind in _ROW_KINDS and self._distance[moving[0]] != rank - along
+        if operation.kind not in _COMMUTING and not is_row:
             message = f"{operation.kind} does not commute with slicing"
             return "commutes", message, "leave it out"
         if operation.kind in CONTRACTIONS:
@@ -244,10 +262,14 @@ class _Move:
 
     def _find_layout_distance(self, name: str) -> int:
         """Dimension along which a value is sliced before the move, from the end; 0 if it is not."""
-        tensor = self._program.types[name]
-        if not tensor.layout.is_sliced:
+        layout = self._layout(name)
+        if not layout.is_sliced:
             return 0
-        return distance_from_end(tensor.layout.dimension, len(tensor.shape))
+        return distance_from_end(layout.dimension, len(self._program.types[name].shape))
+
+    def _layout(self, name: str) -> Layout:
+        """Return the layout of a value on the axis of the AllGather."""
+        return self._program.types[name].layout.by_axis[self._positions[0]]
 
     def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the reason why a contraction does not commute with slicing; None if it does.
@@ -262,7 +284,7 @@ class _Move:
         if not is_row:
             message = f"the slice is no row of the first operand {x}"
             return "commutes", message, "split along a row dimension, or leave it out"
-        if w in self._slice_of or self._program.types[w].layout != REPLICATED:
+        if w in self._slice_of or self._layout(w) != REPLICATED:
             return "commutes", f"the second operand {w} is not replicated", "leave it out"
         return None
 
@@ -318,7 +340,7 @@ class _Move:
         after the Update.
         """
         state, value = operation.reads
-        if self._program.types[state].layout.is_sliced:
+        if self._layout(state).is_sliced:
             self._emit_on_slices(operation)
             return
         if value not in self._gathered:
@@ -343,7 +365,7 @@ class _Move:
             tensor = self._program.types[name]
             if name in self._slice_of:
                 new_names[name] = self._slice_of[name]
-            elif operation.kind in CONTRACTIONS or tensor.layout.is_sliced:
+            elif operation.kind in CONTRACTIONS or self._layout(name).is_sliced:
                 continue
             elif has_dimension(tensor.shape, distance):
                 # Emit the Slice of a replicated value unless it was emitted before.
@@ -353,7 +375,9 @@ class _Move:
                     proposal = f"_{name.removeprefix('_')}_{sliced(dimension)}"
                     cut = choose_name(self._program, proposal, self._cut.values())
                     self._cut[key] = cut
-                    self._result.append(Operation(cut, Kind.SLICE, (name,), dimension=dimension))
+                    self._result.append(
+                        Operation(cut, Kind.SLICE, (name,), dimension=dimension, axes=self._axes)
+                    )
                 new_names[name] = self._cut[key]
         return new_names
 
@@ -362,7 +386,7 @@ class _Move:
 
         False if the value was a slice before the move.
         """
-        if self._program.types[name].layout.is_sliced:
+        if self._layout(name).is_sliced:
             return False
         readers = self._program.readers.get(name, ())
         is_read = any(reader.name not in self._moved for reader in readers)
@@ -392,4 +416,6 @@ class _Move:
         Later Updates use it, too.
         """
         self._gathered[name] = gathered
-        self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))
+        self._result.append(
+            Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],), axes=self._axes)
+        )

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collhub_coconet.program.operations import REPLICATED, Kind, Operation, Reduction, sliced
-from collhub_coconet.program.program import Program, collect_readers
+from collhub_coconet.program.operations import (
+    REPLICATED,
+    Kind,
+    Layout,
+    Operation,
+    Reduction,
+    on_mesh,
+    sliced,
+)
+from collhub_coconet.program.program import Program, collect_readers, find_axis_positions
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
@@ -33,7 +41,7 @@ def split(program: Program, target: str, dimension: int = 0) -> Rewrite:
     conditions.require(has_dimension, "dimension", target, message, cure)
     scattered = choose_name(program, f"{target}_{sliced(dimension)}")
     first = replace(operation, name=scattered, kind=Kind.REDUCE_SCATTER, dimension=dimension)
-    second = Operation(target, Kind.ALL_GATHER, (scattered,))
+    second = Operation(target, Kind.ALL_GATHER, (scattered,), axes=operation.axes)
     return _replace_operation(program, operation, (first, second), conditions)
 
 
@@ -48,7 +56,7 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
     conditions.require(root >= 0, "root", target, f"root {root} is no rank", "count from 0")
     at_root = choose_name(program, f"{target}_root")
     first = replace(operation, name=at_root, kind=Kind.REDUCE, root=root)
-    second = Operation(target, Kind.BROADCAST, (at_root,), root=root)
+    second = Operation(target, Kind.BROADCAST, (at_root,), root=root, axes=operation.axes)
     return _replace_operation(program, operation, (first, second), conditions)
 
 
@@ -85,6 +93,7 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}
+    axis_of = {name: _find_axis(program, name) for name in states}
     names: dict[str, str] = {}
     for operation in program.operations:
         if operation.kind is Kind.SLICE and operation.reads[0] in dimensions:
@@ -105,13 +114,39 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     ]
     remaining, renamed = _read_new_states(program, remaining, dimensions)
     arguments = tuple(
-        replace(argument, type=replace(argument.type, layout=sliced(dimensions[argument.name])))
+        replace(
+            argument,
+            type=replace(
+                argument.type,
+                layout=_slice_along(
+                    argument.type.layout, axis_of[argument.name], dimensions[argument.name]
+                ),
+            ),
+        )
         if argument.name in dimensions
         else argument
         for argument in program.arguments
     )
     result = build_program(program, remaining, conditions, arguments, renamed)
     return Rewrite(result, conditions.to_record())
+
+
+def _find_axis(program: Program, name: str) -> int:
+    """Return the position of the axis along which the uses of a state slice it, 0 without any."""
+    for reader in program.readers.get(name, ()):
+        source = reader
+        if reader.kind is Kind.UPDATE:
+            source = program.by_name.get(reader.reads[1], reader)
+        if source.kind in (Kind.SLICE, Kind.ALL_GATHER):
+            return find_axis_positions(program, source)[0]
+    return 0
+
+
+def _slice_along(layout: Layout, axis: int, dimension: int) -> Layout:
+    """Copy a layout in which one axis slices a dimension."""
+    layouts = list(layout.by_axis)
+    layouts[axis] = sliced(dimension)
+    return on_mesh(*layouts)
 
 
 def _writes(operation: Operation, states: dict[str, int]) -> bool:
@@ -165,7 +200,8 @@ def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
     """
     state = program.states.get(name)
     message = "it is no replicated state"
-    is_replicated = state is not None and state.type.layout == REPLICATED
+    axis = _find_axis(program, name)
+    is_replicated = state is not None and state.type.layout.by_axis[axis] == REPLICATED
     conditions.require(is_replicated, "replicated-state", name, message, "name a replicated state")
     is_needed = state is not None and state.whole_after
     message = "every rank reads all of it after the program"
@@ -186,7 +222,9 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
     readers of that Update must be such Slices along the gathered dimension. Raises
     `RefusedMoveError` at the first violation.
     """
+    axis = _find_axis(program, name)
     if reader.kind is Kind.SLICE:
+        _check_axis(program, reader, axis, conditions)
         _check_no_output(program, reader, conditions)
         return reader.dimension or 0
     message = f"it reads all of state {name}"
@@ -199,13 +237,22 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
     message = "its value is no AllGather of a slice"
     conditions.require(is_gather, "gathered-value", reader.name, message, cure)
     source = gather.reads[0] if gather else name
-    dimension = program.types[source].layout.dimension
+    _check_axis(program, gather or reader, axis, conditions)
+    dimension = program.types[source].layout.by_axis[axis].dimension
     for later in program.readers.get(reader.name, ()):
         is_slice = later.kind is Kind.SLICE and later.dimension == dimension
         message = f"it reads all of the new value of state {name}"
         conditions.require(is_slice, "sliced-use", later.name, message, cure)
+        _check_axis(program, later, axis, conditions)
         _check_no_output(program, later, conditions)
     return dimension
+
+
+def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditions) -> None:
+    """Raise `RefusedMoveError` unless a Slice or AllGather of a state goes over this axis alone."""
+    is_along = find_axis_positions(program, use) == (axis,)
+    message = "other uses of the state slice it along another axis"
+    conditions.require(is_along, "one-axis", use.name, message, "slice it along one axis")
 
 
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
