@@ -92,6 +92,12 @@ class CommandContext(Protocol):
         Raises `HubError`.
         """
 
+    def bind_options(self, kind: type, name: str, options: Mapping[str, str]) -> object:
+        """Return the record of options of an offer, as the offer's function gets it.
+
+        `options`: texts of `-O`. Raises `HubError` for unknown names and invalid values.
+        """
+
     def open_input(
         self, source: str, source_format: str | None = None, more: Sequence[str] = ()
     ) -> OpenedInput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,3 +81,9 @@ class SessionState:
         from hub_core.registry.compatibility import options_of
 
         return options_of(self.registry().find(kind, name).offer)
+
+    def bind_options(self, kind: type, name: str, options: Mapping[str, str]) -> object:
+        """Return the record of options of an offer with these texts. Raises `HubError`."""
+        from hub_core.pipeline.calls import bound_options
+
+        return bound_options(self.registry().find(kind, name), options)

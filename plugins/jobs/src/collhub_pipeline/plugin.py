@@ -1,11 +1,19 @@
-"""Offer of this distribution to the hub: the generator of pipelines, and its options."""
+"""Offers of this plugin to the hub: the generator of pipelines, and the command `pipeline`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl, option, optional
+from hub_core.plugin_api import (
+    Command,
+    OptionType,
+    WorkloadGenerator,
+    choice,
+    hookimpl,
+    option,
+    optional,
+)
 
 SEARCHED = "search"
 NAMES = (
@@ -122,5 +130,17 @@ def collhub_producers() -> Sequence[WorkloadGenerator]:
             "collhub_pipeline.job:generate",
             PipelineOptions,
             searches=True,
+        )
+    ]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command."""
+    return [
+        Command(
+            "pipeline",
+            "Time, search, check and write schedules of pipelines.",
+            "collhub_pipeline.command:pipeline",
         )
     ]
