@@ -85,9 +85,12 @@ def pipeline(
     else:
         file = read_schedule_file(schedule)
         micros = 1 + max(pass_.micro for order in file.orders for pass_ in order)
-        numbers = {"stages": file.num_devices, "micro_batches": micros}
-        given = {name: number for name, number in numbers.items() if name not in assignments}
-        options = replace(options, csv=schedule, **given)
+        options = replace(
+            options,
+            csv=schedule,
+            stages=options.stages if "stages" in assignments else file.num_devices,
+            micro_batches=options.micro_batches if "micro_batches" in assignments else micros,
+        )
     shape = shape_of(options)
     with context.progress("scheduling"):
         result = schedule_from(options, shape, budget)
