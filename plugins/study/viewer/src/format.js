@@ -1,0 +1,101 @@
+/**
+ * Types of the data in the page; the Python writer (`collhub_viewer`) produces this structure.
+ *
+ * @typedef {{column: number, type: "u8"|"u16"|"i32"|"u32"|"f64", length: number, delta?: boolean}} ColumnReference
+ *   Line of the column block, element type, number of elements, and whether the line stores differences.
+ * @typedef {ColumnReference | number[]} Column  Reference, or the values themselves for small tables.
+ * @typedef {Uint8Array | Uint16Array | Int32Array | Uint32Array | Float64Array} Values
+ *
+ * @typedef {"send"|"receive"|"reduce"|"copy"|"compute"|"wait"|"collective"|"memory"|"idle"|"other"} StepClass
+ * @typedef {{name: string, class: StepClass}} Kind
+ *
+ * @typedef {object} LaneTable
+ * @property {Column} rank  Rank of each lane.
+ * @property {string[]} names
+ * @property {Column} name  Index into `names` for each lane.
+ * @property {Column} first  First step of each lane; one entry more than lanes.
+ *
+ * @typedef {object} StepTable  Steps sorted by lane, then by start.
+ * @property {number} count
+ * @property {Column} start  Ticks.
+ * @property {Column} duration  Ticks.
+ * @property {Column} kind
+ * @property {Column|null} [peer]  Rank at the other end of the message; -1: none.
+ * @property {Column|null} [partner]  Step at the other end of the message; -1: none.
+ * @property {Column|null} [bytes]
+ * @property {Column|null} [chunk]  First chunk; -1: none.
+ * @property {Column|null} [chunks]  Number of chunks.
+ * @property {Column|null} [number]  Number of the step in its source file.
+ * @property {Column|null} [label]  Index into `labels`.
+ * @property {string[]} [labels]
+ * @property {Column|null} [waits_for]  Rank that a waiting step waits for; -1: unknown.
+ *
+ * @typedef {object} LinkTable
+ * @property {string[]} names
+ * @property {Column} from  Topology node (a rank, or a switch after the ranks).
+ * @property {Column} to
+ * @property {Column} first  First transfer of each link; one entry more than links.
+ * @property {Column} start  Ticks.
+ * @property {Column} duration  Ticks.
+ * @property {Column|null} [queued]  Ticks between the request and the start of the transfer.
+ * @property {Column|null} [step]  Sending step; -1: none.
+ * @property {Column|null} [capacity]  Bytes per second.
+ *
+ * @typedef {{name: string, kind: string, x: number, y: number}} TopologyNode
+ * @typedef {{from: number, to: number, name?: string, bandwidth?: number|null, latency_ns?: number|null}} TopologyLink
+ * @typedef {{from: Column, to: Column, name?: string[], names?: string[], bandwidth?: Column|null, latency_ns?: Column|null}} TopologyLinkTable
+ * @typedef {{nodes: TopologyNode[], links?: TopologyLinkTable|TopologyLink[]|null}} Topology
+ *   `links` is null if the links of the run are the links of the topology, in the same order.
+ *
+ * @typedef {{step: number, reason: string, start: number, duration: number, text: string}} PathEntry
+ * @typedef {{steps: Column, entries: PathEntry[]}} CriticalPath
+ * @typedef {{name: string, bytes: number, ranks: number, start: number, duration: number, exposed: number, first_step: number}} CollectiveRow
+ * @typedef {{compute: Column, communication: Column, exposed: Column, idle: Column}} RankTotals
+ * @typedef {{lane_meaning?: string, channel?: Column|null, source_line?: Column|null, source?: string|null}} Blocks
+ * @typedef {{rank: number, state: "culprit"|"waiting"|"unknown", text?: string}} WaitNode
+ * @typedef {{nodes: WaitNode[], edges: {from: number, to: number, text: string}[]}} WaitGraph
+ *
+ * @typedef {object} RunIndex  One input of `collhub view`.
+ * @property {string} name
+ * @property {[string, string][]} facts
+ * @property {number} tick_ps  Picoseconds per tick.
+ * @property {number} end  Ticks.
+ * @property {number} ranks
+ * @property {string[]|null} [rank_names]
+ * @property {LaneTable} lanes
+ * @property {Kind[]} kinds
+ * @property {StepTable} steps
+ * @property {LinkTable|null} [links]
+ * @property {Topology|null} [topology]
+ * @property {CriticalPath|null} [critical_path]
+ * @property {{names: string[]}|null} [chunks]
+ * @property {CollectiveRow[]|null} [collectives]
+ * @property {RankTotals|null} [rank_totals]
+ * @property {Blocks|null} [blocks]
+ * @property {WaitGraph|null} [waits]
+ *
+ * @typedef {{algorithm: number, kind: string, time_ns: (number|null)[], low_ns?: (number|null)[]|null, high_ns?: (number|null)[]|null}} Curve
+ * @typedef {{from_bytes: number, to_bytes: number, algorithm: number|null, text: string}} Winner
+ * @typedef {object} Comparison
+ * @property {string} title
+ * @property {string} collective
+ * @property {{name: string, facts?: [string, string][]}[]} algorithms
+ * @property {number[]} sizes  Bytes, ascending.
+ * @property {Curve[]} curves
+ * @property {Winner[]} [winners]
+ *
+ * @typedef {object} ViewIndex
+ * @property {"collhub-view-1"} format
+ * @property {string} title
+ * @property {string} created_by
+ * @property {string[]} notes
+ * @property {RunIndex[]} runs
+ * @property {Comparison|null} [comparison]
+ * @property {WaitGraph|null} [waits]
+ * @property {{name: string, text: string}[]|null} [files]
+ */
+
+/** Order of the step classes: index in colour tables and in the time pyramid. @type {StepClass[]} */
+export const STEP_CLASSES = [
+  "send", "receive", "reduce", "copy", "compute", "wait", "collective", "memory", "idle", "other",
+];
