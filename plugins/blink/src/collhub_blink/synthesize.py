@@ -164,6 +164,7 @@ class _ScheduleTimer:
             return built_algorithms[0]
 
         time_ns = _evaluate_time_ns(pipeline, self._request, build_algorithm)
+        self._task.pace.observe(time_ns, pipeline.time_ps / 1000)
         if self._best_time_ns is None or time_ns < self._best_time_ns:
             self._best_time_ns = time_ns
             self._fastest = (pipeline, built_algorithms[0]) if built_algorithms else None

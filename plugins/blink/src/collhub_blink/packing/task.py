@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -173,6 +174,36 @@ _KINDS_TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
 _REVERSED_KINDS = (*_KINDS_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
 
 
+# Ratios of simulated to planned time of a simulator with lower rates than the nominal ones: below,
+# it is contention; above, most of the time is latency.
+_MIN_SLOWDOWN, _MAX_SLOWDOWN = 1.25, 2.0
+
+
+@dataclass(slots=True)
+class SimulatorPace:
+    """How much longer the simulator takes than planned, by the fastest schedule so far.
+
+    A plan has the nominal rates of links. A simulator of a measured machine has lower rates, which
+    no schedule can exceed. `ratio`: the least simulated time relative to its planned time.
+    """
+
+    ratio: float = math.inf
+
+    def observe(self, time_ns: float, planned_ns: float) -> None:
+        """Record the simulated and the planned time of a schedule."""
+        if planned_ns > 0:
+            self.ratio = min(self.ratio, time_ns / planned_ns)
+
+    def to_simulated_ns(self, planned_ns: float) -> float:
+        """Return the simulated time of a planned one: the same, unless the simulator is slower.
+
+        It is slower if the ratio is 1.25 to 2: contention has less effect on the fastest schedule,
+        and a larger ratio is due to latencies.
+        """
+        is_slower = _MIN_SLOWDOWN <= self.ratio <= _MAX_SLOWDOWN
+        return planned_ns * self.ratio if is_slower else planned_ns
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingTask:
     """A synthesis request as packings and schedules use it.
@@ -180,7 +211,8 @@ class PackingTask:
     `depth`: maximum hops of a tree, None for any. `chunks`: requested number of chunks, None to
     choose. `trees`: value of the option. `budget`: remaining search steps for proofs of fewest
     trees. `within_ns`: known achievable time; candidates that cannot beat it are not refined; None
-    if unknown. `progress(fraction, text)`: reports progress.
+    if unknown. `progress(fraction, text)`: reports progress. `pace`: of the simulator, updated by
+    each simulation.
     """
 
     collective: Collective
@@ -196,6 +228,7 @@ class PackingTask:
     budget: Budget
     within_ns: float | None = None
     progress: Callable[[float, str], None] = field(default=lambda fraction, text: None)
+    pace: SimulatorPace = field(default_factory=SimulatorPace)
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:

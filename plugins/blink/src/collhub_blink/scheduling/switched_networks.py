@@ -10,6 +10,9 @@ others in turn. Three variants of a schedule are tried against this:
 - if both take longer than planned, with slack: data waits at an NPU before it is forwarded, so
   that late arrivals do not delay the next message.
 
+Plans have the nominal rates of links. Planned times and bandwidth times are scaled to those of a
+simulator with lower rates (`SimulatorPace`) before they are compared with simulated times.
+
 Coarse schedules (few chunks) of all packings come first. The most promising are then refined: more
 chunks shorten the time in which the pipelines fill.
 """
@@ -113,7 +116,8 @@ def _generate_coarse_candidates(
     """Yield the variants of every packing's coarse schedule, except of packings that cannot win."""
     candidates: list[TimedSchedule] = []
     for packing, schedule in _build_distinct_coarse_schedules(task, packings):
-        planned = TimedSchedule(packing, schedule, math.ceil(planned_time_ns(schedule)))
+        planned_ns = task.pace.to_simulated_ns(planned_time_ns(schedule))
+        planned = TimedSchedule(packing, schedule, math.ceil(planned_ns))
         # The first packing is always evaluated, so that there is a result.
         if candidates and (
             _is_slower_than_best(task, planned, candidates)
@@ -195,7 +199,8 @@ def _generate_variants(
     yield from candidates
     best_time_ns = min(candidate.time_ns for candidate in candidates)
     for slack in (1 / packing.depth, 2 / packing.depth):
-        if best_time_ns <= _MAX_SLOWDOWN * planned_time_ns(schedule):
+        planned_ns = task.pace.to_simulated_ns(planned_time_ns(schedule))
+        if best_time_ns <= _MAX_SLOWDOWN * planned_ns:
             return
         slackened = build_schedule(task, packing, schedule.chunks, slack)
         if slackened is not None:
@@ -226,7 +231,9 @@ def _generate_refinements(
         if (
             is_slow
             and not slack
-            and not _achieves_predicted_gain(task, coarse, planned_time_ns(schedule))
+            and not _achieves_predicted_gain(
+                task, coarse, task.pace.to_simulated_ns(planned_time_ns(schedule))
+            )
         ):
             return
         # Additional slack needs the link order: only the first trial drops it, as `coarse` did.
@@ -246,8 +253,9 @@ def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
     number and `_MAX_REFINEMENT_FACTOR` times it.
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
-    bandwidth_ns = bandwidth_time_ns(task, packing)
+    bandwidth_ns = _attainable_ns(task, packing)
     best_rate_ns = float(task.collective_bytes * 10**9 / packing.bound.rate)
+    best_rate_ns = task.pace.to_simulated_ns(best_rate_ns)
     # A packing below the best rate has already spent that part of the allowed overhead.
     max_overhead = max(
         _FILL_OVERHEAD_AT_BEST_RATE + 1 - bandwidth_ns / best_rate_ns, _FILL_OVERHEAD_AT_OWN_RATE
@@ -267,9 +275,14 @@ def _is_slow_to_simulate(task: PackingTask, packing: PlacedPacking, chunks: int)
     return chunks > maximum_chunks(task, packing, is_fast_to_simulate=True)
 
 
+def _attainable_ns(task: PackingTask, packing: PlacedPacking) -> float:
+    """Return the bandwidth time of a packing in ns at the rates of the simulator."""
+    return task.pace.to_simulated_ns(bandwidth_time_ns(task, packing))
+
+
 def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> float:
     """Predict the time after one refinement without further contention."""
-    bandwidth_ns = bandwidth_time_ns(task, candidate.packing)
+    bandwidth_ns = _attainable_ns(task, candidate.packing)
     chunk_ratio = candidate.schedule.chunks / _refined_chunks(task, candidate)
     return bandwidth_ns + (candidate.time_ns - bandwidth_ns) * chunk_ratio
 
@@ -284,9 +297,7 @@ def _achieves_predicted_gain(
 
 def _estimate_limit_ns(task: PackingTask, candidate: TimedSchedule) -> float:
     """Return the estimated shortest time in ns that refining a candidate can reach."""
-    return estimate_fine_grained_time_ns(
-        candidate.time_ns, bandwidth_time_ns(task, candidate.packing)
-    )
+    return estimate_fine_grained_time_ns(candidate.time_ns, _attainable_ns(task, candidate.packing))
 
 
 def _cannot_beat_known_time(task: PackingTask, candidate: TimedSchedule) -> bool:
