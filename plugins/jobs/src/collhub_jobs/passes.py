@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from collhub_job_traces import bridge_markers
-from collhub_job_traces.buckets import BucketPlanner, join_collectives
-from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
+from collhub_job_traces.rebuilding import (
+    BucketPlanner,
+    Edges,
+    columns_of,
+    join_collectives,
+    rebuilt,
+)
 
 from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
 from hub_core import UsageError

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_job_traces.buckets import BucketPlanner, JoinedJob, join_collectives
-from collhub_job_traces.rebuilding import columns_of
+from collhub_job_traces.rebuilding import BucketPlanner, JoinedJob, columns_of, join_collectives
 
 from collhub_pytorch.analysis import (
     Meetings,

@@ -1,4 +1,7 @@
-"""Calls of collectives, measured or planned."""
+"""Calls of collectives, measured or planned, and tables of their measured times.
+
+A table groups points, interpolates between knots, and knows the error of this.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from collhub_machine_profiles.gpus import machine_label
 from hub_core.plugin_api import Library, Measurement
 
 
@@ -93,3 +100,116 @@ def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
         median_us = float(median([point.time_us for point in group]))
         single.append(replace(group[0], time_us=median_us, call=""))
     return single
+
+
+FloatArray = NDArray[np.float64]
+
+FEW_REPEATS = 3
+_MIN_KNOTS_FOR_ERROR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Medians of measured times, in microseconds, by size of the full vector in bytes.
+
+    Sizes increase strictly. `dtype` is "int8" for sums of 8-bit integers and "" for all else.
+    `repeats` is the least number of measurements of a knot.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int
+    library: Library
+    dtype: str
+    sizes: FloatArray
+    times_us: FloatArray
+    repeats: int = 1
+
+    @property
+    def key(self) -> tuple[str, int, int, Library, str]:
+        """Configuration whose times the table holds."""
+        return self.collective, self.ranks, self.nodes, self.library, self.dtype
+
+    def time_us(self, size_bytes: FloatArray) -> FloatArray:
+        """Interpolate times for sizes in bytes; both arrays have the same shape.
+
+        Linear in the size between knots of the lower monotone envelope. Smaller sizes take the
+        time of the first knot; larger sizes follow the slope of the last two knots.
+        """
+        return interpolate(self.sizes, envelope(self.times_us), size_bytes)
+
+    def errors_between_knots(self) -> FloatArray:
+        """Return |predicted / measured - 1| at every second inner knot, all left out at once.
+
+        The first and last size are never left out. Empty for fewer than `_MIN_KNOTS_FOR_ERROR`
+        sizes.
+        """
+        if len(self.sizes) < _MIN_KNOTS_FOR_ERROR:
+            return np.zeros(0)
+        left_out = np.zeros(len(self.sizes), dtype=bool)
+        left_out[1:-1:2] = True
+        remaining = ~left_out
+        predicted = interpolate(
+            self.sizes[remaining], envelope(self.times_us[remaining]), self.sizes[left_out]
+        )
+        return np.abs(predicted / self.times_us[left_out] - 1)
+
+
+def envelope(times_us: FloatArray) -> FloatArray:
+    """Return the lower monotone envelope: the minimum over this and all larger sizes.
+
+    It removes slow outliers and preserves jumps.
+    """
+    reversed_minimum: FloatArray = np.minimum.accumulate(times_us[::-1])
+    return reversed_minimum[::-1]
+
+
+def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
+    """Return times in us at sizes: linear between knots, the first time below them, and the slope
+    of the last two knots (at least 0) beyond them. With one knot the time is constant.
+    """
+    inside = np.interp(size_bytes, sizes, times_us)
+    if len(sizes) < 2:
+        return inside
+    slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
+    return np.asarray(inside + np.maximum(size_bytes - sizes[-1], 0) * max(float(slope), 0.0))
+
+
+def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Measurement]:
+    """Keep one place of each configuration: `other_place` only if no other was measured.
+
+    By default, times are those out of place, and in place without these.
+    """
+    listed = list(points)
+    preferred = {_configuration(point) for point in listed if point.place != other_place}
+    return [
+        point
+        for point in listed
+        if point.place != other_place or _configuration(point) not in preferred
+    ]
+
+
+def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
+    """Build one table per configuration of the points, sorted by configuration.
+
+    A configuration is collective, ranks, nodes, library and data type. The time of a size
+    (ascending) is the median of its points in us; `repeats` is the smallest number of points of a
+    size. `other_place`: as in `one_place`. No points give no tables.
+    """
+    groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
+    for point in one_place(points, other_place):
+        key = (point.collective, point.ranks, point.nodes, point.library, point.dtype)
+        groups.setdefault(key, {}).setdefault(point.size_bytes, []).append(point.time_us)
+    tables = []
+    for key in sorted(groups, key=lambda one: (*one[:3], str(one[3]), one[4])):
+        by_size = groups[key]
+        sizes = sorted(by_size)
+        medians = [float(np.median(by_size[size])) for size in sizes]
+        repeats = min(len(times) for times in by_size.values())
+        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
+    return tables
+
+
+def _configuration(point: Measurement) -> tuple[object, ...]:
+    label = machine_label(point.machine)
+    return label, point.collective, point.ranks, point.nodes, point.library, point.dtype

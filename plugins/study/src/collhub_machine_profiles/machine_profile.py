@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
+from collhub_machine_profiles.calls import CollectiveCall, Table, may_be_equal
 from collhub_machine_profiles.gpus import GPUS, Gpu
-from collhub_machine_profiles.table import Table
 from collhub_machine_profiles.time_models import (
     MEANINGS,
     NAMES,

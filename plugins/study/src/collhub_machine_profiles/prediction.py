@@ -8,11 +8,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from collhub_machine_profiles.calls import CollectiveCall, PlannedCall
+from collhub_machine_profiles.calls import CollectiveCall, PlannedCall, Table, envelope
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile
 from collhub_machine_profiles.nccl_baseline import network_of_machine
 from collhub_machine_profiles.nccl_choice import Choice
-from collhub_machine_profiles.table import Table, envelope
 from collhub_machine_profiles.time_models import (
     bandwidth_factor,
     call_columns,

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
+from collhub_machine_profiles.calls import CollectiveCall, Table, may_be_equal
 from collhub_machine_profiles.gpus import Gpu
 from collhub_machine_profiles.nccl_choice import MODELLED, NVLINK_EXCHANGE_CHANNELS, Choice, choose
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.nccl_costs import ring_steps
-from collhub_machine_profiles.table import Table
 from hub_core.plugin_api import Library
 
 FloatArray = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collhub_machine_profiles.calls import merge_calls
+from collhub_machine_profiles.calls import FEW_REPEATS, make_tables, merge_calls, one_place
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import (
     Constant,
@@ -18,7 +18,6 @@ from collhub_machine_profiles.machine_profile import (
     used_sources,
 )
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
-from collhub_machine_profiles.table import FEW_REPEATS, make_tables, one_place
 from collhub_machine_profiles.time_models import NAMES, is_between_nodes, is_modelled
 
 from collhub_machines.fitting import (

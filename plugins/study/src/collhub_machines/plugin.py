@@ -20,7 +20,7 @@ def _reader(
         Format(name, description, (), signature.encode()),
         f"collhub_machines.{read}",
         options,
-        f"collhub_machines.reader_samples:{sample}",
+        f"collhub_machines.reading:{sample}",
     )
 
 

@@ -1,14 +1,27 @@
-"""Helpers of readers of measurements: options, numbers, names, findings and refusals with line."""
+"""Helpers of readers of measurements: options, numbers, names, findings and refusals with line.
+
+Small correct inputs of the readers, for the conformance kit, are at the end.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
-from hub_core.plugin_api import Library, Measurement, OptionType, Source, choice, option
+from hub_core.plugin_api import (
+    Library,
+    Measurement,
+    MeasurementRequest,
+    OptionType,
+    Source,
+    choice,
+    option,
+)
 
 _NO_TIMES = {
     "both": "the file has no times",
@@ -124,3 +137,164 @@ def library_of(text: str) -> Library:
         variant = ", ".join(part for part in (version, variant.strip()) if part)
         version = ""
     return Library(name or "unknown", version.strip(), variant.strip())
+
+
+_PERF_HEADER = """\
+# nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=22902
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 2048 step: 2(factor) iters: 20 agg iters: 1 graph: 0
+#  Rank  0 Group  0 Pid   1201 on  node device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   1201 on  node device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+#                                out-of-place                       in-place
+#   size count type redop root time algbw busbw #wrong time algbw busbw #wrong
+"""
+_PERF_ROWS = """\
+    1024   256 float   sum   -1 7.11  0.14  0.14      0 7.02  0.15  0.15      0
+    2048   512 float   sum   -1 7.24  0.28  0.28      0 7.15  0.29  0.29      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.215
+"""
+
+
+def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
+    """Return one request with all facts that a file may lack."""
+    data = content if isinstance(content, bytes) else content.encode()
+    return [MeasurementRequest(Source.of_bytes(name, data), "all-reduce", 8, 1)]
+
+
+def nccl_tests() -> Sequence[MeasurementRequest]:
+    """Return a table of two sizes, out of place and in place."""
+    return _requests("run.txt", _PERF_HEADER + _PERF_ROWS)
+
+
+def nccl_tests_json() -> Sequence[MeasurementRequest]:
+    """Return a document with one result on two GPUs, as requests to test the reader.
+
+    The all-reduce of 1024 bytes is measured out of place in 7.11 us; `in_place` is null.
+    """
+    times = {"time": 7.11, "alg_bw": 0.14, "bus_bw": 0.14, "nwrong": 0}
+    document = {
+        "version": 3,
+        "args": ["./all_reduce_perf", "-g", "2"],
+        "nccl_version": 22902,
+        "config": {
+            "devices": [
+                {"rank": rank, "group": 0, "hostname": "node", "device_info": "NVIDIA H100"}
+                for rank in range(2)
+            ]
+        },
+        "results": [
+            {"size": 1024, "type": "float", "out_of_place": times, "in_place": None},
+        ],
+    }
+    return _requests("run.json", json.dumps(document, indent=1))
+
+
+def osu() -> Sequence[MeasurementRequest]:
+    """Return a table of average latencies."""
+    return _requests(
+        "osu.txt",
+        "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n"
+        "1024                  12.31\n2048                  13.02\n",
+    )
+
+
+def tuner_sweep() -> Sequence[MeasurementRequest]:
+    """Return two forced choices of one size."""
+    return _requests(
+        "sweep.csv",
+        "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,"
+        "bandwidth_gbps,latency_us\n"
+        "allreduce,1048576,ring,simple,8,1,8,-1,-1,40.2,26.1\n"
+        "allreduce,1048576,tree,ll128,8,1,8,-1,-1,44.7,23.5\n",
+    )
+
+
+def mscclpp_lines() -> Sequence[MeasurementRequest]:
+    """Return one request to read a small `perf.jsonl` file of MSCCL++ measurements.
+
+    The file has two JSON lines of the same all-reduce kernel (number 6) on 8 ranks of one
+    node: 24576 bytes in 6.2 us and 49152 bytes in 6.6 us. The request states all-reduce,
+    8 ranks and 1 node.
+    """
+    lines = [
+        {
+            "name": "allreduce", "kernel": 6, "ranks": 8, "ranksPerNode": 8,
+            "size": size, "time": time_us, "algBw": 4.0, "busBw": 7.0,
+        }
+        for size, time_us in ((24576, 6.2), (49152, 6.6))
+    ]  # fmt: skip
+    return _requests("perf.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def collhub_program() -> Sequence[MeasurementRequest]:
+    """Return one line of a program."""
+    line = {
+        "ok": True, "collective": "all-reduce", "num_ranks": 8, "first_rank": 0,
+        "in_place": False, "collective_bytes": 1 << 20, "time_s": 4.1e-05,
+        "native_time_s": 3.9e-05, "is_graph": False, "nccl_version": 22902,
+    }  # fmt: skip
+    return _requests("program.jsonl", json.dumps(line) + "\n")
+
+
+def mscclpp_tuned() -> Sequence[MeasurementRequest]:
+    """Return a configuration with one entry, as requests to test the reader.
+
+    It is an all-reduce of 8192 bytes on 8 ranks in 6.1 us.
+    """
+    entry = {"message_size": 8192, "algorithm": "packets", "nblocks": 28, "time_us": 6.1}
+    profile = {"sku": "H100", "scale": 8, "collectives": {"allreduce": [entry]}}
+    return _requests("tuned.json", json.dumps({"version": 1, "profiles": [profile]}))
+
+
+def inspector() -> Sequence[MeasurementRequest]:
+    """Return records of two ranks of one call."""
+    lines = [
+        {
+            "header": {"id": "0x1", "rank": rank, "n_ranks": 8, "nnodes": 1},
+            "coll_perf": {
+                "coll": "AllReduce",
+                "coll_sn": 3,
+                "coll_msg_size_bytes": 1048576,
+                "coll_exec_time_us": 30 + rank,
+                "coll_timing_source": "kernel_gpu",
+            },
+        }
+        for rank in range(2)
+    ]
+    return _requests("rank.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def measured_json() -> Sequence[MeasurementRequest]:
+    """Return one point with the description of its source, as requests to test the reader.
+
+    It is an all-gather of 8192 bytes on 8 ranks of one node in 15.9 us.
+    """
+    point = {
+        "source": "example", "machine": "H100", "collective": "all-gather", "ranks": 8,
+        "nodes": 1, "size_bytes": 8192, "time_us": 15.9, "library": "NCCL 2.29.2",
+    }  # fmt: skip
+    sources = {"example": {"repo": "example/results", "licence": "MIT"}}
+    document = {"schema": "measured-collectives/1", "sources": sources, "points": [point]}
+    return _requests("points.json", json.dumps(document))
+
+
+def aiconfigurator() -> Sequence[MeasurementRequest]:
+    """Return a table of one row as requests to test the reader; nothing without pyarrow.
+
+    The row is an all-reduce of 512 half-precision numbers on 8 GPUs in 0.0156 ms.
+    """
+    try:
+        # Imported here: pyarrow is an extra, and only this format needs it.
+        import pyarrow  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        return []
+    columns = {
+        "op_name": ["all_reduce"], "nccl_dtype": ["half"], "num_gpus": [8],
+        "message_size": [512], "latency": [0.0156], "version": ["2.29.2"],
+        "device": ["NVIDIA H100 80GB HBM3"],
+    }  # fmt: skip
+    content = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), content)
+    return _requests("nccl_perf.parquet", content.getvalue())

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from collhub_machine_profiles import find_profile, profile_of_text
-from collhub_machine_profiles.calls import format_ranks, merge_calls
+from collhub_machine_profiles.calls import format_ranks, make_tables, merge_calls
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu
 from collhub_machine_profiles.nccl_baseline import count_nodes
 
@@ -197,8 +197,6 @@ def _make_curves(
     points: Sequence[Measurement], kind: str, mode: str
 ) -> Iterator[tuple[Library, Mapping[int, float]]]:
     """Yield each library and its times in us by size, for calls of a mode."""
-    from collhub_machine_profiles.table import make_tables  # Needs numpy.
-
     other_place = "out" if mode == "in-place" else "in"
     for table in make_tables([point for point in points if point.collective == kind], other_place):
         pairs = zip(table.sizes, table.times_us, strict=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_machine_profiles import shipped_profile
+from collhub_machine_profiles.calls import Table
 from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile, profile_bytes
-from collhub_machine_profiles.table import Table
 from collhub_machine_timing.profiles import predict_library_times
 from collhub_pytorch.samples import execution_traces, profiles
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from collhub_machine_profiles.calls import make_tables
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
-from collhub_machine_profiles.table import make_tables
 from collhub_machine_profiles.time_models import extrapolate_nodes
 from collhub_machines.calibration import read_points
 from collhub_machines.fitting import choose_prior, fit_networks, machine_prior

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_machine_profiles.calls import envelope, make_tables
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.nccl_choice import choose
-from collhub_machine_profiles.table import envelope, make_tables
 from collhub_machine_profiles.time_models import NAMES, call_columns, is_modelled, predict
 from collhub_machines.calibration import read_points
 from collhub_machines.fitting import (

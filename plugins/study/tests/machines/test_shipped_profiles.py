@@ -11,10 +11,9 @@ import jsonschema
 import numpy as np
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
-from collhub_machine_profiles.calls import PlannedCall
+from collhub_machine_profiles.calls import PlannedCall, envelope
 from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
-from collhub_machine_profiles.table import envelope
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 from collhub_machines.fitting import every_second_size
 
