@@ -290,26 +290,18 @@ class _Best:
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
     """Run the passes that are ready: backward before forward ones, later stages first.
 
-    A device has at most as many micro-batches in flight as the pipeline has devices, or as its
-    memory limit allows. Weight gradients follow their input gradients.
+    Stage s of S stages holds at most S - s micro-batches, as in 1F1B. Weight gradients follow their
+    input gradients.
     """
     plain = replace(shape, memory=None, recompute="none", is_steady=False)
-    limits = tuple(
-        max(least, min(limit, shape.devices))
-        for least, limit in zip(
-            plain.minimum_memories(device_of, ()),
-            shape.limits or (shape.devices,) * shape.devices,
-            strict=True,
-        )
-    )
-    search = ListSearch(replace(plain, memory=limits), device_of)
+    search = ListSearch(plain, device_of)
     # The gradient leaves after the whole backward pass; weight gradients follow at once.
     search.durations[1] += search.durations[2]
     search.durations[2] = 0
     keys = search.build_keys(Policy(-1, -1, is_forward_first=False, patience=0))
     keys[2] -= 4 * _CLASS
-    ahead = np.full(len(device_of), shape.units, np.int64)
-    passes, _, places, _ = search.run(keys, ahead, 0, 2)
+    ahead = np.arange(len(device_of), 0, -1, dtype=np.int64)
+    passes, _, places, _ = search.run(keys, ahead, 0, 0)
     schedule = search.schedule_from(passes, places, name)
     return replace(schedule, orders=tuple(_join_gradients(order) for order in schedule.orders))
 
