@@ -15,9 +15,12 @@ from collhub_coconet import (
     as_slice,
     fuse,
     movable,
+    norm,
     overlap,
     reorder,
+    select,
     split,
+    sqrt,
     update,
 )
 from collhub_coconet.lowering.algorithms import Choice, Choices, select_fallbacks
@@ -49,6 +52,26 @@ def momentum() -> Program:
     w = build.state("w", "float32", "N", whole_after=True)
     m1 = update(m, 0.9 * m + all_reduce(g).named("g1")).named("m1")
     return build.program(m1, update(w, w - 0.01 * m1).named("w1"))
+
+
+def clip_by_norm(count: int = 1) -> Program:
+    """A step of gradient descent on `count` tensors, with gradients clipped by their norm."""
+    build = ProgramBuilder("clip", N=(1, 2**30))
+    gradients = [
+        all_reduce(build.argument(f"g{index}", "float32", "N", layout=LOCAL)).named(f"h{index}")
+        for index in range(count)
+    ]
+    weights = [build.state(f"w{index}", "float32", "N", whole_after=True) for index in range(count)]
+    squares = [norm(gradient) ** 2 for gradient in gradients]
+    length = squares[0]
+    for square in squares[1:]:
+        length = length + square
+    factor = select(length > 1.0, 1.0 / sqrt(length), 1.0).named("factor")
+    steps = [
+        update(weight, weight - 0.01 * factor * gradient).named(f"w{index}_1")
+        for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True))
+    ]
+    return build.program(*steps)
 
 
 def fused_adam() -> tuple[Program, Program]:

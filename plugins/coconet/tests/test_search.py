@@ -26,16 +26,19 @@ from collhub_coconet import (
 )
 from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.program.operations import Kind
-from collhub_coconet.search.collective_times import Rates, find_fastest_means
+from collhub_coconet.search.collective_times import Demand, Means, Rates, find_fastest_means
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Exploration, explore
+from collhub_coconet.search.hub_algorithms import HubAlgorithms
+from collhub_coconet.search.search_pass import describe_completeness
 from collhub_coconet.search.simulation import Simulation, run_tasks, simulate_candidates
-from flat_programs import momentum
+from flat_programs import clip_by_norm, momentum
 from moe import moe
 from transformer_blocks import attention, pipeline_boundary
 
-from hub_core import InputError, parse_topology
-from hub_core.plugin_api import SearchBudget
+from hub_core import InputError, parse_topology, synthesize, write
+from hub_core.model import Collective, CollectiveKind
+from hub_core.plugin_api import SearchBudget, Synthesizer
 
 # The V100s of CoCoNet's measurements.
 RATES = Rates(90e12, 765e9, 130.5e9, 0.0, 5e-6)
@@ -167,14 +170,83 @@ def test_every_collective_gets_means_of_its_own_where_that_is_faster() -> None:
     program = build.program(all_reduce(small).named("few"), all_reduce(large).named("many"))
     size = Binding(8, {"N": 8, "M": 2**22})
     simulation = Simulation(Rates(1e14, 1e12, 1e11, 1e-6, 1e-6), parse_topology("switch:8"))
-    alike = simulation.timing(program, size)
-    assert not isinstance(alike, str)
-    own = simulation.refined(program, size, alike)
-    assert own.seconds < alike.seconds
-    assert set(own.choices) == {"few", "many"}
-    assert own.choices["few"] != own.choices["many"]
+    separate = simulation.timing(program, size)
+    assert not isinstance(separate, str)
+    assert set(separate.choices) == {"few", "many"}
+    assert separate.choices["few"] != separate.choices["many"]
+    # No common means are faster.
+    for means in separate.choices.values():
+        common_s = simulation.simulate_means(program, size, {"few": means, "many": means})
+        assert isinstance(common_s, str) or common_s >= separate.seconds
     # Nothing more is to be gained.
-    assert simulation.refined(program, size, own) == own
+    assert simulation.refined(program, size, separate) == separate
+
+
+def test_search_uses_the_fastest_algorithms_of_the_hub() -> None:
+    # On a ring, ring algorithms use one direction; algorithms that use both are twice as fast.
+    size = Binding(8, {"N": 2**24})
+    simulation = Simulation(Rates(1e15, 1e15, 1e11, 1e-6, 1e-6), parse_topology("ring:8"))
+    program = clip_by_norm(2)
+    timing = simulation.timing(program, size)
+    assert not isinstance(timing, str)
+    link_bound_s = 2 * 2 * 7 / 8 * 2**26 / (2 * 50e9)
+    assert link_bound_s < timing.seconds < 1.1 * link_bound_s
+    rings = {name: Means("ring", "Simple", 1) for name in timing.choices}
+    one_direction_s = simulation.simulate_means(program, size, rings)
+    assert isinstance(one_direction_s, str) or one_direction_s > 1.5 * timing.seconds
+
+
+def test_algorithms_are_built_once_and_omissions_have_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        built.append(options["name"])
+        return synthesize(*arguments, **options)
+
+    monkeypatch.setattr("collhub_coconet.search.hub_algorithms.synthesize", count)
+    hub = HubAlgorithms(parse_topology("ring:4"))
+    demands = [Demand(Kind.ALL_REDUCE, size, (0, 1, 2, 3)) for size in (2**20, 2**24)]
+    first = [hub.find_fastest(demand) for demand in demands]
+    assert [hub.find_fastest(demand) for demand in demands] == first
+    patterns = [name for name in built if name not in {"tacos", "blink"}]
+    assert len(patterns) == len(set(patterns))
+    for demand in demands:
+        offers = hub.list_offers(demand)
+        omitted = {name for name, other in hub.omissions if other == demand}
+        assert omitted.isdisjoint(offer.name for offer in offers)
+        assert all(hub.omissions[name, demand].reason for name in omitted)
+        # Every offer of the registry is compared or omitted.
+        offered = {provided.offer for provided in hub.registry.all(Synthesizer)}
+        applicable = {
+            offer.name
+            for offer in offered
+            if CollectiveKind.ALL_REDUCE in offer.collectives and not offer.only_by_name
+        }
+        assert applicable == omitted | {offer.name for offer in offers}
+
+
+def test_file_of_the_user_is_compared_too(tmp_path: Path) -> None:
+    network = parse_topology("ring:4")
+    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 4)
+    path = tmp_path / "mine.json"
+    write(synthesize(collective, network, 2**20, name="ring").algorithm, path)
+    hub = HubAlgorithms(network, named=(str(path),))
+    assert str(path) in {
+        offer.name for offer in hub.list_offers(Demand(Kind.ALL_REDUCE, 2**20, (0, 1, 2, 3)))
+    }
+    hub.list_offers(Demand(Kind.ALL_GATHER, 2**20, (0, 1, 2, 3)))
+    assert hub.omissions[str(path), Demand(Kind.ALL_GATHER, 2**20, (0, 1, 2, 3))].is_proven
+
+
+def test_work_limit_of_synthesizers_leaves_the_search_incomplete() -> None:
+    hub = HubAlgorithms(parse_topology("torus:2x3"), work=1)
+    hub.list_offers(Demand(Kind.ALL_GATHER, 6 * 2**20, tuple(range(6))))
+    unproven = [omission for omission in hub.omissions.values() if not omission.is_proven]
+    assert any("work limit was reached" in omission.reason for omission in unproven)
+    line = describe_completeness(Exploration(), unproven)
+    assert line.startswith("search is NOT complete: algorithms were not compared: the rest of")
 
 
 def test_what_cannot_be_simulated_is_timed_by_formula_and_said() -> None:

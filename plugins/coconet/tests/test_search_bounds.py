@@ -11,7 +11,7 @@ from adam import adam
 from attention_parallel import ring_attention
 from collhub_coconet import REPLICATED, Binding, ElementType, Kind, Operation, Program, TensorType
 from collhub_coconet.search.bounds import ProgramBound, _BoundCalculation
-from collhub_coconet.search.collective_times import Rates
+from collhub_coconet.search.collective_times import FormulaTimes, Rates
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import explore
 from collhub_coconet.transformations.moves import TRANSFORMATIONS
@@ -86,9 +86,18 @@ def test_outputs_that_read_no_value_stay_replicated() -> None:
     operation = Operation("x", Kind.ADD, (1.0, 2.0))
     kind = TensorType(ElementType.FLOAT32, (), REPLICATED)
     program = SimpleNamespace(
-        operations=(), by_name={"x": operation}, types={"x": kind}, outputs=("x",), states={}
+        operations=(),
+        by_name={"x": operation},
+        types={"x": kind},
+        outputs=("x",),
+        states={},
+        mesh=("x",),
     )
     calculation = _BoundCalculation(
-        cast(Program, program), Binding(4, {}), RATES, frozenset({"reorder"})
+        cast(Program, program),
+        Binding(4, {}),
+        RATES,
+        frozenset({"reorder"}),
+        FormulaTimes(RATES),
     )
     assert calculation._stays_replicated("x")

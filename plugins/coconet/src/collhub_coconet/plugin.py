@@ -172,6 +172,15 @@ class SearchOptions(StatedOptions):
         minimum=0,
         maximum=100,
     )
+    algorithms: str | None = optional(
+        "algorithms in addition to those of the hub: files and names, joined by +"
+    )
+    work: int = option(
+        OptionType.INT,
+        2_000_000,
+        "maximum work of a synthesizer for one collective, in simulated steps",
+        minimum=1,
+    )
     compute_tflops: float = option(
         OptionType.FLOAT, 90.0, "rate of matrix products, in 1e12 operations/s", minimum=1e-6
     )

@@ -59,7 +59,9 @@ class Choice:
     pieces, each of which runs the complete algorithm when its data are available; of a Send, the
     number of its messages. `tiles`: maximum number of computations per rank into which a producer
     in a chain is cut; None: one per unit. `at_once`: maximum number of pieces in flight on a rank;
-    a small number lets the first piece finish early.
+    a small number lets the first piece finish early. `data_share`: fraction of the bytes of a
+    message that are data. `step_bytes`: bytes added to every message, for the latency of a
+    protocol that is slower than the network's.
     """
 
     algorithm: str | Algorithm = "ring"
@@ -67,6 +69,8 @@ class Choice:
     options: Mapping[str, str] = field(default_factory=dict)
     tiles: int | None = None
     at_once: int = 2
+    data_share: float = 1.0
+    step_bytes: int = 0
 
     def __post_init__(self) -> None:
         if min(self.chunks, self.at_once, 1 if self.tiles is None else self.tiles) < 1:
@@ -129,11 +133,13 @@ class Call:
 
 
 class Algorithms:
-    """Algorithms of collectives on the ranks of one group; each is created once."""
+    """Algorithms of collectives on the ranks of one group; each is created and verified once."""
 
     def __init__(self, topology: Topology, registry: Registry) -> None:
         self._topology, self._registry = topology, registry
         self._cache: dict[Hashable, Contents] = {}
+        # Keeps the objects, so that no other one gets the same identity.
+        self._verified: dict[int, Algorithm] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
         """Return the contents of the chosen algorithm for a call of one piece; equal calls are
@@ -169,7 +175,9 @@ class Algorithms:
         if not fits:
             message = f"{algorithm!r} is no {required.kind} of {required.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
-        return _verify_algorithm(algorithm)
+        if id(algorithm) not in self._verified:
+            self._verified[id(algorithm)] = _verify_algorithm(algorithm)
+        return algorithm
 
     def _synthesize(self, call: Call, name: str, choice: Choice) -> Algorithm:
         """Synthesize an algorithm on the part of the network that the group uses.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 
@@ -72,6 +73,7 @@ def flatten(
     choices: Choices | None = None,
     *,
     registry: Registry | None = None,
+    algorithms: Algorithms | None = None,
 ) -> FlatProgram:
     """Lower a program to a flat graph: a workload, and a record of the meaning of its nodes.
 
@@ -79,11 +81,12 @@ def flatten(
     algorithm and chunks by the name of a communication (default: rings in one piece, trees for
     collectives with a root, direct messages for an AllToAll). Names of nodes contain `origin`, the
     operations of a node, and `fused_group`, their stage. On a mesh of several axes collectives work
-    on complete values, and their ranks are those of the axes. Raises `HubError` for algorithms that
-    do not fit or are incorrect, and `InputError` for layouts that do not fit the ranks.
+    on complete values, and their ranks are those of the axes. `algorithms`: those of earlier calls
+    for the same network, which are reused. Raises `HubError` for algorithms that do not fit or are
+    incorrect, and `InputError` for layouts that do not fit the ranks.
     """
     check_binding(program, binding)
-    algorithms = Algorithms(topology, registry or run_registry())
+    algorithms = algorithms or Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
     builder = _FlatBuilder(program, binding, choices, algorithms)
     for kernel in program.kernels():
@@ -346,11 +349,12 @@ class _FlatBuilder:
             orders = [order[owners[position] == position] for position, order in enumerate(orders)]
         tiles = cut_tiles(ours, orders, None)
         shift = theirs[0] - ours[0]
+        choice = select_choice(self.choices, operation.name)
         size = self.binding.bytes_of_rank(kind)
         parts = grid.parts if kind.layout.is_sliced else grid.chunks
         common = {
             "name": self._add_name([operation]),
-            "bytes": max(1, -(-size // parts)),
+            "bytes": max(1, ceil(-(-size // parts) / choice.data_share)) + choice.step_bytes,
             "tag": self.tags + tiles.chunk,
         }
         number = len(self.parts)
@@ -381,17 +385,22 @@ class _FlatBuilder:
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
         first = int(self._ranks(self.program.types[operation.name].group)[0])
-        pieces = 1 if is_scalar else select_choice(self.choices, operation.name).chunks
+        choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
+        pieces = 1 if is_scalar else choice.chunks
         grid = Grid((), 0, 1, contents.units) if is_scalar else self.cuts[operation.name].grid
         position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
         count = len(template)
         piece = np.repeat(np.arange(pieces), count)
         is_message = np.tile(template.peer >= 0, pieces)
         tag = self.tags + piece * template.tags + np.tile(template.message, pieces)
+        sizes = template.bytes
+        if not (choice.data_share == 1.0 and choice.step_bytes == 0):
+            sent = np.ceil(sizes / choice.data_share).astype(np.int64) + choice.step_bytes
+            sizes = np.where(template.peer >= 0, sent, sizes)
         numbers = self.nodes.add(
             np.tile(position, pieces) + first, len(self.parts), np.arange(pieces * count),
             kind=np.tile(template.kind, pieces), name=self._add_name([operation]),
-            bytes=np.tile(template.bytes, pieces), tag=np.where(is_message, tag, 0),
+            bytes=np.tile(sizes, pieces), tag=np.where(is_message, tag, 0),
             peer=np.where(is_message, np.tile(template.peer, pieces) + first, -1),
             duration_ns=np.tile(template.duration_ns, pieces),
         )  # fmt: skip
@@ -402,8 +411,7 @@ class _FlatBuilder:
         for edges, target in zip((template.data, template.control), targets, strict=True):
             for start in numbers[::count][:pieces]:
                 target.append((edges[0] + start, edges[1] + start))
-        max_in_flight = select_choice(self.choices, operation.name).at_once
-        limit_pieces_in_flight(self.nodes, template, numbers, pieces, max_in_flight)
+        limit_pieces_in_flight(self.nodes, template, numbers, pieces, choice.at_once)
         self._connect(runs, operand, numbers, position)
 
     def _add_mesh_collective(self, operation: Operation, operand: str) -> None:

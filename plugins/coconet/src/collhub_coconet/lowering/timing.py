@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_coconet.lowering.algorithms import Choice, Choices
+from collhub_coconet.lowering.algorithms import Algorithms, Choice, Choices
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.flat_program import FlatProgram, Segment
 from collhub_coconet.program.operations import Binding, Kind
@@ -75,18 +75,19 @@ def makespan(
     choices: Choices | None = None,
     *,
     registry: Registry | None = None,
+    algorithms: Algorithms | None = None,
 ) -> Makespan:
     """Simulate the time of a program, and compute its peak memory.
 
     `choices`: by the name of a communication, or "" for all without an entry; default: rings in one
     piece. The flat graph (`flat.flatten`) is simulated with an unlimited number of nodes in flight.
-    Kernels of a rank run one after the other, except for those that communicate. `registry`: pass
-    one to save time in repeated calls. Raises `HubError`.
+    Kernels of a rank run one after the other, except for those that communicate. `registry`,
+    `algorithms`: pass them to save time in repeated calls on one network. Raises `HubError`.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
     network = machine.network(ranks, registry)
-    flat = flatten(program, binding, network, choices, registry=registry)
+    flat = flatten(program, binding, network, choices, registry=registry, algorithms=algorithms)
     times = simulate_flat(flat, machine, network, registry)
     if times.time_ns is None:
         raise InputError("some rank never finishes", code="never-ends")

@@ -10,7 +10,7 @@ it: each belongs to a norm, sum or maximum, which no chain can contain, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -21,7 +21,13 @@ from collhub_coconet.program.operations import (
     TensorType,
 )
 from collhub_coconet.program.program import Program, find_descendants, reduces_scalar
-from collhub_coconet.search.collective_times import Rates, find_fastest_means
+from collhub_coconet.search.collective_times import (
+    CollectiveTimes,
+    Demand,
+    FormulaTimes,
+    Rates,
+    find_demand,
+)
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
 
@@ -34,11 +40,16 @@ class ProgramBound:
 
 
 def compute_bound(
-    program: Program, binding: Binding, rates: Rates, kinds: Sequence[str]
+    program: Program,
+    binding: Binding,
+    rates: Rates,
+    kinds: Sequence[str],
+    times: CollectiveTimes | None = None,
 ) -> ProgramBound:
     """Compute bounds for `program` and all programs that transformations of `kinds` reach from it.
 
-    Time: of the busiest links or processors, plus all-reduces of scalars.
+    `times`: of collectives alone; default: by formula. The time is that of the busiest links or
+    processors, plus all-reduces of scalars:
 
     - An AllReduce counts as the faster of itself and its ReduceScatter if a split is allowed, else
       in full.
@@ -50,7 +61,8 @@ def compute_bound(
     Memory: the arguments (a state as a slice if it may become one), plus the largest result of an
     AllGather that cannot be removed or avoided.
     """
-    calculation = _BoundCalculation(program, binding, rates, frozenset(kinds))
+    times = times or FormulaTimes(rates)
+    calculation = _BoundCalculation(program, binding, rates, frozenset(kinds), times)
     return ProgramBound(calculation.compute_seconds(), calculation.compute_peak_bytes())
 
 
@@ -66,6 +78,7 @@ class _BoundCalculation:
     binding: Binding
     rates: Rates
     kinds: frozenset[str]
+    times: CollectiveTimes
     movable: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,13 +118,15 @@ class _BoundCalculation:
             busy[resource] = busy.get(resource, 0.0) + seconds
         for group, size in self._find_necessary_gathers().items():
             if size:
-                busy[f"links {group}"] += self._compute_formula_s(Kind.ALL_GATHER, size)
-        scalar_sizes = [
-            self.program.types[operation.name].element.element_bytes
-            for operation in self.program.operations
-            if reduces_scalar(self.program, operation)
-        ]
-        scalars_s = sum(self._compute_formula_s(Kind.ALL_REDUCE, size) for size in scalar_sizes)
+                busy[f"links {group}"] += self._find_seconds(Kind.ALL_GATHER, size, group)
+        scalars_s = sum(
+            self._find_seconds(Kind.ALL_REDUCE, tensor.element.element_bytes, tensor.group)
+            for tensor in (
+                self.program.types[operation.name]
+                for operation in self.program.operations
+                if reduces_scalar(self.program, operation)
+            )
+        )
         return max(busy.values(), default=0.0) + scalars_s
 
     def _compute_collective_s(self, operation: Operation) -> float:
@@ -120,13 +135,18 @@ class _BoundCalculation:
         An AllGather that remains counts without its launch, since it may share the launch of a
         stage. An AllReduce counts as its ReduceScatter if that is faster and splits are allowed.
         """
-        size = self._count_bytes(self.program.types[operation.name])
-        seconds = self._compute_formula_s(operation.kind, size)
+        if operation.kind is Kind.ALL_GATHER and self._can_be_removed(operation):
+            return 0.0
+        demand = find_demand(self.program, self.binding, operation)
+        if demand is None:
+            return 0.0
+        seconds = self.times.find_fastest(demand)[0]
         if operation.kind is Kind.ALL_GATHER:
-            return 0.0 if self._can_be_removed(operation) else seconds
+            return seconds
         seconds += self.rates.launch_s
         if operation.kind is Kind.ALL_REDUCE and "split" in self.kinds:
-            scatter_s = self._compute_formula_s(Kind.REDUCE_SCATTER, size) + self.rates.launch_s
+            scatter = replace(demand, kind=Kind.REDUCE_SCATTER)
+            scatter_s = self.times.find_fastest(scatter)[0] + self.rates.launch_s
             return min(seconds, scatter_s)
         return seconds
 
@@ -146,7 +166,8 @@ class _BoundCalculation:
         """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1
-        return self._compute_formula_s(Kind.SEND, size // divisor)
+        demand = Demand(Kind.SEND, size // divisor, tuple(self.binding.ranks_of(0)))
+        return FormulaTimes(self.rates).find_fastest(demand)[0]
 
     def _compute_contraction_s(self, operation: Operation) -> float:
         """Seconds of a contraction with its launch; 0 for all remaining computations.
@@ -161,9 +182,18 @@ class _BoundCalculation:
         divisor = self.binding.num_ranks if operation.name in self.movable else 1
         return seconds / divisor + self.rates.launch_s
 
-    def _compute_formula_s(self, kind: Kind, size: int) -> float:
-        """Seconds of the fastest means, as in the cost model; `size` in bytes."""
-        return find_fastest_means(kind, size, self.binding.num_ranks, self.rates)[0]
+    def _find_seconds(self, kind: Kind, size: int, group: int) -> float:
+        """Seconds of a collective alone, as in the cost model; `size` in bytes.
+
+        0 for less than a byte per rank, which is padded, and on a mesh of several axes, where the
+        ranks are not known.
+        """
+        if size < self.binding.num_ranks and kind is not Kind.ALL_REDUCE:
+            return 0.0
+        if len(self.program.mesh) > 1:
+            return 0.0
+        members = tuple(self.binding.ranks_of(group))
+        return self.times.find_fastest(Demand(kind, size, members))[0]
 
     # --- memory ---
 

@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
+from typing import Protocol as TypingProtocol
 
-from collhub_coconet.program.operations import Kind
+from collhub_coconet.lowering.algorithms import count_buffer_bytes
+from collhub_coconet.program.operations import Binding, Kind, Operation
+from collhub_coconet.program.program import Program, find_axis_positions, reduces_scalar
 from hub_core import Topology
 from hub_core.model import InputError
 from hub_core.network import DimensionKind
@@ -100,6 +103,71 @@ class Means:
     def __str__(self) -> str:
         chunks = f", {self.chunks} chunks" if self.chunks > 1 else ""
         return f"{self.algorithm} {self.protocol}{chunks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Collective of a program: kind, bytes of its full buffer, ranks of the job, and root.
+
+    Equal demands have equal algorithms and times. A Send has the bytes of its message. Of several
+    subgroups of a mesh, `members` are those of the first. `root` is an index in `members`.
+    """
+
+    kind: Kind
+    size_bytes: int
+    members: tuple[int, ...]
+    root: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.size_bytes} bytes"
+
+
+def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
+    """Describe the communication of an operation; None for an operation without communication.
+
+    A reduction of slices to a scalar contains an AllReduce of one scalar. Axes of one rank of a
+    mesh have nobody to communicate with.
+    """
+    tensor = program.types[operation.name]
+    is_scalar = reduces_scalar(program, operation)
+    if not is_scalar and not operation.is_communication:
+        return None
+    if operation.kind is Kind.SEND:
+        return Demand(Kind.SEND, binding.bytes_of_rank(tensor), tuple(binding.ranks_of(0)))
+    ranks = binding.ranks_of(tensor.group)
+    subgroups = binding.subgroups(find_axis_positions(program, operation))
+    members = tuple(ranks[position] for position in subgroups[0])
+    if len(members) == 1:
+        return None
+    size = count_buffer_bytes(program, binding, operation)
+    if is_scalar:
+        return Demand(Kind.ALL_REDUCE, size, members)
+    root = operation.root if operation.kind in (Kind.BROADCAST, Kind.REDUCE) else None
+    # Algorithms cut a tensor into one part per rank, of at least one byte.
+    return Demand(operation.kind, max(size, len(members)), members, root)
+
+
+class CollectiveTimes(TypingProtocol):
+    """Times of single collectives."""
+
+    def find_fastest(self, demand: Demand) -> tuple[float, Means]:
+        """Return the seconds of a collective alone, and its fastest means."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaTimes:
+    """Times of collectives by formula, for the algorithms with a formula."""
+
+    rates: Rates
+
+    def find_fastest(self, demand: Demand) -> tuple[float, Means]:
+        """Return the seconds of a communication by formula, and the means with this time."""
+        size, num_ranks = demand.size_bytes, len(demand.members)
+        if demand.kind is Kind.ALL_TO_ALL:
+            # The formula takes the complete tensor; the buffer is that of a rank.
+            size *= num_ranks
+        return find_fastest_means(demand.kind, size, num_ranks, self.rates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,12 @@ from collhub_coconet.search.bounds import ProgramBound, compute_bound
 from collhub_coconet.search.collective_times import (
     CHUNK_COUNTS,
     PROTOCOLS,
+    CollectiveTimes,
+    Demand,
+    FormulaTimes,
     Means,
     Rates,
-    find_fastest_means,
+    find_demand,
 )
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
@@ -53,14 +56,16 @@ class FormulaModel:
     A computation takes the longer of its arithmetic and its memory traffic, a collective the time
     of its fastest formula. A stage with communication overlaps its computation and communication in
     k chunks, a chain the work on each of its resources: the longest takes its full time, and the
-    remaining ones 1/k of theirs.
+    remaining ones 1/k of theirs. `collective_times`: times of collectives alone; None: by formula.
+    Messages between groups are always timed by formula.
     """
 
     rates: Rates
+    collective_times: CollectiveTimes | None = None
 
     def timing(self, program: Program, binding: Binding) -> Timing:
         """Compute the time with the fastest algorithm, protocol and chunk count for each part."""
-        calculation = _TimeCalculation(self.rates, program, binding)
+        calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
         return Timing(calculation.compute_seconds(), calculation.choices)
 
@@ -69,12 +74,16 @@ class FormulaModel:
 
         Only chains can then change, and the current kernels and peak memory remain.
         """
-        bound = compute_bound(program, binding, self.rates, kinds)
+        bound = compute_bound(program, binding, self.rates, kinds, self.find_times())
         if "fuse" in kinds:
             return bound
-        calculation = _TimeCalculation(self.rates, program, binding)
+        calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         seconds = max(bound.seconds, calculation.compute_minimum_seconds())
         return ProgramBound(seconds, compute_peak_bytes(program, binding))
+
+    def find_times(self) -> CollectiveTimes:
+        """Return the times of collectives, by default those by formula."""
+        return self.collective_times or FormulaTimes(self.rates)
 
 
 @dataclass(slots=True)
@@ -84,6 +93,7 @@ class _TimeCalculation:
     rates: Rates
     program: Program
     binding: Binding
+    times: CollectiveTimes
     choices: dict[str, Means] = field(default_factory=dict)
 
     def compute_seconds(self) -> float:
@@ -199,23 +209,24 @@ class _TimeCalculation:
     def _compute_collective_s(self, operation: Operation) -> float:
         """Seconds of a collective or Send by its fastest means, without its launch.
 
-        A collective is timed by the bytes of its complete result; that is the buffer of a
-        reduction, and the concatenation of all slices after an AllGather.
+        The means are stored in `choices`.
         """
-        tensor = self.program.types[operation.name]
-        size = self.binding.elements(tensor.shape) * tensor.element.element_bytes
-        if operation.kind is Kind.SEND:
-            size = self.binding.bytes_of_rank(tensor)
-        return self._choose_means(operation.name, operation.kind, size)
+        demand = find_demand(self.program, self.binding, operation)
+        return 0.0 if demand is None else self._choose_means(operation.name, demand)
 
     def _compute_scalar_s(self, operation: Operation) -> float:
         """Seconds of the AllReduce of one scalar, after each rank has reduced its slice."""
-        size = self.program.types[operation.name].element.element_bytes
-        return self._choose_means(f"{operation.name} (scalar)", Kind.ALL_REDUCE, size)
+        demand = find_demand(self.program, self.binding, operation)
+        if demand is None:
+            return 0.0
+        return self._choose_means(f"{operation.name} (scalar)", demand)
 
-    def _choose_means(self, name: str, kind: Kind, size: int) -> float:
+    def _choose_means(self, name: str, demand: Demand) -> float:
         """Return the seconds of the fastest means, and store these means in `choices[name]`."""
-        seconds, means = find_fastest_means(kind, size, self.binding.num_ranks, self.rates)
+        times = self.times
+        if demand.kind is Kind.SEND:
+            times = FormulaTimes(self.rates)
+        seconds, means = times.find_fastest(demand)
         self.choices[name] = means
         return seconds
 

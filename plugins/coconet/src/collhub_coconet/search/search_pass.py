@@ -9,8 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import SearchOptions
-from collhub_coconet.program.operations import Binding, parse_ranges
-from collhub_coconet.search.collective_times import Rates, find_slowest_link, is_any_to_any
+from collhub_coconet.program.operations import Binding, Kind, parse_ranges
+from collhub_coconet.search.collective_times import (
+    Demand,
+    Rates,
+    find_demand,
+    find_slowest_link,
+    is_any_to_any,
+)
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import (
     Candidate,
@@ -19,6 +25,7 @@ from collhub_coconet.search.explore import (
     explore,
     ignore_progress,
 )
+from collhub_coconet.search.hub_algorithms import HubAlgorithms, Omission, describe_omissions
 from collhub_coconet.search.simulation import Simulation, simulate_candidates
 from collhub_coconet.transformations.costs import costs
 from collhub_coconet.transformations.passes import format_parameter, read_program, record_fields
@@ -90,23 +97,25 @@ def run(
     rates = _build_rates(topology, options)
     # Fraction of the progress that the search by formula accounts for.
     formula_fraction = 0.5 if options.simulate else 1.0
+    hub = _collect_algorithms(topology, options) if options.simulate else None
     exploration = explore(
         bound.program,
         bindings,
-        FormulaModel(rates),
+        FormulaModel(rates, hub),
         options.states,
         workers=workers,
         progress=lambda fraction, text: progress(formula_fraction * fraction, text),
         budget=budget,
     )
     times_are = "by formula"
+    omitted: list[Omission] = []
     if budget.reason and options.simulate:
         budget.cut("simulation of programs", "all of it: times are by formula")
-    elif options.simulate:
+    elif hub is not None:
         simulated = simulate_candidates(
             exploration,
             bindings,
-            Simulation(rates, topology),
+            Simulation(rates, topology, hub.registry, hub),
             options.simulate,
             workers=workers,
             progress=lambda fraction, text: progress(
@@ -119,18 +128,48 @@ def run(
         else:
             times_are = f"simulated: {len(simulated.candidates)} programs"
             exploration = simulated
+            omitted = _list_omissions(exploration, bindings, hub)
     size_index = _find_size_index(bound, bindings)
     outlook = Outlook(topology, rates, times_are)
     result = _lower_fastest(bound, exploration, size_index, outlook)
     ranks = f"{bound.binding.num_ranks} ranks per group, one per NPU of {topology.name}"
     changes = (
         *inference.filled_in,
-        *describe_exploration(exploration, bindings),
+        *describe_exploration(exploration, bindings, omitted),
+        *describe_omissions(omitted),
         ranks,
         f"times are {times_are}",
     )
     result = replace(result, provenance=workload.provenance)
     return result, PassReport(changes, tuple(budget.cuts))
+
+
+def _collect_algorithms(topology: Topology, options: SearchOptions) -> HubAlgorithms:
+    """Collect the algorithms of the hub for the network, and those that the user names.
+
+    Raises `HubError` for a name that is neither a synthesizer nor an algorithm in a file.
+    """
+    named = tuple(filter(None, (options.algorithms or "").split("+")))
+    hub = HubAlgorithms(topology, named=named, work=options.work)
+    for name in named:
+        hub.check_name(name)
+    return hub
+
+
+def _list_omissions(
+    exploration: Exploration, bindings: Sequence[Binding], hub: HubAlgorithms
+) -> list[Omission]:
+    """List the algorithms that were not compared for the collectives of the fastest programs."""
+    demands: dict[Demand, None] = {}
+    for size_index, binding in enumerate(bindings):
+        program = exploration.fastest(size_index).program
+        for operation in program.operations:
+            demand = find_demand(program, binding, operation)
+            if demand is not None and demand.kind is not Kind.SEND:
+                demands[demand] = None
+                # Offers that were compared in other processes are collected again.
+                hub.list_offers(demand)
+    return [omission for omission in hub.omissions.values() if omission.demand in demands]
 
 
 def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
@@ -224,7 +263,9 @@ def _lower_fastest(
     return lower(fastest.program, bound.binding, tuple(history))
 
 
-def describe_exploration(exploration: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
+def describe_exploration(
+    exploration: Exploration, bindings: Sequence[Binding], omissions: Sequence[Omission] = ()
+) -> Iterator[str]:
     """Describe the result of a search in lines.
 
     For every range of neighbouring sizes with the same fastest program: its time and gain at the
@@ -253,11 +294,17 @@ def describe_exploration(exploration: Exploration, bindings: Sequence[Binding]) 
         memory = format_bytes(candidate.peaks[largest])
         yield f"  {time}, {memory}: {format_passes(candidate) or 'no pass'}"
     yield f"{exploration.expanded} programs expanded, {exploration.pruned} pruned by their bound"
-    yield describe_completeness(exploration)
+    yield describe_completeness(exploration, omissions)
 
 
-def describe_completeness(exploration: Exploration) -> str:
-    """Describe whether the search covered all reachable programs, in one line."""
+def describe_completeness(exploration: Exploration, omissions: Sequence[Omission] = ()) -> str:
+    """Describe whether the search covered all reachable programs and algorithms, in one line.
+
+    Algorithms that cannot be faster than the compared ones by more than 1 % count as covered.
+    """
+    unproven = sorted({omission.name for omission in omissions if not omission.is_proven})
+    if exploration.is_complete and unproven:
+        return f"search is NOT complete: algorithms were not compared: {', '.join(unproven)}"
     if exploration.is_complete:
         return "search is complete: every reachable program was expanded or pruned"
     return "search is NOT complete: it stopped at a limit before all programs were expanded"

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
+from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.timing import Machine, makespan
-from collhub_coconet.program.operations import Binding
-from collhub_coconet.program.program import Program
-from collhub_coconet.search.collective_times import PROTOCOLS, Means, Rates
+from collhub_coconet.program.operations import Binding, Kind
+from collhub_coconet.program.program import Program, reduces_scalar
+from collhub_coconet.search.collective_times import (
+    PROTOCOLS,
+    Demand,
+    Means,
+    Protocol,
+    Rates,
+    find_demand,
+    find_slowest_link,
+)
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import (
     Candidate,
@@ -19,11 +28,18 @@ from collhub_coconet.search.explore import (
     ignore_progress,
     run_tasks,
 )
+from collhub_coconet.search.hub_algorithms import HubAlgorithms, change_protocol
 from hub_core import HubError, Registry, Topology, run_registry
+from hub_core.model import Algorithm
 from hub_core.plugin_api import SearchBudget
 
-ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
+# Algorithms per collective that are simulated within a program, the fastest alone.
+_CONTENDERS = 3
+# Nodes of all pieces of a collective on all ranks above which its chunk count is not tried.
+_MAX_NODES = 60_000
+# Collectives of a program above which equal ones keep equal means.
+_MAX_REFINED = 8
 # Codes of errors after which a program is not simulated with these means: the algorithm does not
 # exist for this collective, number of ranks or size, the network has no room for the program, or a
 # plugin is not installed. All remaining errors are defects of the program or of a plugin.
@@ -42,142 +58,229 @@ _CODES_OF_UNFIT_MEANS = frozenset(
         "topology-too-small",
     }
 )
-_COMMON_MEANS = "all collectives"
-"""Key in `Timing.choices` of the means that all collectives without an entry share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """Machine on which programs are simulated: the rates of a rank, and the network.
 
-    `registry`: the plugins of the run; a worker process receives them as its settings.
+    `registry`: the plugins of the run. `algorithms`: those of the hub for the network; None: they
+    are collected in `hub`.
     """
 
     rates: Rates
     topology: Topology
     registry: Registry = field(default_factory=run_registry)
+    algorithms: HubAlgorithms | None = None
+    hub: HubAlgorithms = field(init=False)
+
+    def __post_init__(self) -> None:
+        hub = self.algorithms or HubAlgorithms(self.topology, self.registry)
+        object.__setattr__(self, "hub", hub)
 
     def timing(self, program: Program, binding: Binding) -> Timing | str:
-        """Simulate a program, and select one set of means for all of its collectives.
+        """Simulate a program, and select means for its collectives; equal collectives share them.
 
-        Coordinate descent: the protocol is selected first, then the algorithm, then the chunk
-        count; all combinations would need three times as many simulations. Collectives that these
-        algorithms do not implement use a fixed algorithm. If no means fit, the result is the reason
-        of the first ones. Raises `HubError` for errors with another reason.
+        Every collective starts with the algorithm and protocol that are fastest alone. Coordinate
+        descent: first one chunk count for all, then for each distinct collective its algorithm,
+        protocol and chunk count; every value that reduces the simulated time is adopted. If no
+        means fit, the result is the reason. Raises `HubError` for errors with another reason.
         """
-        best: tuple[float, Means] | None = None
-        first_error = ""
-        initial = Means(ALGORITHMS[0], PROTOCOLS[0].name, CHUNKS[0])
-        for field_name in ("protocol", "algorithm", "chunks"):
-            base = best[1] if best else initial
-            for means in _vary(base, field_name):
-                seconds = self._simulate(program, binding, {"": means})
-                if isinstance(seconds, str):
-                    first_error = first_error or seconds
-                elif best is None or seconds < best[0]:
-                    best = seconds, means
-        if best is None:
-            return first_error
-        seconds, common = best
-        fixed = {
-            name: replace(common, algorithm=str(choice.algorithm))
-            for name, choice in select_fallbacks(program, common.chunks).items()
-        }
-        all_fixed = all(name in fixed for name in _names_of_communications(program))
-        return Timing(seconds, fixed if all_fixed else {_COMMON_MEANS: common} | fixed)
+        try:
+            choice = self._start(program, binding)
+        except HubError as error:
+            return _explain_unfit(error)
+        names = list(choice.demands)
+        initial = {name: choice.find_initial(name) for name in names}
+        best_s, selected, reason = math.inf, initial, ""
+        for count in CHUNKS:
+            trial = {name: choice.change_chunks(name, initial[name], count) for name in names}
+            seconds = self._simulate(program, binding, choice, trial)
+            if isinstance(seconds, str):
+                reason = reason or seconds
+            elif seconds < best_s:
+                best_s, selected = seconds, trial
+            if trial == initial and count > 1:
+                break
+        if best_s == math.inf:
+            return reason
+        alike: dict[Demand, list[str]] = {}
+        for name, demand in choice.demands.items():
+            alike.setdefault(demand, []).append(name)
+        return self._descend(
+            program, binding, choice, Timing(best_s, selected), list(alike.values())
+        )
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """Select an algorithm and a chunk count for each collective, starting from common means.
+        """Select means for each single collective, starting from a result of `timing`.
 
-        `timing`: a result of `timing` for the same program and sizes. One collective after another,
-        each value that reduces the simulated time is adopted; the protocol is not changed. Returns
-        `timing` unless a collective got different means. If only one collective uses the common
-        means, these are already selected for it and nothing is simulated.
+        Nothing is simulated if no two collectives are alike, since their means are already
+        selected.
         """
-        common = timing.choices.get(_COMMON_MEANS)
-        if common is None:
+        choice = self._start(program, binding)
+        names = list(choice.demands)
+        if len(set(choice.demands.values())) == len(names) or len(names) > _MAX_REFINED:
             return timing
-        names = _names_of_communications(program)
-        initial = {name: common for name in names if name not in timing.choices}
-        best_seconds, selected = timing.seconds, dict(initial)
-        for name in initial if len(initial) > 1 else ():
-            for field_name in ("algorithm", "chunks"):
-                for means in _vary(selected[name], field_name):
-                    trial = {"": common, **selected, name: means}
-                    seconds = self._simulate(program, binding, trial)
-                    if not isinstance(seconds, str) and seconds < best_seconds:
-                        best_seconds, selected[name] = seconds, means
-        if selected == initial:
-            return timing
-        fixed = {name: means for name, means in timing.choices.items() if name != _COMMON_MEANS}
-        return Timing(best_seconds, selected | fixed)
+        return self._descend(program, binding, choice, timing, [[name] for name in names])
+
+    def _start(self, program: Program, binding: Binding) -> _MeansOfProgram:
+        """Collect the communications of a program. Raises `InputError` for a small network."""
+        ranks = binding.num_ranks * program.num_groups
+        self._build_machine(PROTOCOLS[0]).network(ranks, self.registry)
+        demands = {}
+        for operation in program.operations:
+            demand = find_demand(program, binding, operation)
+            if demand is not None:
+                demands[operation.name] = demand
+        scalars = {
+            operation.name for operation in program.operations if reduces_scalar(program, operation)
+        }
+        rate = find_slowest_link(self.topology)[0]
+        return _MeansOfProgram(self.hub, demands, scalars, rate)
+
+    def _descend(
+        self,
+        program: Program,
+        binding: Binding,
+        choice: _MeansOfProgram,
+        timing: Timing,
+        groups: list[list[str]],
+    ) -> Timing:
+        """Vary the means of each group of collectives; adopt each change that reduces the time."""
+        best_s, selected = timing.seconds, dict(timing.choices)
+        for names in groups:
+            for means in choice.list_alternatives(names[0], selected[names[0]]):
+                trial = selected | dict.fromkeys(names, means)
+                seconds = self._simulate(program, binding, choice, trial)
+                if not isinstance(seconds, str) and seconds < best_s:
+                    best_s, selected = seconds, trial
+        return Timing(best_s, selected)
+
+    def simulate_means(
+        self, program: Program, binding: Binding, means: Mapping[str, Means]
+    ) -> float | str:
+        """Simulate a program with given means by name; return seconds or the reason of a misfit."""
+        try:
+            choice = self._start(program, binding)
+        except HubError as error:
+            return _explain_unfit(error)
+        return self._simulate(program, binding, choice, means)
 
     def _simulate(
-        self, program: Program, binding: Binding, means_by_name: Mapping[str, Means]
+        self,
+        program: Program,
+        binding: Binding,
+        choice: _MeansOfProgram,
+        means_by_name: Mapping[str, Means],
     ) -> float | str:
         """Simulate a program once; return seconds, or the reason why the means do not fit.
 
-        `means_by_name`: means (algorithm, protocol, chunks) by name of a collective; the entry with
-        the empty name applies to the remaining collectives, and its protocol to all of them: it
-        scales the bandwidth and adds to the latency of every link. Chains get as many tiles as
-        chunks. The reason is returned only if all diagnostics have a code of
-        `_CODES_OF_UNFIT_MEANS`, such as for halving-doubling if the number of ranks is not a power
-        of two; other `HubError`s are raised.
+        The network has the latency of the fastest protocol in use. The messages of a protocol with
+        flags are longer, and those of a slower one have as many bytes more as a link transfers in
+        the additional latency. Chains get as many tiles as chunks. A reason is returned only if all
+        diagnostics have a code of `_CODES_OF_UNFIT_MEANS`; other `HubError`s are raised.
         """
-        common = means_by_name[""]
-        protocol = next(entry for entry in PROTOCOLS if entry.name == common.protocol)
-        dimensions = tuple(
-            replace(
-                dimension,
-                bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s * protocol.data_share,
-                latency_s=dimension.latency_s + protocol.step_s,
-            )
-            for dimension in self.topology.dimensions
-        )
-        machine = Machine(
+        used = [choice.find_protocol(means) for means in means_by_name.values()]
+        base = min(used or [PROTOCOLS[0]], key=lambda protocol: protocol.step_s)
+        choices = {
+            name: choice.create_choice(name, means, base) for name, means in means_by_name.items()
+        }
+        try:
+            return makespan(
+                program,
+                binding,
+                self._build_machine(base),
+                choices,
+                registry=self.registry,
+                algorithms=choice.hub.contents,
+            ).time_s
+        except HubError as error:
+            return _explain_unfit(error)
+
+    def _build_machine(self, base: Protocol) -> Machine:
+        """Build the machine with the latency of a protocol on every link."""
+        return Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
             self.rates.launch_s,
-            topology=replace(
-                self.topology,
-                bandwidth_bytes_per_s=self.topology.bandwidth_bytes_per_s * protocol.data_share,
-                latency_s=self.topology.latency_s + protocol.step_s,
-                dimensions=dimensions,
-            ),
+            topology=change_protocol(self.topology, replace(base, data_share=1.0)),
         )
-        # Computations in a chain are cut into as many tiles as collectives into chunks.
-        choices = {
-            name: Choice(means.algorithm, means.chunks, tiles=means.chunks)
-            for name, means in means_by_name.items()
-        } | select_fallbacks(program, common.chunks)
-        try:
-            return makespan(program, binding, machine, choices, registry=self.registry).time_s
-        except HubError as error:
-            if any(
-                diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics
-            ):
-                raise
-            return str(error)
 
 
-def _names_of_communications(program: Program) -> list[str]:
-    return [operation.name for operation in program.operations if operation.is_communication]
+@dataclass(frozen=True, slots=True)
+class _MeansOfProgram:
+    """Means that the communications of one program may have.
 
-
-def _vary(means: Means, field_name: str) -> Iterator[Means]:
-    """Yield copies of `means` with alternative values of one field.
-
-    All protocols are yielded, the current one included; of algorithms and chunk counts only values
-    that differ from the current one.
+    `demands`: by name; `scalars`: names of reductions to scalars, which have one chunk.
+    `link_bytes_per_s`: rate at which additional latency is converted to bytes.
     """
-    if field_name == "protocol":
-        yield from (replace(means, protocol=protocol.name) for protocol in PROTOCOLS)
-    elif field_name == "algorithm":
-        for algorithm in ALGORITHMS:
-            if algorithm != means.algorithm:
-                yield replace(means, algorithm=algorithm)
-    else:
-        yield from (replace(means, chunks=count) for count in CHUNKS if count != means.chunks)
+
+    hub: HubAlgorithms
+    demands: dict[str, Demand]
+    scalars: set[str]
+    link_bytes_per_s: float
+
+    def find_initial(self, name: str) -> Means:
+        """Return the fastest means alone, in one chunk."""
+        demand = self.demands[name]
+        if demand.kind is Kind.SEND:
+            return Means("direct", PROTOCOLS[0].name)
+        return self.hub.find_fastest(demand)[1]
+
+    def change_chunks(self, name: str, means: Means, count: int) -> Means:
+        """Return the means with another chunk count, unless the flat graph would be too large."""
+        if name in self.scalars or count * self._count_steps(name, means) > _MAX_NODES:
+            return means
+        return replace(means, chunks=count)
+
+    def list_alternatives(self, name: str, means: Means) -> list[Means]:
+        """List other means: the next algorithms alone, the protocols, then the chunk counts.
+
+        Every entry differs from `means` in the algorithm (with its fastest protocol), the protocol
+        or the chunk count.
+        """
+        demand = self.demands[name]
+        alternatives = []
+        if demand.kind is not Kind.SEND:
+            for offer in self.hub.list_offers(demand)[:_CONTENDERS]:
+                other = Means(offer.name, offer.find_fastest_protocol(), means.chunks)
+                if offer.name != means.algorithm:
+                    alternatives.append(self.change_chunks(name, other, means.chunks))
+        alternatives += [replace(means, protocol=protocol.name) for protocol in PROTOCOLS]
+        alternatives += [self.change_chunks(name, means, count) for count in CHUNKS]
+        return [other for other in dict.fromkeys(alternatives) if other != means]
+
+    def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
+        """Create the choice of the lowering; `base`: the protocol whose latency the network has."""
+        demand, protocol = self.demands[name], self.find_protocol(means)
+        algorithm: str | Algorithm = "direct"
+        if demand.kind is not Kind.SEND:
+            algorithm = self.hub.find_offer(demand, means.algorithm).algorithm
+        slower_s = protocol.step_s - base.step_s
+        return Choice(
+            algorithm,
+            means.chunks,
+            tiles=means.chunks,
+            data_share=protocol.data_share,
+            step_bytes=round(slower_s * self.link_bytes_per_s),
+        )
+
+    def find_protocol(self, means: Means) -> Protocol:
+        """Return the protocol of means."""
+        return next(protocol for protocol in PROTOCOLS if protocol.name == means.protocol)
+
+    def _count_steps(self, name: str, means: Means) -> int:
+        demand = self.demands[name]
+        if demand.kind is Kind.SEND:
+            return 1
+        return len(self.hub.find_offer(demand, means.algorithm).algorithm.steps)
+
+
+def _explain_unfit(error: HubError) -> str:
+    """Return the message of an error for means that do not fit; raise any other error again."""
+    if any(diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics):
+        raise error
+    return str(error)
 
 
 def simulate_candidates(

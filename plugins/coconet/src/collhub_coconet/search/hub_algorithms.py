@@ -1,0 +1,330 @@
+"""All algorithms that the hub offers for the collectives of a program, with their times alone.
+
+An algorithm is built once per kind, size and group of ranks. It is simulated alone on the network
+of the group with every protocol. Algorithms are built in the order of their expected times, until
+one is proven to be fast enough by the best lower bound of the hub; the remaining ones are reported
+as omitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from collhub_coconet.lowering.algorithms import Algorithms, Call
+from collhub_coconet.program.operations import Kind
+from collhub_coconet.search.collective_times import PROTOCOLS, Demand, Means, Protocol
+from hub_core import (
+    HubError,
+    Registry,
+    Topology,
+    best_bounds,
+    create_synthesis_request,
+    estimate_synthesis,
+    read,
+    run_registry,
+    simulate,
+    synthesize,
+    verify,
+)
+from hub_core.model import Algorithm, InputError
+from hub_core.plugin_api import SearchBudget, Synthesizer
+
+# A time of at most this ratio to the proven bound ends the construction of further algorithms.
+_CLOSE_RATIO = 1.01
+# Work of one synthesizer for one collective, in steps of simulated algorithms.
+SYNTHESIS_WORK = 2_000_000
+# Steps of an algorithm above which it is not joined to the computations of a program.
+MAX_STEPS = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferedAlgorithm:
+    """Algorithm of the hub for one collective: its name, and seconds alone by protocol name."""
+
+    name: str
+    algorithm: Algorithm
+    seconds: dict[str, float]
+
+    def find_fastest_protocol(self) -> str:
+        """Return the protocol with the lowest time; of equal ones the first of `PROTOCOLS`."""
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class Omission:
+    """An algorithm that was not compared for a collective, and the reason.
+
+    `is_proven`: no omitted algorithm could be faster by more than 1 %, or it does not exist for
+    this collective. Otherwise the search is not complete.
+    """
+
+    name: str
+    demand: Demand
+    reason: str
+    is_proven: bool
+
+
+def change_protocol(topology: Topology, protocol: Protocol) -> Topology:
+    """Copy a network with the latency and the share of data of a protocol on every link."""
+    dimensions = tuple(
+        replace(
+            dimension,
+            bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s * protocol.data_share,
+            latency_s=dimension.latency_s + protocol.step_s,
+        )
+        for dimension in topology.dimensions
+    )
+    return replace(
+        topology,
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s * protocol.data_share,
+        latency_s=topology.latency_s + protocol.step_s,
+        dimensions=dimensions,
+    )
+
+
+@dataclass(slots=True)
+class HubAlgorithms:
+    """Algorithms of the hub for collectives on a network.
+
+    `named`: files, and synthesizers that are used only by name, which the user adds. `work`: limit
+    of every synthesizer for one collective. `contents`: nodes of algorithms in programs.
+    `omissions`: by (name, demand), in order of discovery. A copy in another process starts without
+    built algorithms but keeps the fastest means.
+    """
+
+    topology: Topology
+    registry: Registry = field(default_factory=run_registry)
+    named: tuple[str, ...] = ()
+    work: int = SYNTHESIS_WORK
+    omissions: dict[tuple[str, Demand], Omission] = field(default_factory=dict)
+    contents: Algorithms = field(init=False)
+    _offered: dict[Demand, tuple[OfferedAlgorithm, ...]] = field(default_factory=dict)
+    _fastest: dict[Demand, tuple[float, Means]] = field(default_factory=dict)
+    _patterns: dict[tuple[str, Kind, tuple[int, ...], int | None], Algorithm] = field(
+        default_factory=dict
+    )
+    _networks: dict[tuple[int, ...], dict[str, Topology]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.contents = Algorithms(self.topology, self.registry)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        arguments = self.topology, self.registry, self.named, self.work
+        return _rebuild, (*arguments, self._fastest)
+
+    def find_fastest(self, demand: Demand) -> tuple[float, Means]:
+        """Return the seconds and the means of the fastest algorithm alone, in one piece.
+
+        Raises `InputError` if the hub has no algorithm for the collective.
+        """
+        if demand not in self._fastest:
+            best = self.list_offers(demand)[0]
+            protocol = best.find_fastest_protocol()
+            self._fastest[demand] = best.seconds[protocol], Means(best.name, protocol)
+        return self._fastest[demand]
+
+    def list_offers(self, demand: Demand) -> tuple[OfferedAlgorithm, ...]:
+        """Return the algorithms for a collective, the fastest alone first; ties by name.
+
+        Raises `InputError` if there is none.
+        """
+        if demand not in self._offered:
+            offers = sorted(
+                self._build_offers(demand),
+                key=lambda offer: (min(offer.seconds.values()), offer.name),
+            )
+            if not offers:
+                reasons = [
+                    f"{name}: {omission.reason}"
+                    for (name, omitted), omission in self.omissions.items()
+                    if omitted == demand
+                ]
+                message = f"no algorithm of the hub fits {demand}: {'; '.join(reasons[:2])}"
+                cure = "install a synthesizer for this collective, or name a file of an algorithm"
+                raise InputError(message, cure=cure, code="algorithm-does-not-fit")
+            self._offered[demand] = tuple(offers)
+        return self._offered[demand]
+
+    def find_offer(self, demand: Demand, name: str) -> OfferedAlgorithm:
+        """Return the offer of this name for a collective. Raises `StopIteration` if it has none."""
+        return next(offer for offer in self.list_offers(demand) if offer.name == name)
+
+    def check_name(self, name: str) -> None:
+        """Read a file that the user names. Raises `HubError` unless it contains an algorithm.
+
+        Names of synthesizers are accepted.
+        """
+        if name not in {provided.name for provided in self.registry.all(Synthesizer)}:
+            read(Path(name), registry=self.registry)
+
+    def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
+        """Return the part of the network that some ranks use, with the rates of a protocol."""
+        if members not in self._networks:
+            network = self.topology
+            if len(members) < network.num_npus:
+                network = network.subset(members)
+            self._networks[members] = {
+                entry.name: change_protocol(network, entry) for entry in PROTOCOLS
+            }
+        return self._networks[members][protocol]
+
+    def _build_offers(self, demand: Demand) -> Iterator[OfferedAlgorithm]:
+        """Yield the algorithms that fit, until one is close to the bound of every protocol.
+
+        Reasons of the remaining ones are stored in `omissions`.
+        """
+        call = _create_call(demand)
+        bounds = {
+            protocol.name: self._prove_bound_s(call, demand, protocol) for protocol in PROTOCOLS
+        }
+        best_s = math.inf
+        names = self._sort_names(demand, call)
+        for index, name in enumerate(names):
+            if best_s <= _CLOSE_RATIO * min(bounds.values()):
+                reason = "another algorithm is within 1 % of the proven bound"
+                for rest in names[index:]:
+                    self._omit(rest, demand, reason, is_proven=True)
+                return
+            try:
+                algorithm = self._build(name, demand, call)
+                seconds = self._time(algorithm, demand, bounds, best_s)
+            except HubError as error:
+                first = error.diagnostics[0]
+                self._omit(name, demand, first.message, is_proven=first.code != "limit-reached")
+                continue
+            if len(algorithm.steps) > MAX_STEPS:
+                reason = f"{len(algorithm.steps)} steps, above the limit of {MAX_STEPS}"
+                self._omit(name, demand, reason, is_proven=False)
+                continue
+            if seconds:
+                best_s = min(best_s, *seconds.values())
+                yield OfferedAlgorithm(name, algorithm, seconds)
+
+    def _prove_bound_s(self, call: Call, demand: Demand, protocol: Protocol) -> float:
+        """Return the best lower bound of the hub in s; 0 if it has none."""
+        network = self.find_network(demand.members, protocol.name)
+        (bound,) = best_bounds(
+            call.collective, network, (demand.size_bytes,), registry=self.registry
+        )
+        return bound.time_ps / 1e12 if bound else 0.0
+
+    def _sort_names(self, demand: Demand, call: Call) -> list[str]:
+        """Sort the names of algorithms: files, patterns by their estimate, then searches.
+
+        Synthesizers that declare no kinds, and those that are used only by name, are left out.
+        """
+        kind = call.collective.kind
+        network = self.find_network(demand.members, PROTOCOLS[0].name)
+        request = create_synthesis_request(
+            call.collective, network, demand.size_bytes, registry=self.registry
+        )
+
+        def rank(name: str) -> tuple[bool, float, str]:
+            try:
+                estimate = estimate_synthesis(name, request, self.registry)
+            except HubError:
+                estimate = None
+            is_search = self.registry.find(Synthesizer, name).offer.adapts
+            return is_search, math.inf if estimate is None else estimate, name
+
+        offers = [provided.offer for provided in self.registry.all(Synthesizer)]
+        names = [
+            offer.name
+            for offer in offers
+            if offer.collectives and offer.supports(kind) and not offer.only_by_name
+        ]
+        added = [name for name in self.named if name not in names]
+        return [*added, *sorted(names, key=rank)]
+
+    def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
+        """Build or read one algorithm; patterns that do not depend on the size are built once.
+
+        Raises `HubError` for one that does not fit, or that is incorrect.
+        """
+        known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
+        is_size_dependent = name in known and known[name].adapts
+        key = name, demand.kind, demand.members, demand.root
+        if key in self._patterns:
+            return self._patterns[key]
+        if name in known:
+            result = synthesize(
+                call.collective,
+                self.find_network(demand.members, PROTOCOLS[0].name),
+                demand.size_bytes,
+                name=name,
+                registry=self.registry,
+                budget=SearchBudget(self.work, work_option="-O search.work="),
+            )
+            algorithm = result.algorithm
+            for cut in result.cuts:
+                rest = f"the rest of {name}"
+                self._omit(rest, demand, f"{rest}: {cut.reason}", is_proven=False)
+        else:
+            algorithm = read(Path(name), registry=self.registry)
+            actual, required = algorithm.collective, call.collective
+            if (actual.kind, actual.num_ranks, actual.root) != (
+                required.kind, required.num_ranks, required.root,
+            ):  # fmt: skip
+                message = f"{name} is no {required.kind} of {required.num_ranks} ranks"
+                raise InputError(message, code="algorithm-does-not-fit")
+        if not algorithm.has_contents:
+            raise InputError(f"{name} states no units of data", code="no-contents")
+        report = verify(algorithm)
+        if not report.ok:
+            raise InputError(f"{name} is incorrect: {report.diagnostics[0].message}", code="wrong")
+        if not is_size_dependent:
+            self._patterns[key] = algorithm
+        return algorithm
+
+    def _time(
+        self, algorithm: Algorithm, demand: Demand, bounds: dict[str, float], best_s: float
+    ) -> dict[str, float]:
+        """Simulate an algorithm alone with every protocol whose bound is below the best time."""
+        if demand.size_bytes < algorithm.collective.unit_count:
+            message = f"{demand.size_bytes} bytes are too few for its units"
+            raise InputError(message, code="size-too-small")
+        seconds = {}
+        for protocol in PROTOCOLS:
+            if bounds[protocol.name] > best_s:
+                continue
+            network = self.find_network(demand.members, protocol.name)
+            time_ns = simulate(
+                algorithm, network, demand.size_bytes, registry=self.registry
+            ).time_ns
+            if time_ns is not None:
+                seconds[protocol.name] = time_ns / 1e9
+        return seconds
+
+    def _omit(self, name: str, demand: Demand, reason: str, *, is_proven: bool) -> None:
+        self.omissions[name, demand] = Omission(name, demand, reason, is_proven)
+
+
+def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
+    """Describe omitted algorithms in one line per reason, with the number of collectives."""
+    grouped: dict[str, dict[str, int]] = {}
+    for omission in omissions:
+        reason = omission.reason.removeprefix(f"{omission.name} ")
+        counts = grouped.setdefault(reason, {})
+        counts[omission.name] = counts.get(omission.name, 0) + 1
+    return [
+        f"omitted for {max(counts.values())} collectives: {', '.join(counts)}: {reason}"
+        for reason, counts in grouped.items()
+    ]
+
+
+def _create_call(demand: Demand) -> Call:
+    return Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
+
+
+def _rebuild(
+    topology: Topology,
+    registry: Registry,
+    named: Sequence[str],
+    work: int,
+    fastest: dict[Demand, tuple[float, Means]],
+) -> HubAlgorithms:
+    """Recreate the algorithms in another process, where they are built again when they are used."""
+    return HubAlgorithms(topology, registry, tuple(named), work, _fastest=dict(fastest))
