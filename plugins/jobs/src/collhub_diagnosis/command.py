@@ -11,7 +11,6 @@ from hub_core.model import ExitCode, HubError
 
 if TYPE_CHECKING:
     from collhub_diagnosis.read_evidence import Evidence
-    from collhub_diagnosis.verdict import Verdict
 
 
 @click.command()
@@ -50,7 +49,15 @@ def diagnose(
     if as_json:
         context.print_report(report.create_report(verdict))
     else:
-        _print(context, verdict)
+        for note in verdict.notes:
+            context.say(f"note: {note}")
+        context.print_fields(report.verdict_fields(verdict))
+        for line in report.finding_lines(verdict):
+            context.print_line(line)
+        header, rows = report.wait_table(verdict)
+        if rows:
+            context.print_line("")
+            context.print_table(header, rows)
     if picture is not None:
         context.say_written(context.draw_report(report.create_picture(verdict), picture))
     return ExitCode.INVALID if verdict.has_fault else ExitCode.DONE
@@ -84,17 +91,3 @@ def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence 
     with context.progress("executing the workload"):
         records = record_job(workload)
     return Evidence(records, combine_evidence((), ()))
-
-
-def _print(context: CommandContext, verdict: Verdict) -> None:
-    from collhub_diagnosis import report
-
-    for note in verdict.notes:
-        context.say(f"note: {note}")
-    context.print_fields(report.verdict_fields(verdict))
-    for line in report.finding_lines(verdict):
-        context.print_line(line)
-    header, rows = report.wait_table(verdict)
-    if rows:
-        context.print_line("")
-        context.print_table(header, rows)

@@ -88,6 +88,9 @@ def expand(
     ASTRA-sim's ring. An option of -O goes to the reader, the writer and the simulator that declare
     it; reader.KEY, writer.KEY and simulator.KEY name one of them.
     """
+    # Imported here: the help of the command needs no numpy.
+    from hub_core import parse_rule
+
     target = context.output_target(out, output, is_workload=True)
     opened = context.open_input(source, source_format)
     sides = {
@@ -96,7 +99,8 @@ def expand(
         "simulator": context.options_of(WorkloadSimulator, choices["backend"]),
     }
     side_options = assign(output.assignments, sides)
-    rules = _rules(context, choices["collectives"])
+    synthesizers = [provided.name for provided in context.registry().all(Synthesizer)]
+    rules = [parse_rule(text, synthesizers) for text in choices["collectives"]]
     workload = context.read_workload(opened, side_options["reader"])
     topology = _topology(context, opened, choices["topology"], workload)
     expansion = _expanded(context, workload, topology, rules, choices, side_options["simulator"])
@@ -175,13 +179,6 @@ def _check_queues(options: Mapping[str, str]) -> None:
     message = "with several queues a dimension, the streams of a collective are no fixed graph"
     cure = "expand with one queue, or simulate the job itself with -O queues=N"
     raise UsageError(message, cure=cure, code="queues")
-
-
-def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[CollectiveRule]:
-    from hub_core import parse_rule
-
-    known = [provided.name for provided in context.registry().all(Synthesizer)]
-    return [parse_rule(text, known) for text in texts]
 
 
 def _topology(

@@ -85,17 +85,13 @@ def evaluate(module: Module, options: HloOptions, file: str) -> Program:
     """
     assert module.entry
     if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:
-        _check_loops(module, file)
+        # An unknown number of iterations is reported before the size.
+        for line, trips in module.trip_counts.items():
+            if trips is None:
+                raise _unknown_trips(file, line)
     evaluation = _Evaluation(module, options, file)
     evaluation.run()
     return evaluation.program
-
-
-def _check_loops(module: Module, file: str) -> None:
-    """Raise `InputError` for an unknown trip count, which is reported before the size."""
-    for line, trips in module.trip_counts.items():
-        if trips is None:
-            raise _unknown_trips(file, line)
 
 
 def _unknown_trips(file: str, line: int) -> InputError:

@@ -108,6 +108,7 @@ def reshard(
     carries its proof (`verify --certificate`), and is written to OUT if that is given.
     """
     from collhub_reshard.command_options import ReshardOptions, parse_choices
+    from collhub_reshard.scheduling.best import could_use_solver, report_missing_solver
 
     output = OutputRequest(target_format, assignments, strict, force, as_json)
     target = None
@@ -124,7 +125,8 @@ def reshard(
     moves = _read_moves(problem, host_size)
     with context.progress("scheduling"):
         plan = _plan(context, moves, problem, choices)
-    _report_missing_solver(context, plan)
+    if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
+        context.report([report_missing_solver()])
     lowered = plan.lower()
     context.admit(lowered.algorithm, "the resharding")
     written = None
@@ -213,14 +215,6 @@ def _simulate_time_s(
     except HubError:
         return None
     return None if result.time_ns is None else result.time_ns / 1e9
-
-
-def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
-    """Report that OR-tools could improve the schedule or prove it, if it is not installed."""
-    from collhub_reshard.scheduling.best import could_use_solver, report_missing_solver
-
-    if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
-        context.report([report_missing_solver()])
 
 
 def _show(

@@ -51,7 +51,8 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
     part = _find_parts(steps, messages)
     if not len(part) or not part.any():
         return algorithm, rows, 1
-    members = _split_by_part(part)
+    order = np.argsort(part, kind="stable")
+    members = np.split(order, run_starts(part[order])[1:])
     classes: dict[bytes, list[Int64Array]] = defaultdict(list)
     local = ordinals(part)
     for rows_of_part, signature in zip(
@@ -96,11 +97,6 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
     first, second = (np.concatenate([pair[end] for pair in pairs]) for end in (0, 1))
     head = connected_parts(first, second, len(steps))
     return np.searchsorted(distinct(head), head)
-
-
-def _split_by_part(part: Int64Array) -> list[Int64Array]:
-    order = np.argsort(part, kind="stable")
-    return np.split(order, run_starts(part[order])[1:])
 
 
 def _build_signatures(

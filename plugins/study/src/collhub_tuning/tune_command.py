@@ -146,7 +146,8 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         if arguments[name] is None:
             raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
     formats = _parse_formats(context, arguments)
-    options = _assign_options(context, arguments, formats)
+    declared = {get_side(one): context.options_of(SelectionWriter, one) for one in formats}
+    options = assign_options(context, arguments, declared)
     if arguments["out"] is not None:
         context.selection_folders().admit(arguments["out"], force=arguments["force"])
     outcome = _create_outcome(context, arguments, formats, options)
@@ -371,11 +372,3 @@ def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[s
     if arguments["formats"] is None:
         return [provided.name for provided in context.registry().all(SelectionWriter)]
     return list(dict.fromkeys(name.strip() for name in arguments["formats"].split(",")))
-
-
-def _assign_options(
-    context: CommandContext, arguments: dict[str, Any], formats: Sequence[str]
-) -> OptionsBySide:
-    """Assign the options of all requested formats and the engine. Raises `HubError`."""
-    declared = {get_side(one): context.options_of(SelectionWriter, one) for one in formats}
-    return assign_options(context, arguments, declared)

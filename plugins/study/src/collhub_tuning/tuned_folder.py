@@ -185,12 +185,8 @@ def _create_artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
     yield Artifact(PAGE_FILE, tuning_page(outcome).encode())
     for written in outcome.formats:
         for artifact in written.result.artifacts:
-            yield _rename(artifact, f"{written.name}/{artifact.name}")
-
-
-def _rename(artifact: Artifact, name: str) -> Artifact:
-    """Return the same file with another name."""
-    return Artifact(name, artifact.content, artifact.executable)
+            name = f"{written.name}/{artifact.name}"
+            yield Artifact(name, artifact.content, artifact.executable)
 
 
 def _check_format(context: CommandContext, folder: Path, declared: DeclaredFormat) -> CheckedFormat:
