@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hub_core.chakra import NodeTable, NodeType
     from hub_core.cli.arguments import (
         OutputRequest,
+        are_ranks_of_one,
         backend_option,
         check_stdout,
         collective_option,
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from hub_core.cli.assignments import Assignments, assign, parse_sizes
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.completion import CommandGroup
-    from hub_core.cli.jobs.job_path import job_partners
+    from hub_core.cli.jobs.job_path import job_partners, trace_critical_path
     from hub_core.cli.jobs.workloads import apply_rules
     from hub_core.cli.output import folded_ranks
+    from hub_core.cli.page_options import excerpt_options, view_option
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
         FILE,
@@ -170,6 +172,7 @@ __all__ = [
     "WrittenFiles",
     "__version__",
     "apply_rules",
+    "are_ranks_of_one",
     "assign",
     "backend_option",
     "beaten_bound",
@@ -190,6 +193,7 @@ __all__ = [
     "discover",
     "estimate_synthesis",
     "exact_time",
+    "excerpt_options",
     "execute",
     "folded_ranks",
     "force_flag",
@@ -234,9 +238,11 @@ __all__ = [
     "timeout_option",
     "topology_option",
     "topology_to_json",
+    "trace_critical_path",
     "transform",
     "verify",
     "verify_option",
+    "view_option",
     "with_algorithms",
     "write",
 ]
@@ -249,18 +255,19 @@ _HOMES = {
     "hub_core.trace_profile.read": "chakra_algorithm",
     "hub_core.trace_profile.write": "chakra_traces",
     "hub_core.cli.arguments": (
-        "OutputRequest backend_option check_stdout collective_option collective_rules_option "
-        "force_flag format_option from_option input_options json_flag machine_option "
-        "number_option occupancy_option offer_option option_pairs output_option output_options "
-        "reduce_op_option root_option size_option source_argument strict_flag timeout_option "
-        "topology_option verify_option"
+        "OutputRequest are_ranks_of_one backend_option check_stdout collective_option "
+        "collective_rules_option force_flag format_option from_option input_options json_flag "
+        "machine_option number_option occupancy_option offer_option option_pairs output_option "
+        "output_options reduce_op_option root_option size_option source_argument strict_flag "
+        "timeout_option topology_option verify_option"
     ),
     "hub_core.cli.assignments": "Assignments assign parse_sizes",
     "hub_core.cli.jobs.workloads": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.completion": "CommandGroup",
-    "hub_core.cli.jobs.job_path": "job_partners",
+    "hub_core.cli.jobs.job_path": "job_partners trace_critical_path",
     "hub_core.cli.output": "folded_ranks",
+    "hub_core.cli.page_options": "excerpt_options view_option",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": ("change_lines cut_fields"),
     "hub_core.documents.strict_json": (

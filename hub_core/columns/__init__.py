@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         stable_order_by,
         suffix_least,
     )
+    from hub_core.columns.intervals import RankIntervals
     from hub_core.columns.tables import ColumnTable, RankTable
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "IntArray",
     "NodePairs",
     "Order",
+    "RankIntervals",
     "RankTable",
     "UInt8Array",
     "UInt64Array",
@@ -108,6 +110,7 @@ _HOMES = {
         "ArcGroups Arcs NodePairs Order chain_cover connected_parts topological_levels "
         "values_of_single_keys"
     ),
+    "hub_core.columns.intervals": "RankIntervals",
     "hub_core.columns.tables": "ColumnTable RankTable",
 }
 

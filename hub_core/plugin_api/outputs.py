@@ -14,9 +14,10 @@ from hub_core.plugin_api.options import NoOptions, Reference
 if TYPE_CHECKING:
     from hub_core.columns import Int64Array
     from hub_core.model import Algorithm, Collective, CollectiveKind
+    from hub_core.model.algorithm import JsonValue
     from hub_core.model.workload import Workload
     from hub_core.network import Topology
-    from hub_core.plugin_api.runs import LinkLoad
+    from hub_core.plugin_api.runs import LinkLoad, SimulationResult
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -68,6 +69,7 @@ class Shown(StrEnum):
     TOPOLOGY: `TopologyDrawing`, of `topology draw`. RUN: `RunTimeline`, of `simulate --timeline`
     and `run --timeline`. JOB: `JobTimeline`, the same for a workload. COMPARISON:
     `BandwidthComparison`, of `compare --picture`. WAITS: `WaitForGraph`, of `diagnose --picture`.
+    PAGE: `InteractivePage`, of the option `--view`.
     """
 
     TOPOLOGY = "topology"
@@ -75,6 +77,42 @@ class Shown(StrEnum):
     JOB = "job"
     COMPARISON = "comparison"
     WAITS = "wait-for graph"
+    PAGE = "page"
+
+
+@dataclass(frozen=True, slots=True)
+class RunExcerpt:
+    """The part of a run to show: ranks, and a window of time in ns from the start of the run.
+
+    `ranks`: None for all. `start_ns`, `end_ns`: None for the start and the end of the run. Writers
+    show rows that run within the window. The default is the entire run.
+    """
+
+    ranks: tuple[int, ...] | None = None
+    start_ns: float | None = None
+    end_ns: float | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether neither ranks nor a window were requested."""
+        return self == RunExcerpt()
+
+    def find_defect(self, num_ranks: int, last_ns: int) -> str | None:
+        """Return why the excerpt is empty in a run of `num_ranks` that ends at `last_ns`, or None.
+
+        Reasons: a rank that the run does not have, a window that is empty or begins after the end.
+        """
+        from hub_core.model.quantities import format_time
+
+        unknown = [rank for rank in self.ranks or () if rank >= num_ranks]
+        if unknown:
+            return f"there is no rank {unknown[0]}: the ranks are 0 to {num_ranks - 1}"
+        start, end = self.start_ns or 0, last_ns if self.end_ns is None else self.end_ns
+        if self.start_ns is not None and start > last_ns:
+            return f"the window begins at {format_time(start)}, after the end of the run"
+        if start >= end and not self.is_all and (self.start_ns, self.end_ns) != (None, None):
+            return f"the window from {format_time(start)} to {format_time(end)} is empty"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +137,9 @@ class RunTimeline:
     """Steps of an algorithm's run, for a timeline.
 
     `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for a step that never
-    started (ended); None if the simulator or executor does not report them.
+    started (ended); None if the simulator or executor does not report them. `topology`, `result`:
+    the network and the other results of a simulation, None for an execution. `timing`: a sentence
+    that says whose times they are.
     """
 
     shows: ClassVar[Shown] = Shown.RUN
@@ -108,6 +148,10 @@ class RunTimeline:
     collective_bytes: int
     step_start_ns: Int64Array | None = None
     step_end_ns: Int64Array | None = None
+    topology: Topology | None = None
+    result: SimulationResult | None = None
+    excerpt: RunExcerpt = RunExcerpt()
+    timing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +159,7 @@ class JobTimeline:
     """Nodes of a simulated workload, for a timeline.
 
     `step_start_ns`, `step_end_ns`: int64 per node, -1 for a node that never started (ended); None
-    if the simulator does not report them.
+    if the simulator does not report them. Other fields as in `RunTimeline`.
     """
 
     shows: ClassVar[Shown] = Shown.JOB
@@ -123,6 +167,10 @@ class JobTimeline:
     workload: Workload
     step_start_ns: Int64Array | None = None
     step_end_ns: Int64Array | None = None
+    topology: Topology | None = None
+    result: SimulationResult | None = None
+    excerpt: RunExcerpt = RunExcerpt()
+    timing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +218,45 @@ class WaitForGraph:
     waits: Sequence[WaitingRanks]
 
 
-ReportSubject = TopologyDrawing | RunTimeline | JobTimeline | BandwidthComparison | WaitForGraph
+@dataclass(frozen=True, slots=True)
+class ReportDocument:
+    """A JSON report of a command, such as `compare`, to be shown on a page."""
+
+    title: str
+    document: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """Text files to be shown on a page, such as those of a tuned folder: (name, text) each."""
+
+    title: str
+    files: tuple[tuple[str, str], ...]
+
+
+PageSubject = (
+    TopologyDrawing | RunTimeline | JobTimeline | WaitForGraph | ReportDocument | TextFiles
+)
+"""What an interactive page can show."""
+
+
+@dataclass(frozen=True, slots=True)
+class InteractivePage:
+    """Subjects to show on one page, runs on one time axis."""
+
+    shows: ClassVar[Shown] = Shown.PAGE
+    title: str
+    subjects: tuple[PageSubject, ...]
+
+
+ReportSubject = (
+    TopologyDrawing
+    | RunTimeline
+    | JobTimeline
+    | BandwidthComparison
+    | WaitForGraph
+    | InteractivePage
+)
 """Any record that a report writer may get; `shows` names its kind."""
 
 

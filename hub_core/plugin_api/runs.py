@@ -41,7 +41,7 @@ class SimulationRequest:
     """Request to simulate an algorithm for a collective of `collective_bytes` on a topology.
 
     `npus`: the NPU of each rank, None for NPU r of rank r. `hub`: the plugins of the run, None in a
-    request built by hand.
+    request built by hand. `wants_transfers`: report the transfers on links, which take memory.
     """
 
     algorithm: Algorithm
@@ -49,6 +49,7 @@ class SimulationRequest:
     collective_bytes: int
     npus: tuple[int, ...] | None = None
     hub: Registry | None = None
+    wants_transfers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,22 @@ class LinkLoad:
     destination: int
     bytes: int
     busy_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkTransfers:
+    """Transfers of messages over links, int64 arrays of equal length; times in ns.
+
+    `link`: number of the link in the topology. `row`: row of the send in the step table.
+    `ready_ns`: the message is at the link's source; `start_ns`: the link begins to send it, after
+    the messages before it; `busy_ns`: how long it occupies the link.
+    """
+
+    link: Int64Array
+    row: Int64Array
+    ready_ns: Int64Array
+    start_ns: Int64Array
+    busy_ns: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +90,8 @@ class SimulationResult:
     time of each rank without computation, None for a rank that never finishes; empty if the
     simulator does not report it. `details`: further results of the simulator by name. `passes`:
     names and options of the passes that build the variant of the algorithm that the times describe,
-    such as several copies; empty for the algorithm itself.
+    such as several copies; empty for the algorithm itself. `transfers`: use of links over time,
+    None if it was not requested or the simulator does not report it.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -85,6 +103,7 @@ class SimulationResult:
     rank_exposed_ns: tuple[int | None, ...] = ()
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     passes: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    transfers: LinkTransfers | None = None
 
     def __repr__(self) -> str:
         time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"

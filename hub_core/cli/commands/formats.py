@@ -72,6 +72,7 @@ _SHOWN = {
     Shown.JOB: "draw timeline of job",
     Shown.COMPARISON: "draw comparison",
     Shown.WAITS: "draw waits",
+    Shown.PAGE: "draw page",
 }
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import Int64Array, counted_positions, labels, run_lengths, run_starts
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    RankTable,
+    counted_positions,
+    labels,
+    run_lengths,
+    run_starts,
+)
 from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
 
 
@@ -32,17 +40,32 @@ class PathNode:
 
 
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
-    """Find the path from the start to the last end, in order of time; empty if no node ends.
+    """Find the path of a job from the start to the last end; see `trace_critical_path`."""
+    partner = job_partners(workload, start, end)
+    is_receive = workload.nodes.is_kind(NodeKind.RECV)
+    return trace_critical_path(workload.nodes, partner, is_receive, start, end)
 
-    The search begins at the node with the latest end (the lowest row of several) and goes back: to
-    the node whose begin determined this end (the send of a receive, or the member of a collective
-    that began last, possibly on another rank), and from there to the node whose end let it begin.
-    No node is taken twice. The times of the nodes do not overlap, so that they add up. `start`,
-    `end`: int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the path.
+
+def trace_critical_path(
+    table: RankTable,
+    partner: Int64Array,
+    is_receive: BoolArray,
+    start: Int64Array,
+    end: Int64Array,
+) -> list[PathNode]:
+    """Find the path from the start to the last end, in order of time; empty if no row ends.
+
+    `table`: nodes of a job or steps of an algorithm. `partner`: by row, the row whose start it
+    may wait for, as of `job_partners`, or itself. The search begins at the node with the latest
+    end (the lowest row of several) and goes back: to the node whose begin determined this end
+    (the send of a receive, or the member of a collective that began last, possibly on another
+    rank), and from there to the node whose end let it begin. No node is taken twice. The times
+    of the nodes do not overlap, so that they add up. `start`, `end`: int64 by row in ns, -1 for
+    never. Cost: sorting the nodes, and the length of the path.
     """
     if not len(end) or int(end.max()) < 0:
         return []
-    search = _Search(workload, start, end)
+    search = _Search(table, partner, is_receive, start, end)
     row, path = int(np.argmax(end)), []
     seen: set[int] = set()
     # Nodes of zero duration may depend on each other at one time; no node is taken twice.
@@ -77,9 +100,16 @@ def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
 class _Search:
     """Data for tracing the path: partners by row, and the nodes of each rank ordered by end."""
 
-    def __init__(self, workload: Workload, start: Int64Array, end: Int64Array) -> None:
-        self._nodes, self._start, self._end = workload.nodes, start, end
-        self._partner = job_partners(workload, start, end)
+    def __init__(
+        self,
+        table: RankTable,
+        partner: Int64Array,
+        is_receive: BoolArray,
+        start: Int64Array,
+        end: Int64Array,
+    ) -> None:
+        self._nodes, self._start, self._end = table, start, end
+        self._partner, self._is_receive = partner, is_receive
         # Ordered by rank and end; nodes that never end come first.
         self._by_end = np.lexsort((end, self._nodes.rank))
 
@@ -91,7 +121,7 @@ class _Search:
         itself for all others and for messages without a partner.
         """
         partner = int(self._partner[row])
-        if self._nodes.kind[row] == NodeKind.RECV:
+        if self._is_receive[row]:
             # A message that arrived before the receive began determined nothing.
             return partner if self._end[row] > self._start[row] else row
         return partner if self._start[partner] > self._start[row] else row

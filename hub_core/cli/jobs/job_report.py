@@ -21,7 +21,7 @@ from hub_core.cli.jobs.job_record import (
     PathNodeItem,
 )
 from hub_core.cli.jobs.workloads import collective_name
-from hub_core.columns import Int64Array, distinct
+from hub_core.columns import Int64Array, RankIntervals, distinct
 from hub_core.model import JobCollective, NodeKind, Workload
 
 LISTED_NODES = 20
@@ -70,7 +70,12 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
     and all other communication from its own start; a collective waits until its last member begins.
     Communication is exposed while its rank does not compute.
     """
-    covered = _ComputeTime(workload, start, end)
+    nodes = workload.nodes
+    # Overlapping computations of a rank count once.
+    computing = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (end >= 0))
+    covered = RankIntervals(
+        nodes.rank[computing], start[computing], end[computing], workload.num_ranks
+    )
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
     begin = start[rows]
     partner_start = start[job_partners(workload, start, end)[rows]]
@@ -79,59 +84,10 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
     is_receipt = workload.nodes.kind[rows] == NodeKind.RECV
     waiting = partner_start - begin
     begin = np.where(is_receipt, partner_start, begin)
-    exposed = end[rows] - begin - covered.within(rows, begin, end[rows])
+    exposed = end[rows] - begin - covered.within(nodes.rank[rows], begin, end[rows])
     table = _Table(workload, rows, end[rows] - begin, exposed, waiting)
     path = tuple(critical_path(workload, start, end))
     return JobReport(covered.by_rank(), table.by_sort(), table.by_group(), path)
-
-
-class _ComputeTime:
-    """Union of the computations of every rank. All ranks are placed on one time axis."""
-
-    def __init__(self, workload: Workload, start: Int64Array, end: Int64Array) -> None:
-        nodes = workload.nodes
-        self._rank, self._count = nodes.rank.astype(np.int64), workload.num_ranks
-        self._span = int(end.max(initial=0)) + 1
-        rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (end >= 0))
-        # The interval of a rank on the axis begins after the last possible end on the previous
-        # rank.
-        base = self._rank[rows] * self._span
-        moments = np.concatenate([base + start[rows], base + end[rows]])
-        steps = np.repeat(np.array([1, -1]), len(rows))
-        # At equal times, ends come first: only lengths count.
-        order = np.lexsort((steps, moments))
-        self._moments = np.concatenate([[0], moments[order]])
-        depth = np.cumsum(steps[order])
-        lengths = np.diff(self._moments, append=self._moments[-1])
-        busy = np.concatenate([[0], depth > 0]) * lengths
-        self._busy = busy
-        self._before = np.cumsum(busy) - busy
-
-    def within(self, rows: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the computing time in ns of the rank of each row between two times: int64[rows].
-
-        `start`, `end`: int64[rows] in ns. Overlapping computations of a rank count once.
-        """
-        base = self._rank[rows] * self._span
-        return self._compute_before(base + end) - self._compute_before(base + start)
-
-    def by_rank(self) -> tuple[int, ...]:
-        """Return the computing time of every rank in ns; overlapping computations count once."""
-        edges = self._compute_before(np.arange(self._count + 1) * self._span)
-        return tuple(np.diff(edges).tolist())
-
-    def _compute_before(self, moment: Int64Array) -> Int64Array:
-        """Return the computing time in ns before points of the common time axis of all ranks.
-
-        On this axis, the time of rank r is shifted by r times a span longer than the run, so that
-        differences of two points of a rank are its computing time between them. Times at which
-        several computations of a rank overlap count once. int64, one value per point.
-        """
-        at = np.searchsorted(self._moments, moment, side="right") - 1
-        # Within a busy interval, only the part before the point counts.
-        since = np.minimum(moment - self._moments[at], self._busy[at])
-        covered: Int64Array = self._before[at] + since
-        return covered
 
 
 class _Table:

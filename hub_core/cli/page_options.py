@@ -1,0 +1,96 @@
+"""Options of commands that show a run: `--view`, and the part of the run to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hub_core.cli.parameter_types import FILE, OfferName
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.quantities import parse_ranks, parse_time
+from hub_core.plugin_api.formats import FormatReader
+from hub_core.plugin_api.outputs import RunExcerpt
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def view_option(function: Function) -> Function:
+    """Add `--view FILE`, a page of the result; the command gets the path as `view_out`, or None.
+
+    An existing file is refused before any work.
+    """
+    return click.option(
+        "--view",
+        "view_out",
+        metavar="FILE",
+        type=FILE,
+        callback=lambda context, parameter, out: refuse_existing(out, parameter.opts[0]),
+        help="Also write an interactive page of the result, such as run.html.",
+    )(function)
+
+
+def refuse_existing(out: str | None, option: str) -> str | None:
+    """Return the path; raise `UsageError` if a file with this name exists. `-` and None pass."""
+    if out not in (None, "-") and Path(str(out)).exists():
+        message = f"{option} {out} exists already"
+        raise UsageError(message, cure="name another file, or remove it", code="output-exists")
+    return out
+
+
+def excerpt_options(function: Function) -> Function:
+    """Add `--ranks`, `--from` and `--to`, which select the part of a run to show.
+
+    `--from` takes the format of IN or, if it begins with a digit, the start of a window of time;
+    both may be given. The function gets `source_format` and `excerpt`, a `RunExcerpt`.
+    """
+
+    @wraps(function)
+    def call_with_excerpt(
+        *arguments: Any, starts: tuple[str, ...], ranks: str | None, stop: str | None, **named: Any
+    ) -> object:
+        times = [text for text in starts if text[:1].isdigit()]
+        formats = [text for text in starts if text not in times]
+        for kind, texts in (("time", times), ("format", formats)):
+            if len(texts) > 1:
+                raise UsageError(f"--from states two {kind}s: {texts[0]}, {texts[1]}")
+        excerpt = RunExcerpt(
+            None if ranks is None else parse_ranks(ranks),
+            parse_time(times[0]) * 1e9 if times else None,
+            None if stop is None else parse_time(stop) * 1e9,
+        )
+        return function(
+            *arguments, source_format=formats[0] if formats else None, excerpt=excerpt, **named
+        )
+
+    decorated: Any = call_with_excerpt
+    # Help lists options in reverse order of the decorators.
+    for decorate in _EXCERPT_OPTIONS:
+        decorated = decorate(decorated)
+    result: Function = decorated
+    return result
+
+
+_EXCERPT_OPTIONS = (
+    click.option(
+        "--to",
+        "stop",
+        metavar="TIME",
+        help="Show only what runs before this time of the run, such as 20us.",
+    ),
+    click.option(
+        "--ranks", metavar="RANKS", help="Show only these ranks, such as 0-7,16 (default: all)."
+    ),
+    click.option(
+        "--from",
+        "starts",
+        metavar="FORMAT|TIME",
+        type=OfferName(FormatReader),
+        multiple=True,
+        help="Format of IN (default: by suffix, then content). A time, such as 10us: show only what"
+        " runs after it (repeatable: one of each).",
+    ),
+)
