@@ -60,16 +60,20 @@ def simulate(
     backend: str = DEFAULT_SIMULATOR,
     options: OptionText | None = None,
     registry: Registry | None = None,
+    wants_transfers: bool = False,
 ) -> SimulationResult:
     """Simulate an algorithm for a collective of `collective_bytes` with the simulator `backend`.
 
     Rank r runs on NPU r, unless the algorithm declares a placement (`placement_of`). `topology`: a
-    text such as `ring:4`, or the path of a file, is read. Raises `HubError`.
+    text such as `ring:4`, or the path of a file, is read. `wants_transfers`: as in
+    `SimulationRequest`. Raises `HubError`.
     """
     registry = registry or run_registry()
     network = as_topology(topology, registry)
     npus = placement_of(algorithm)
-    request = SimulationRequest(algorithm, network, collective_bytes, npus, registry)
+    request = SimulationRequest(
+        algorithm, network, collective_bytes, npus, registry, wants_transfers
+    )
     return run_simulator(request, backend, options)
 
 

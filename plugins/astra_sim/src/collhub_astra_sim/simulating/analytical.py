@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,8 +38,11 @@ from hub_core.model import (
     format_ranks,
 )
 from hub_core.network import Occupancy, Topology
-from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
+from hub_core.plugin_api import LinkLoad, LinkTransfers, SimulationRequest, SimulationResult
 from hub_core.schedules import SwitchGroups, find_switch_groups
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.simulating.kernel import SimulatedWorld
 
 _TRACE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` that the reader of Chakra traces sets."""
@@ -50,7 +54,7 @@ class NodeTimes:
 
     `rank_finish_ns`: None for a rank that never finishes. `start_ns`, `end_ns`: int64 per node, -1
     for never; a node starts when its dependencies are met, a SEND ends when its entire message has
-    arrived.
+    arrived. `transfers`: rows are nodes; None if they were not requested.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -58,6 +62,7 @@ class NodeTimes:
     end_ns: Int64Array
     link_loads: tuple[LinkLoad, ...]
     diagnostics: tuple[Diagnostic, ...]
+    transfers: LinkTransfers | None = None
 
 
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
@@ -90,10 +95,17 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
             _find_channels(algorithm, nodes),
             request.npus,
             groups,
+            # Without congestion every pair of ranks has a link of its own.
+            records_transfers=request.wants_transfers and model.is_congestion_aware,
         )
         start, end = _compute_step_times(nodes, times, len(algorithm.steps))
         loads, diagnostics = times.link_loads, times.diagnostics
-        result = SimulationResult(times.rank_finish_ns, start, end, loads, diagnostics)
+        transfers = times.transfers
+        if transfers is not None:
+            transfers = replace(transfers, row=nodes.step[transfers.row].astype(np.int64))
+        result = SimulationResult(
+            times.rank_finish_ns, start, end, loads, diagnostics, transfers=transfers
+        )
     is_unknown = algorithm.steps.src_buffer == Buffer.UNKNOWN
     if _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any()):
         result = _remove_aborted_times(result, request.topology, options)
@@ -140,6 +152,8 @@ def simulate_nodes(
     channel: Int64Array | None = None,
     npus: Sequence[int] | None = None,
     groups: SwitchGroups | None = None,
+    *,
+    records_transfers: bool = False,
 ) -> NodeTimes:
     """Simulate the nodes of a set of traces without any check for aborts.
 
@@ -160,7 +174,15 @@ def simulate_nodes(
         duration_ns = get_trace_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
     world = build_world(
-        nodes, duration_ns, topology, model, location_of, npu_of_rank, channel, groups
+        nodes,
+        duration_ns,
+        topology,
+        model,
+        location_of,
+        npu_of_rank,
+        channel,
+        groups,
+        records_transmissions=records_transfers,
     )
     has_event_at_zero = bool(run(world, get_parents(nodes), events=estimate_events(world)))
     diagnostics = report_findings(nodes, world, has_event_at_zero, topology, model, location_of)
@@ -169,7 +191,26 @@ def simulate_nodes(
     start, end = world.node["start"].copy(), world.node["end"].copy()
     finish_times: Int64Array = world.rank["finish"][:-1]
     finish = tuple(time if time >= 0 else None for time in finish_times.tolist())
-    return NodeTimes(finish, start, end, loads, diagnostics)
+    transfers = _collect_transfers(world) if records_transfers else None
+    return NodeTimes(finish, start, end, loads, diagnostics, transfers)
+
+
+def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
+    """Return the recorded transmissions in order of time; their rows are SEND nodes.
+
+    A message is ready for its first link when its node starts, and for every other link when it
+    arrives there.
+    """
+    records = world.transmission[: world.transmissions[0]]
+    node, link, start = (records[name].copy() for name in ("node", "link", "start"))
+    times = world.time[world.node["size_class"][node], world.link["link_class"][link]]
+    # Stable: the transmissions of a message stay in the order of its route.
+    order = np.argsort(node, kind="stable")
+    ready = world.node["start"][node]
+    is_same = node[order][1:] == node[order][:-1]
+    ready[order[1:][is_same]] = records["arrival"][order[:-1][is_same]]
+    ready = np.clip(ready, 0, start)
+    return LinkTransfers(link, node, ready, start, times["busy_ns"].copy())
 
 
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:

@@ -105,6 +105,11 @@ SUM = np.dtype(
     align=True,
 )
 
+# Start of the transmission of a message, by its SEND node, on a link.
+TRANSMISSION = np.dtype(
+    [("node", np.int64), ("link", np.int64), ("start", np.int64), ("arrival", np.int64)]
+)
+
 
 class SimulatedWorld(NamedTuple):
     """The complete state of a simulation, changed in place by the kernel.
@@ -116,7 +121,8 @@ class SimulatedWorld(NamedTuple):
     the buckets, heap 1 + r the running COMPs of rank r; `heap` gives the range of each heap in
     `entry`. `recent`: buckets by the lowest bits of their time, -1 for none. `store`: free events
     and free buckets. `counter`: number of heap entries created so far. `switched` (by node), `sum`:
-    copies and sums in switches, empty without such switches.
+    copies and sums in switches, empty without such switches. `transmission`: in order of time,
+    empty if they are not recorded; `transmissions`: their number.
 
     Scratch arrays: `ended` (nodes finished by one event), `freed`, `parents` and `is_touched`
     (length of the largest rank, at least 2), `latest_child` (by node, all -1), `element` (one
@@ -151,6 +157,8 @@ class SimulatedWorld(NamedTuple):
     latest_child: Int32Array
     element: Records
     before: Int64Array
+    transmission: Records
+    transmissions: Int64Array
     is_shared: bool
 
 
@@ -422,6 +430,8 @@ def _start_transmission(index: Integer, row: Integer, now: Integer, world: Simul
     time = world.time[size_class, link["link_class"]]
     arrival = now + time["arrival_ns"]
     push(world, arrival, (row << 2) | _DELIVERY)
+    if len(world.transmission) > 0:
+        _record_transmission(index, row, now, arrival, world)
     # Without congestion a link serves any number of messages at once.
     if world.is_shared:
         link["is_busy"] = True
@@ -429,6 +439,24 @@ def _start_transmission(index: Integer, row: Integer, now: Integer, world: Simul
         link["busy_ns"] += time["busy_ns"]
         release = now + time["busy_ns"]
         push(world, release, (index << 2) | _LINK_FREE)
+
+
+@outlined
+def _record_transmission(
+    index: Integer, row: Integer, now: Integer, arrival: Integer, world: SimulatedWorld
+) -> None:
+    """Record the start of a transmission; `arrival` is the time at which it arrives.
+
+    Nothing is recorded if there are more transmissions than links on all routes.
+    """
+    count = world.transmissions[0]
+    if count < len(world.transmission):
+        record = world.transmission[count]
+        record["node"] = row
+        record["link"] = index
+        record["start"] = now
+        record["arrival"] = arrival
+        world.transmissions[0] = count + 1
 
 
 @compiled

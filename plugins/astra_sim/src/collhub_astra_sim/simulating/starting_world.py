@@ -16,7 +16,15 @@ from collhub_kernels.event_queue import (
     Records,
 )
 
-from collhub_astra_sim.simulating.kernel import LINK, NO_RECEIVER, NODE, RANK, TIME, SimulatedWorld
+from collhub_astra_sim.simulating.kernel import (
+    LINK,
+    NO_RECEIVER,
+    NODE,
+    RANK,
+    TIME,
+    TRANSMISSION,
+    SimulatedWorld,
+)
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS, ELEMENT
 from collhub_astra_sim.simulating.simulated_network import (
     SimulatedNetwork,
@@ -57,6 +65,8 @@ def build_world(
     npu_of_rank: Int64Array,
     channel: Int64Array | None = None,
     groups: SwitchGroups | None = None,
+    *,
+    records_transmissions: bool = False,
 ) -> SimulatedWorld:
     """Build the state before the start.
 
@@ -101,7 +111,8 @@ def build_world(
         switches = build_switched_records(
             groups, topology, network.routes, node_of_row, route_of_node
         )
-    return _assemble_world(nodes, node, first_slot, network, model, switches)
+    recorded = int(hops.sum()) if records_transmissions else 0
+    return _assemble_world(nodes, node, first_slot, network, model, switches, recorded)
 
 
 def estimate_events(world: SimulatedWorld) -> int:
@@ -195,6 +206,7 @@ def _assemble_world(
     network: SimulatedNetwork,
     model: TimingModel,
     switches: tuple[Records, Records],
+    recorded: int,
 ) -> SimulatedWorld:
     """Assemble the state of the simulation from its parts and allocate the scratch arrays.
 
@@ -202,7 +214,8 @@ def _assemble_world(
     occupies its slot. Pools have the largest sizes that a run can need: one pending event per node
     and per link, one running COMP per node, and scratch arrays for the rank with the most nodes (at
     least 2). `first_slot`: first slot of every key of messages, and the end; `switches`: the
-    records (switches, their sums). Links are shared if the timing model regards congestion.
+    records (switches, their sums); `recorded`: number of transmissions
+    to record. Links are shared if the timing model regards congestion.
     """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
@@ -244,6 +257,8 @@ def _assemble_world(
         element=np.empty(largest + 1, ELEMENT),
         # As many buckets as a hash set has that has grown to `largest` elements.
         before=np.full(next(b for b in BUCKET_COUNTS if b >= largest), -1, np.int64),
+        transmission=np.empty(recorded, TRANSMISSION),
+        transmissions=np.zeros(1, np.int64),
         is_shared=model.is_congestion_aware,
     )
 
