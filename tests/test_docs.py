@@ -79,6 +79,7 @@ PLUGINS = (
     "collhub_topologies",
     "collhub_torch",
     "collhub_tuning",
+    "collhub_viewer",
     "collhub_jobs",
     "collhub_models",
 )

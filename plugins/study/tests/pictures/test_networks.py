@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
+from collhub_drawing.node_shapes import PAGE_WIDTH
 from collhub_pictures.networks.collapsed_groups import Collapse
-from collhub_pictures.networks.layout import place_irregular_nodes, place_regular_nodes
 from collhub_pictures.networks.lines import DrawnLines
-from collhub_pictures.networks.node_shapes import PAGE_WIDTH
 from collhub_pictures.networks.picture import MAX_NODES, draw
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from collhub_drawing.subjects import AlgorithmSteps, JobNodes
 from collhub_pictures.timelines import events as module
 from collhub_pictures.timelines.events import build_timeline
-from collhub_pictures.timelines.subjects import AlgorithmSteps, JobNodes
 from collhub_pictures.timelines.write import write, write_job
 
 from hub_core.model import Algorithm, InputError, StepKind, UsageError

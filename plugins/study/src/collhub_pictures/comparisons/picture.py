@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from collhub_drawing.node_shapes import escape_svg_text, label, truncate
+
 from collhub_pictures.comparisons.curves import (
     Curve,
     LogScale,
@@ -16,7 +18,6 @@ from collhub_pictures.comparisons.curves import (
     place_labels,
     rank_series,
 )
-from collhub_pictures.networks.node_shapes import escape_svg_text, label, truncate
 from hub_core.model import format_bandwidth, format_bytes
 from hub_core.plugin_api import (
     Artifact,

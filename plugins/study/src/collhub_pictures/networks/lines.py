@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_drawing.node_shapes import Points
 
-from collhub_pictures.networks.node_shapes import Points
 from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
 from hub_core.model import UsageError, format_bandwidth, format_bytes, format_time
 from hub_core.network import Topology

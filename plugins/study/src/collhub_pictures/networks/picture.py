@@ -6,26 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from collhub_pictures.networks.collapsed_groups import (
-    Collapse,
-    CollapsedNetwork,
-    collapse_groups,
-    fold_equal_nodes,
-)
-from collhub_pictures.networks.layout import is_crowded, place_irregular_nodes, place_regular_nodes
-from collhub_pictures.networks.lines import (
-    DrawnLines,
-    LegendRow,
-    LineLoad,
-    LineLooks,
-    check_loads,
-    compute_line_loads,
-    create_looks_by_class,
-    create_looks_by_load,
-    format_rate_and_latency,
-)
-from collhub_pictures.networks.node_shapes import (
+from collhub_drawing.layout import is_crowded, place_irregular_nodes, place_regular_nodes
+from collhub_drawing.node_shapes import (
     BOX_HEIGHT,
     NPU_RADIUS,
     PAGE_WIDTH,
@@ -36,6 +18,24 @@ from collhub_pictures.networks.node_shapes import (
     label,
     measure_widest,
     truncate,
+)
+
+from collhub_pictures.networks.collapsed_groups import (
+    Collapse,
+    CollapsedNetwork,
+    collapse_groups,
+    fold_equal_nodes,
+)
+from collhub_pictures.networks.lines import (
+    DrawnLines,
+    LegendRow,
+    LineLoad,
+    LineLooks,
+    check_loads,
+    compute_line_loads,
+    create_looks_by_class,
+    create_looks_by_load,
+    format_rate_and_latency,
 )
 from hub_core.model import UsageError, format_time
 from hub_core.network import Topology

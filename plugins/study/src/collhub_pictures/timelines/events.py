@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_drawing.subjects import RunTimes, ShownTimes, Subject
+from collhub_drawing.tracks import assign_slots
 
-from collhub_pictures.timelines.subjects import RunTimes, ShownTimes, Subject
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import format_ranks
 
@@ -114,48 +115,16 @@ def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
 
     The k-th track of sort c of n has the id n * k + c.
     """
-    # First fit on intervals sorted by their start uses the minimum number of tracks (interval
-    # graphs are perfect: the number of colours is the maximum overlap). Each row of a rank and sort
-    # gets the lowest free track. One heap contains the end times of busy tracks, one the free
-    # tracks. Cost: one sort, and O(log tracks) per row.
     subject = run.subject
     sorts = len(subject.tracks)
     rank = subject.table.rank[run.rows].astype(np.int64)
     group = rank * sorts + subject.track[run.rows]
     begin, end = shown.begin[run.rows], run.end[run.rows]
     order = np.lexsort((run.rows, end, begin, group))
-    slots = np.fromiter(
-        _first_fit(group[order].tolist(), begin[order].tolist(), end[order].tolist()),
-        np.int64,
-        len(order),
-    )
+    slots = assign_slots(group[order], begin[order], end[order])
     track = np.full(len(subject.table), -1, np.int64)
     track[run.rows[order]] = slots * sorts + group[order] % sorts
     return track
-
-
-def _first_fit(groups: list[int], begins: list[int], ends: list[int]) -> Iterator[int]:
-    """Yield the slot of every interval within its group; input sorted by group, then start.
-
-    Each interval gets the lowest slot, from 0, that is free at its start; an interval that ends
-    exactly then has freed its slot.
-    """
-    current = -1
-    count = 0
-    busy: list[tuple[int, int]] = []
-    free: list[int] = []
-    for group, begin, end in zip(groups, begins, ends, strict=True):
-        if group != current:
-            current, count, busy, free = group, 0, [], []
-        while busy and busy[0][0] <= begin:
-            _, slot = heapq.heappop(busy)
-            heapq.heappush(free, slot)
-        if free:
-            slot = heapq.heappop(free)
-        else:
-            slot, count = count, count + 1
-        heapq.heappush(busy, (end, slot))
-        yield slot
 
 
 # Phases of an arrow's two ends. `bp` binds the end to the enclosing slice instead of the next one.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collhub_drawing.subjects import AlgorithmSteps, JobNodes, Subject
+
 from collhub_pictures.timelines.events import MAX_EVENTS, MAX_RANKS, build_timeline
-from collhub_pictures.timelines.subjects import AlgorithmSteps, JobNodes, Subject
 from hub_core.model import UsageError
 from hub_core.plugin_api import Artifact, JobTimeline, NoOptions, RunTimeline, WriteResult
 

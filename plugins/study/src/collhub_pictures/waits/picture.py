@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collhub_pictures.networks.node_shapes import escape_svg_text, truncate
+from collhub_drawing.node_shapes import escape_svg_text, truncate
+
 from hub_core.model import format_ranks
 from hub_core.plugin_api import Artifact, NoOptions, WaitForGraph, WriteResult
 

@@ -109,7 +109,7 @@ class AlgorithmSteps:
         self.track: Int64Array = _list_tracks(_STEP_TRACKS)[steps.kind]
         self.is_message: BoolArray = steps.sends | steps.receives
         units = algorithm.collective.unit_count
-        self._sizes = message_bytes(collective_bytes, units, steps.count)
+        self.sizes = message_bytes(collective_bytes, units, steps.count)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return the send of every receive; all other rows are their own partners."""
@@ -124,7 +124,7 @@ class AlgorithmSteps:
 
     def facts(self, row: int) -> Facts:
         """Return the step number, the bytes, and the columns that the producer has set."""
-        facts: Facts = {"step": self.table.step_of(row), "bytes": int(self._sizes[row])}
+        facts: Facts = {"step": self.table.step_of(row), "bytes": int(self.sizes[row])}
         return facts | _read_columns(self.table, row, _STEP_COLUMNS)
 
 
@@ -141,6 +141,7 @@ class JobNodes:
         """
         self._workload = workload
         nodes = self.table = workload.nodes
+        self.sizes = nodes.bytes
         self.track: Int64Array = _list_tracks(_NODE_TRACKS)[nodes.kind]
         self.is_message: BoolArray = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from collhub_pictures.networks.node_shapes import (
+from collhub_drawing.node_shapes import (
     ARC,
     PAGE_WIDTH,
     Points,

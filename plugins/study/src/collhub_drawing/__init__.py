@@ -1,0 +1,1 @@
+"""Data of drawings: rows and times of runs, positions and shapes of the nodes of networks."""

@@ -1,0 +1,79 @@
+"""The parts of a page's index on a network: positions of nodes, links, and transfers on links."""
+
+from __future__ import annotations
+
+import numpy as np
+from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
+
+from collhub_viewer.columns import ColumnLines
+from hub_core.columns import Int64Array, group_pointer
+from hub_core.network import Topology
+from hub_core.plugin_api import SimulationResult
+
+MAX_DRAWN_NODES = 4096
+"""Nodes of a network beyond which it is not drawn."""
+
+
+def index_topology(topology: Topology) -> dict[str, object] | None:
+    """Return nodes with their positions, and links; None for a network that is too large."""
+    if topology.num_nodes > MAX_DRAWN_NODES:
+        return None
+    place = place_regular_nodes if topology.dimensions else place_irregular_nodes
+    # Rounded, so that floating-point differences between platforms do not change the bytes.
+    places = np.round(place(topology), 1).tolist()
+    nodes = [
+        {
+            "name": topology.node_name(node),
+            "kind": "npu" if node < topology.num_npus else "switch",
+            "x": x,
+            "y": y,
+        }
+        for node, (x, y) in enumerate(places)
+    ]
+    columns = (
+        topology.source,
+        topology.destination,
+        topology.bandwidth_bytes_per_s,
+        topology.latency_ns,
+    )
+    links = [
+        {
+            "from": source,
+            "to": destination,
+            "name": f"{nodes[source]['name']} -> {nodes[destination]['name']}",
+            "bandwidth": bandwidth,
+            "latency_ns": latency,
+        }
+        for source, destination, bandwidth, latency in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+    return {"nodes": nodes, "links": links}
+
+
+def index_links(
+    topology: Topology, result: SimulationResult, position: Int64Array, lines: ColumnLines
+) -> dict[str, object] | None:
+    """Return the links with their transfers; None if the simulator does not report transfers.
+
+    `position`: step of every row, -1 for rows that are not shown, whose transfers are omitted.
+    """
+    transfers = result.transfers
+    if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:
+        return None
+    rows = np.flatnonzero(position[transfers.row] >= 0)
+    rows = rows[np.lexsort((transfers.start_ns[rows], transfers.link[rows]))]
+    link, start = transfers.link[rows], transfers.start_ns[rows]
+    names = [topology.node_name(node) for node in range(topology.num_nodes)]
+    ends = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+    return {
+        "names": [f"{names[source]} -> {names[destination]}" for source, destination in ends],
+        "from": lines.add(topology.source),
+        "to": lines.add(topology.destination),
+        "first": lines.add(group_pointer(link, topology.num_links)),
+        "start": lines.add(start, is_delta=True),
+        "duration": lines.add(transfers.busy_ns[rows]),
+        "queued": lines.add_optional("queues of links", start - transfers.ready_ns[rows]),
+        "step": lines.add(position[transfers.row[rows]], is_delta=True),
+        "capacity": lines.add(topology.bandwidth_bytes_per_s),
+    }

@@ -1,0 +1,316 @@
+"""The part of a page's index that describes one run: lanes, steps, links and totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
+
+from collhub_viewer.chunk_routes import find_chunks
+from collhub_viewer.columns import ColumnLines
+from collhub_viewer.lanes import LanedSteps, arrange_steps
+from collhub_viewer.network_index import index_links, index_topology
+from collhub_viewer.run_summaries import (
+    compute_rank_totals,
+    list_collectives,
+    list_critical_path,
+)
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import (
+    JobCollective,
+    NodeKind,
+    StepKind,
+    UsageError,
+    format_bytes,
+    format_ranks,
+    format_time,
+    placement_of,
+)
+from hub_core.plugin_api import JobTimeline, RunTimeline
+
+Index = dict[str, object]
+
+_WAIT = "wait"
+_STEP_CLASSES = {
+    StepKind.SEND: ("send", "send"),
+    StepKind.RECV: ("receive", "receive"),
+    StepKind.RECV_REDUCE: ("receive and reduce", "reduce"),
+    StepKind.COPY: ("copy", "copy"),
+    StepKind.REDUCE: ("reduce", "reduce"),
+    StepKind.COMPUTE: ("compute", "compute"),
+}
+_NODE_CLASSES = {
+    NodeKind.COMPUTE: ("compute", "compute"),
+    NodeKind.COLLECTIVE: ("collective", "collective"),
+    NodeKind.SEND: ("send", "send"),
+    NodeKind.RECV: ("receive", "receive"),
+    NodeKind.LOAD: ("load", "memory"),
+    NodeKind.STORE: ("store", "memory"),
+    NodeKind.MARKER: ("marker", "other"),
+}
+_MOST_NAMED_CHUNKS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRun:
+    """A run of the index, and notes on it for the page and the user."""
+
+    index: Index
+    notes: Sequence[str]
+
+
+def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
+    """Describe a run and add its columns to `lines`.
+
+    Raises `UsageError` if the run has no times of steps, or nothing of it is in the excerpt.
+    """
+    subject: AlgorithmSteps | JobNodes
+    if isinstance(timeline, RunTimeline):
+        subject = AlgorithmSteps(timeline.algorithm, timeline.collective_bytes)
+    else:
+        subject = JobNodes(timeline.workload)
+    if timeline.step_start_ns is None or timeline.step_end_ns is None:
+        raise UsageError(
+            f"{timeline.title}: this program does not report the times of {subject.noun}s",
+            cure="choose another simulator or executor",
+            code="no-step-times",
+        )
+    run = RunTimes.of(subject, timeline.step_start_ns, timeline.step_end_ns)
+    if not len(run.rows):
+        raise UsageError(
+            f"{timeline.title}: no {subject.noun} started, so that there is nothing to show",
+            cure="show a file with steps, and see 'collhub verify' for its errors",
+            code="nothing-to-show",
+        )
+    sort, sort_names = _sort_rows(subject)
+    laned = arrange_steps(run, sort, timeline.excerpt)
+    partner = _mirror_partners(run)
+    index: Index = {
+        "name": timeline.title,
+        "facts": _list_facts(timeline, run),
+        "tick_ps": 1000,
+        "end": run.last,
+        "ranks": subject.table.num_ranks,
+        "rank_names": None,
+        "lanes": _index_lanes(laned, sort_names, lines),
+        "kinds": None,
+        "steps": None,
+        "links": None,
+        "topology": None,
+        "critical_path": list_critical_path(subject, run, partner, laned),
+        "chunks": None,
+        "collectives": None,
+        "rank_totals": compute_rank_totals(run, _find_computations(subject), lines),
+        "blocks": None,
+    }
+    kind, index["kinds"] = _number_kinds(subject)
+    steps, index["chunks"] = _index_steps(timeline, subject, laned, kind, partner, lines)
+    index["steps"] = steps
+    if isinstance(subject, JobNodes):
+        assert isinstance(timeline, JobTimeline)
+        index["collectives"] = list_collectives(timeline.workload, run, laned)
+    elif sort_names is None:
+        index["blocks"] = _index_blocks(timeline, subject, laned, lines)
+    if timeline.topology is not None:
+        index["topology"] = index_topology(timeline.topology)
+        if timeline.result is not None:
+            index["links"] = index_links(timeline.topology, timeline.result, laned.position, lines)
+    return IndexedRun(index, _list_notes(timeline, laned, subject.noun))
+
+
+def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
+    """Return the sort of every row and the names of sorts; None: sorts are thread blocks.
+
+    Steps with a known thread block are sorted by it, all others by their kind of work.
+    """
+    if isinstance(subject, AlgorithmSteps) and len(subject.table):
+        lane = subject.table.lane.astype(np.int64)
+        if int(lane.min()) >= 0:
+            return lane, None
+    return subject.track, subject.tracks
+
+
+def _index_lanes(laned: LanedSteps, names: Sequence[str] | None, lines: ColumnLines) -> Index:
+    if names is None:
+        blocks, number = np.unique(laned.lane_sort, return_inverse=True)
+        names = [f"thread block {block}" for block in blocks.tolist()]
+    else:
+        number = laned.lane_sort
+    return {
+        "rank": lines.add(laned.lane_rank),
+        "names": list(names),
+        "name": lines.add(number),
+        "first": lines.add(laned.first),
+    }
+
+
+def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
+    """Return the kind of every row, and the kinds; the last one is the wait."""
+    names = _STEP_CLASSES.items() if isinstance(subject, AlgorithmSteps) else _NODE_CLASSES.items()
+    kinds: list[Index] = [{"name": name, "class": sort} for _, (name, sort) in names]
+    kind = subject.table.kind.astype(np.int64)
+    if isinstance(subject, JobNodes):
+        nodes = subject.table
+        is_named = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective >= 0)
+        kind = np.where(is_named, len(kinds) + nodes.collective, kind)
+        kinds += [
+            {"name": one.name.lower().replace("_", "-"), "class": "collective"}
+            for one in JobCollective
+        ]
+    kinds.append({"name": _WAIT, "class": "wait"})
+    return kind, kinds
+
+
+def _mirror_partners(run: RunTimes) -> Int64Array:
+    """Return for every row the matching row: of a receive its send and vice versa; -1 for none."""
+    partner = run.subject.partners(run.start, run.end)
+    rows = np.flatnonzero(partner != np.arange(len(partner)))
+    mirrored = np.full(len(partner), -1, np.int64)
+    mirrored[rows] = partner[rows]
+    messages = rows[run.subject.is_message[rows]]
+    mirrored[partner[messages]] = messages
+    return mirrored
+
+
+def _index_steps(
+    timeline: RunTimeline | JobTimeline,
+    subject: AlgorithmSteps | JobNodes,
+    laned: LanedSteps,
+    kind: Int64Array,
+    partner: Int64Array,
+    lines: ColumnLines,
+) -> tuple[Index, Index | None]:
+    """Add the columns of the steps in the order of their use; return them and the chunks."""
+    rows, table = laned.row, subject.table
+    kinds = np.where(laned.is_wait, _count_kinds(subject) - 1, kind[rows])
+    matching = partner[rows]
+    has_partner = matching >= 0
+    position = np.where(has_partner, laned.position[matching], -1)
+    # A wait has no partner of its own; the step after it has.
+    position[laned.is_wait] = -1
+    steps: Index = {
+        "count": len(rows),
+        "start": lines.add(laned.start, is_delta=True),
+        "duration": lines.add(laned.end - laned.start),
+        "kind": lines.add(kinds),
+        "peer": lines.add(table.peer[rows]),
+        "partner": lines.add_optional("matching steps", position, is_delta=True),
+    }
+    waits_for = np.where(laned.is_wait & has_partner, table.rank[matching], -1)
+    steps["waits_for"] = lines.add_optional("awaited ranks", waits_for)
+    steps["bytes"] = lines.add_optional("bytes", subject.sizes[rows])
+    chunks: Index | None = None
+    steps["chunk"] = steps["chunks"] = None
+    if isinstance(timeline, RunTimeline):
+        units = find_chunks(timeline.algorithm)
+        if units is not None:
+            steps["chunk"] = lines.add_optional("chunks", units[rows], is_delta=True)
+            steps["chunks"] = lines.add_optional(
+                "numbers of chunks", timeline.algorithm.steps.count[rows]
+            )
+            chunks = _name_chunks(timeline)
+    number = rows - table.rank_indptr[table.rank[rows]]
+    if isinstance(subject, JobNodes):
+        number = subject.table.identity[rows].astype(np.int64)
+    steps["number"] = lines.add_optional("step numbers", number, is_delta=True)
+    steps["label"], steps["labels"] = None, []
+    if isinstance(timeline, JobTimeline):
+        used, label = np.unique(timeline.workload.nodes.name[rows], return_inverse=True)
+        steps["label"] = lines.add_optional("names", label)
+        names = timeline.workload.names
+        steps["labels"] = [names[name] if name >= 0 else "" for name in used.tolist()]
+    return steps, chunks
+
+
+def _count_kinds(subject: AlgorithmSteps | JobNodes) -> int:
+    if isinstance(subject, AlgorithmSteps):
+        return len(_STEP_CLASSES) + 1
+    return len(_NODE_CLASSES) + len(JobCollective) + 1
+
+
+def _name_chunks(timeline: RunTimeline) -> Index:
+    """Return the number of chunks, and their names unless these are too many."""
+    collective = timeline.algorithm.collective
+    traits, units = collective.kind.traits, collective.unit_count
+    is_pairwise = traits.split_by_source and traits.split_by_target
+    count = units * collective.num_ranks if is_pairwise else units
+    if count > _MOST_NAMED_CHUNKS:
+        return {"count": count, "names": []}
+    size = format_bytes(timeline.collective_bytes / units)
+    if is_pairwise:
+        names = [
+            f"chunk {u} of rank {r} ({size})"
+            for r in range(collective.num_ranks)
+            for u in range(units)
+        ]
+    else:
+        names = [f"chunk {unit} ({size})" for unit in range(units)]
+    return {"count": count, "names": names}
+
+
+def _index_blocks(
+    timeline: RunTimeline | JobTimeline,
+    subject: AlgorithmSteps,
+    laned: LanedSteps,
+    lines: ColumnLines,
+) -> Index:
+    """Describe thread blocks: the channel of each, and the source line of every step."""
+    assert isinstance(timeline, RunTimeline)
+    steps = subject.table
+    channel = steps.channel[laned.row[laned.first[:-1]]]
+    source_line = steps.source_line[laned.row]
+    has_lines = int(source_line.max(initial=-1)) >= 0
+    return {
+        "lane_meaning": "thread block",
+        "channel": lines.add(channel),
+        "source_line": lines.add_optional(
+            "source lines", source_line if has_lines else None, is_delta=True
+        ),
+        "source": timeline.algorithm.provenance.source_name or None,
+    }
+
+
+def _find_computations(subject: AlgorithmSteps | JobNodes) -> BoolArray:
+    """Return the mask of rows that compute: local steps, or COMPUTE nodes of devices."""
+    if isinstance(subject, AlgorithmSteps):
+        return ~subject.is_message
+    nodes = subject.table
+    return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
+
+
+def _list_facts(timeline: RunTimeline | JobTimeline, run: RunTimes) -> list[list[str]]:
+    facts = [["time", format_time(run.last)], ["ranks", str(run.subject.table.num_ranks)]]
+    facts.append([f"{run.subject.noun}s", str(len(run.subject.table))])
+    if isinstance(timeline, RunTimeline):
+        algorithm = timeline.algorithm
+        facts.insert(0, ["collective", str(algorithm.collective.kind)])
+        facts.append(["size", format_bytes(timeline.collective_bytes)])
+        producer = algorithm.provenance.producer
+        if producer:
+            facts.append(["producer", producer])
+        npus = placement_of(algorithm)
+        if npus is not None:
+            facts.append(["NPUs", format_ranks(npus)])
+    if timeline.topology is not None:
+        facts.append(["network", timeline.topology.name])
+    if timeline.timing:
+        facts.append(["times", timeline.timing])
+    return facts
+
+
+def _list_notes(timeline: RunTimeline | JobTimeline, laned: LanedSteps, noun: str) -> list[str]:
+    notes = []
+    excerpt = timeline.excerpt
+    if not excerpt.is_all:
+        ranks = "all ranks" if excerpt.ranks is None else f"ranks {format_ranks(excerpt.ranks)}"
+        start = format_time(excerpt.start_ns or 0)
+        end = "the end" if excerpt.end_ns is None else format_time(excerpt.end_ns)
+        notes.append(f"{timeline.title}: shows {ranks} from {start} to {end}")
+    if laned.omitted:
+        notes.append(
+            f"{timeline.title}: omits {laned.omitted} {noun}s that begin after"
+            f" {format_time(laned.until)}; select data with --ranks, --from, --to"
+        )
+    return notes

@@ -1,0 +1,156 @@
+"""`collhub view`: the data of the page is that of the simulation."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from page_reading import Page
+
+from hub_core.testing import ring_all_reduce
+
+RING = "ring:4?bandwidth=50GB/s&latency=500ns"
+ASKED = ("--topology", RING, "--size", "1MiB")
+RING_NS = 6 * 5742 + 3
+
+
+@pytest.fixture
+def page(collhub, save, tmp_path: Path) -> Page:
+    ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"
+    run = collhub("view", ring, *ASKED, "-o", out)
+    assert (run.code, run.out, run.err) == (0, "", f"wrote {out}\n")
+    return Page(out)
+
+
+def test_steps_have_the_simulated_times_and_match_each_other(page: Page) -> None:
+    run, steps = page.index["runs"][0], page.steps()
+    assert (run["end"], run["ranks"], run["tick_ps"]) == (RING_NS, 4, 1000)
+    sends = np.flatnonzero([kind == "send" for kind in steps["kinds"]])
+    assert len(sends) == 24
+    assert set(steps["duration"][sends]) == {5742}
+    receipts = steps["partner"][sends].astype(int)
+    assert np.array_equal(steps["rank"][receipts], steps["peer"][sends])
+    assert np.array_equal(steps["partner"][receipts], sends)
+    assert np.array_equal(steps["chunk"][receipts], steps["chunk"][sends])
+
+
+def test_a_lane_is_sorted_and_its_steps_do_not_overlap(page: Page) -> None:
+    steps = page.steps()
+    same_lane = steps["lane"][1:] == steps["lane"][:-1]
+    ends = (steps["start"] + steps["duration"])[:-1]
+    assert (steps["start"][1:][same_lane] >= ends[same_lane]).all()
+
+
+def test_every_chunk_visits_all_ranks_in_the_order_of_the_ring(page: Page) -> None:
+    steps = page.steps()
+    sends = [row for row, kind in enumerate(steps["kinds"]) if kind == "send"]
+    for chunk in range(4):
+        route = sorted(
+            (row for row in sends if steps["chunk"][row] == chunk), key=steps["start"].__getitem__
+        )
+        ranks = [int(steps["rank"][row]) for row in route]
+        assert len(ranks) == 6
+        assert all((after - before) % 4 == 1 for before, after in itertools.pairwise(ranks))
+
+
+def test_links_carry_one_transfer_for_every_send(page: Page) -> None:
+    run, steps = page.index["runs"][0], page.steps()
+    links = run["links"]
+    first = page.column(links["first"])
+    assert first[-1] == 24
+    rows = page.column(links["step"]).astype(int)
+    assert np.array_equal(page.column(links["start"]), steps["start"][rows])
+    source = np.repeat(page.column(links["from"]), np.diff(first).astype(int))
+    assert np.array_equal(source, steps["rank"][rows])
+    assert not page.column(links["queued"]).any()
+
+
+def test_the_critical_path_leads_to_the_end_of_the_run(page: Page) -> None:
+    entries = page.index["runs"][0]["critical_path"]["entries"]
+    assert entries[-1]["start"] + entries[-1]["duration"] == RING_NS
+    assert sum(entry["duration"] for entry in entries) == RING_NS
+
+
+def test_the_policy_admits_only_the_program_of_the_page(page: Page) -> None:
+    html = page.html
+    policy = re.search(rb'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    assert policy[1].startswith(b"default-src 'none'; ")
+    script = html.rpartition(b"<script>")[2].partition(b"</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script).digest())
+    assert b"script-src 'sha256-" + digest + b"';" in policy[1]
+    assert not re.search(rb"""(?:src|href)=["']?https?:""", html)
+
+
+def test_the_same_input_gives_the_same_bytes(collhub, save, tmp_path: Path, page: Page) -> None:
+    out = tmp_path / "again.html"
+    assert collhub("view", tmp_path / "ring.json", *ASKED, "-o", out).code == 0
+    assert out.read_bytes() == page.html
+
+
+def test_ranks_and_a_window_select_the_data(collhub, save, tmp_path: Path) -> None:
+    ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"
+    window = ("--ranks", "0-1", "--from", "6us", "--to", "11us")
+    run = collhub("view", ring, *ASKED, *window, "-o", out)
+    assert run.code == 0
+    assert "shows ranks 0,1 from 6.00 us to 11.00 us" in run.err
+    steps = Page(out).steps()
+    assert set(steps["rank"]) == {0, 1}
+    sends = np.asarray([kind == "send" for kind in steps["kinds"]])
+    # Sends begin every 5743 ns. A receive that waits in the window is shown as well.
+    assert sorted(steps["start"][sends]) == [5743, 5743]
+    assert "wait" in steps["kinds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ranks", "4"), "there is no rank 4: the ranks are 0 to 3"),
+        (("--from", "1ms"), "the window begins at 1.00 ms, after the end of the run"),
+        (("--from", "9us", "--to", "8us"), "the window from 9.00 us to 8.00 us is empty"),
+        (("--from", "1us", "--from", "2us"), "--from states two times: 1us, 2us"),
+        (("--size", "1KiB..2KiB"), "view needs a single size"),
+    ],
+)
+def test_a_wrong_selection_is_one_line_with_its_cure(
+    collhub, save, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"
+    run = collhub("view", ring, *ASKED, *arguments, "-o", out)
+    assert (run.code, len(run.error_lines)) == (2, 1)
+    assert message in run.error_lines[0]
+    assert not out.exists()
+
+
+def test_an_existing_page_is_replaced_only_on_request(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "net.html"
+    out.write_text("mine")
+    run = collhub("view", "ring:4", "-o", out)
+    assert run.code == 2
+    (line,) = run.error_lines
+    assert line == f"error: {out} exists already; name another file, or add --force"
+    assert collhub("view", "ring:4", "-o", out, "--force").code == 0
+    assert [node["kind"] for node in Page(out).index["runs"][0]["topology"]["nodes"]] == ["npu"] * 4
+
+
+def test_two_runs_are_on_one_page(collhub, save, tmp_path: Path) -> None:
+    ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"
+    assert collhub("view", ring, ring, *ASKED, "-o", out).code == 0
+    assert len(Page(out).index["runs"]) == 2
+
+
+def test_hostile_names_do_not_leave_the_document(collhub, save, tmp_path: Path) -> None:
+    name = "ring</script><script>alert(1)</script>&.json"
+    ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"
+    hostile = tmp_path / name.replace("/", "\u2215")
+    ring.rename(hostile)
+    assert collhub("view", hostile, *ASKED, "-o", out).code == 0
+    page = Page(out)
+    assert page.html.count(b"<script") == 3
+    assert page.index["runs"][0]["name"] == str(hostile)
+    assert b"alert(1)<" not in page.html
