@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from collhub_coconet import (
     Binding,
@@ -11,9 +13,15 @@ from collhub_coconet import (
     program_to_json,
     text,
 )
+from collhub_coconet.execution.running import execute_and_compare
+from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
+from collhub_coconet.lowering.flat import flatten
+from collhub_coconet.lowering.timing import Machine, makespan
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from random_programs import random_moves, random_program
+from random_programs import random_extended_program, random_moves, random_program
+
+import hub_core
 
 SEEDS = st.integers(0, 2**31)
 RANKS = st.sampled_from([2, 3, 4, 8])
@@ -46,6 +54,57 @@ def test_two_thousand_transformed_programs_are_equal(
     seed: int, num_ranks: int, rows: int, columns: int
 ) -> None:
     check(seed, num_ranks, rows, columns)
+
+
+def check_extended(seed: int) -> set[str]:
+    """Compare an extended program with its moved form, and return the names of its kinds."""
+    before = random_extended_program(seed)
+    after, moves = random_moves(before, seed + 1)
+    choice = random.Random(seed)
+    sizes = {symbol: choice.choice([1, 2, 5, 7, 8, 11]) for symbol in ("N", "M")}
+    if len(before.mesh) > 1:
+        binding = Binding.of_mesh(choice.choice([(2, 2), (2, 3), (3, 2), (2, 4)]), sizes)
+    else:
+        binding = Binding(choice.choice([2, 3, 4, 8]), sizes)
+    found = compare(before, after, binding, seed)
+    assert found.ok, f"{seed}: {found.differences}\n{moves}\n{text(before)}\n{text(after)}"
+    assert program_from_json(program_to_json(after)) == after
+    return {str(one.kind) for one in after.operations}
+
+
+NEW_KINDS = {
+    *("Exp", "Log", "RowReduce", "ArgMax", "Index", "Gather", "Scatter"),
+    *("TopValues", "TopIndices", "Reshape", "Concat"),
+}
+
+
+def test_legal_transformations_of_extended_programs_keep_the_meaning() -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    met = set[str]().union(*(check_extended(seed) for seed in range(120)))
+    assert met >= NEW_KINDS
+
+
+@pytest.mark.slow
+def test_two_thousand_extended_programs_are_equal() -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    for seed in range(2000):
+        check_extended(seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_flat_graphs_of_extended_programs_are_equal(seed: int) -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    before = random_extended_program(seed, 10)
+    after, _ = random_moves(before, seed + 1)
+    binding = Binding(3, {"N": 5, "M": 4})
+    if len(before.mesh) > 1:
+        binding = Binding.of_mesh((2, 2), {"N": 5, "M": 4})
+        assert makespan(after, binding, Machine(1e12, 1e11)).time_s >= 0
+        return
+    network = hub_core.parse_topology(f"ring:{3 * after.num_groups}")
+    choices = {**select_fallbacks(after, 2), "": Choice("ring", 2)}
+    found = execute_and_compare(before, flatten(after, binding, network, choices), seed)
+    assert found.ok, f"{found.differences}\n{text(after)}"
 
 
 def test_random_programs_meet_every_transformation() -> None:
