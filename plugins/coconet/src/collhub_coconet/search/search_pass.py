@@ -217,6 +217,11 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
     Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, or
     if a group would have fewer than 2 ranks.
     """
+    mesh = bound.program.mesh
+    if len(mesh) > 1:
+        message = f"the mesh has the axes {', '.join(mesh)}, the search knows meshes of one axis"
+        cure = "apply single passes, or search the program of one axis"
+        raise InputError(message, cure=cure, code="mesh")
     groups = bound.program.num_groups
     ranks, remainder = divmod(topology.num_npus, groups)
     if remainder or ranks < 2:
