@@ -59,7 +59,10 @@ export function toggleHelp() {
   else help?.showModal();
 }
 
-/** Handle the keys of the page, except in fields. @param {PageContext} page @param {TimelinePanel} timeline @param {Actions} actions */
+/**
+ * Handle the keys of the page, except in fields. A page without runs has the keys for help and theme only.
+ * @param {PageContext} page @param {TimelinePanel|null} timeline @param {Actions} actions
+ */
 export function listenToKeys(page, timeline, actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -68,9 +71,9 @@ export function listenToKeys(page, timeline, actions) {
     if (target.tagName === "BUTTON" && (event.key === " " || event.key === "Enter")) return;
     if (help?.open && event.key !== "?") return;
     const entry = KEYS.find(({ keys }) => keys.includes(event.key));
-    if (!entry) return;
+    if (!entry || (!timeline && !["?", "t"].includes(event.key))) return;
     event.preventDefault();
-    entry.run(page, timeline, actions);
+    entry.run(page, /** @type {TimelinePanel} */ (timeline), actions);
   });
 }
 

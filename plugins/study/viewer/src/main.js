@@ -20,7 +20,7 @@ import { Tooltip } from "./tooltip.js";
 /** @typedef {import("./panel.js").Panel} Panel */
 
 /** State of the page for tests and for embedding pages: `collhubView.page`, `collhubView.timeline`. */
-const exposed = /** @type {{page?: PageContext, timeline?: TimelinePanel, panels?: Panel[], select?: typeof selectStep}} */ ({});
+const exposed = /** @type {{page?: PageContext, timeline?: TimelinePanel, panels?: Panel[]}} */ ({});
 Object.assign(globalThis, { collhubView: exposed });
 
 const root = document.getElementById("collhub-app") ?? document.body.appendChild(element("div", { id: "collhub-app" }));
@@ -55,19 +55,16 @@ async function start() {
   root.replaceChildren(createHeader(index, page, searchField.element, toggleTheme));
   const main = element("main");
   root.append(main, tooltip.element, createHelp());
-  if (runs.length) {
-    const timeline = new TimelinePanel(page, runs.map((run) => new Pyramid(run)));
-    panels.push(timeline, new SelectionPanel(page));
-    exposed.timeline = timeline;
-    const path = { entry: -1 };
-    listenToKeys(page, timeline, {
-      focusSearch: () => searchField.input.focus(), toggleTheme,
-      stepOnPath: (direction) => selectOnPath(page, path, direction),
-      play: () => void document.getElementById("play")?.click(),
-    });
-  }
+  const timeline = runs.length ? new TimelinePanel(page, runs.map((run) => new Pyramid(run))) : null;
+  if (timeline) panels.push(timeline, new SelectionPanel(page));
+  const path = { entry: -1 };
+  listenToKeys(page, timeline, {
+    focusSearch: () => searchField.input.focus(), toggleTheme,
+    stepOnPath: (direction) => selectOnPath(page, path, direction),
+    play: () => void document.getElementById("play")?.click(),
+  });
   main.append(...panels.map((panel) => panel.element));
-  Object.assign(exposed, { page, panels, select: selectStep });
+  Object.assign(exposed, { page, panels, ...(timeline ? { timeline } : {}) });
   for (const panel of panels) panel.redraw();
   connect(page, panels, setTheme);
   await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
@@ -76,7 +73,7 @@ async function start() {
   const others = await createPanels(page, block);
   panels.push(...others);
   main.append(...others.map((panel) => panel.element));
-  if (exposed.timeline) markDifferences(exposed.timeline, runs);
+  if (timeline) markDifferences(timeline, runs);
   state.update(validAddress(state.fromAddress(location.hash.slice(1)), page));
   for (const panel of panels) panel.redraw();
   document.documentElement.dataset.state = "ready";

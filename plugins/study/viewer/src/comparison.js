@@ -1,0 +1,216 @@
+/** Panels of a comparison: bandwidth over size with winner bands, and a table of all times. */
+
+import { element } from "./dom.js";
+import { CanvasPanel, Panel } from "./panel.js";
+import { sortableTable } from "./sortable_table.js";
+import { fitText } from "./surface.js";
+import { bytesText, rateText, timeText } from "./units.js";
+
+/** @typedef {import("./panel.js").PageContext} PageContext */
+/** @typedef {import("./format.js").Comparison} Comparison */
+/** @typedef {import("./format.js").Curve} Curve */
+
+const LEFT = 66;
+const BOTTOM = 54;
+
+/** Lines by kind of curve, so that kinds differ without colour. @type {Record<string, number[]>} */
+const DASHES = { simulated: [], bound: [2, 4], measured: [], runtime: [9, 4] };
+
+/** Bandwidth of a curve at a size in bytes per second: size divided by time. @param {number} size @param {number|null|undefined} timeNs */
+function bandwidth(size, timeNs) {
+  return timeNs ? size / (timeNs * 1e-9) : null;
+}
+
+export class CurvesPanel extends CanvasPanel {
+  /** @param {PageContext} page @param {Comparison} comparison */
+  constructor(page, comparison) {
+    super(page, comparison.title || "Bandwidth over size", `Bandwidth over size of ${comparison.algorithms.length} algorithms; the table below has all values.`, 400);
+    this.comparison = comparison;
+    this.element.classList.add("wide");
+    /** Curves that are not shown. @type {Set<number>} */
+    this.hidden = new Set();
+    /** @type {{curve: number, point: number}|null} */
+    this.hovered = null;
+    this.canvas.addEventListener("pointermove", (event) => this.#hover(event));
+    this.canvas.addEventListener("pointerleave", () => {
+      this.hovered = null;
+      this.drawOverlay();
+    });
+    this.legend = element("ul", { class: "legend", "aria-label": "Curves" });
+    this.swatches = comparison.curves.map((curve, i) => {
+      const box = element("input", { type: "checkbox", checked: true, id: `curve${i}` });
+      box.addEventListener("change", () => {
+        if (box.checked) this.hidden.delete(i);
+        else this.hidden.add(i);
+        this.requestDrawing();
+      });
+      const swatch = element("span", { class: "swatch" });
+      this.legend.append(element("li", {}, box, element("label", { for: `curve${i}` }, swatch, this.#curveName(curve))));
+      return swatch;
+    });
+    this.body.append(this.legend, element("p", { class: "hint" }, "Bandwidth: size divided by time. Dotted: bound; dashed: choice of a runtime; squares: measured, with the range of repetitions."));
+  }
+
+  /** @param {Curve} curve */
+  #curveName(curve) {
+    const name = this.comparison.algorithms[curve.algorithm]?.name ?? "";
+    return name.toLowerCase().includes(curve.kind) ? name : `${name} (${curve.kind})`;
+  }
+
+  /** @param {number} curve */
+  #colour(curve) {
+    const { series } = this.page.theme();
+    return series[this.comparison.curves[curve].algorithm % series.length];
+  }
+
+  /** Ranges of the axes: sizes, and bandwidths in powers of ten. */
+  #ranges() {
+    const { sizes, curves } = this.comparison;
+    const values = curves.flatMap(({ time_ns: times }) => times.map((time, i) => bandwidth(sizes[i], time))).filter((value) => value !== null && value > 0);
+    const largest = Math.max(1, .../** @type {number[]} */ (values)), smallest = Math.min(largest, .../** @type {number[]} */ (values));
+    return { size: [Math.log2(sizes[0] || 1), Math.log2(sizes[sizes.length - 1] || 2)], rate: [Math.floor(Math.log10(smallest)), Math.ceil(Math.log10(largest))] };
+  }
+
+  /** Position of a size and a bandwidth. @param {number} size @param {number} rate */
+  #place(size, rate) {
+    const { size: [s0, s1], rate: [r0, r1] } = this.#ranges();
+    return [
+      LEFT + ((Math.log2(size || 1) - s0) / (s1 - s0 || 1)) * (this.width - LEFT - 16),
+      10 + (1 - (Math.log10(rate) - r0) / (r1 - r0 || 1)) * (this.height - BOTTOM - 10),
+    ];
+  }
+
+  /** @type {CanvasPanel["paint"]} */
+  paint(surface, width, height) {
+    const theme = this.page.theme(), { sizes, curves } = this.comparison;
+    this.swatches.forEach((swatch, i) => {
+      swatch.style.background = this.#colour(i);
+    });
+    const { rate: [r0, r1] } = this.#ranges();
+    for (let power = r0; power <= r1; power++) {
+      const y = this.#place(1, 10 ** power)[1];
+      surface.line([LEFT, y, width - 16, y], theme.grid);
+      surface.text(rateText(10 ** power), LEFT - 6, y, { colour: theme.faint, align: "end" });
+    }
+    let lastLabel = -100;
+    for (const size of sizes) {
+      const x = this.#place(size, 10 ** r0)[0];
+      surface.line([x, 10, x, height - BOTTOM], theme.grid);
+      if (x - lastLabel < 62) continue;
+      lastLabel = x;
+      surface.text(bytesText(size), x, height - BOTTOM + 12, { colour: theme.faint, align: "middle" });
+    }
+    this.#paintWinners(surface, height - 30);
+    curves.forEach((_, i) => !this.hidden.has(i) && this.#paintCurve(surface, i));
+  }
+
+  /** Bands of the fastest algorithm. @param {import("./surface.js").Surface} surface @param {number} y */
+  #paintWinners(surface, y) {
+    const theme = this.page.theme(), { series } = theme, { sizes } = this.comparison;
+    const [first, last] = [sizes[0], sizes[sizes.length - 1]];
+    for (const winner of this.comparison.winners ?? []) {
+      const x1 = this.#place(Math.max(winner.from_bytes, first), 1)[0], x2 = this.#place(Math.min(winner.to_bytes, last), 1)[0];
+      const colour = winner.algorithm === null ? theme.faint : series[winner.algorithm % series.length];
+      surface.rect(x1, y, Math.max(3, x2 - x1 - 1), 6, colour);
+      surface.text(fitText(winner.text, Math.max(0, x2 - x1)), x1, y + 15, { colour: theme.ink });
+    }
+  }
+
+  /** @param {import("./surface.js").Surface} surface @param {number} index */
+  #paintCurve(surface, index) {
+    const { sizes, curves } = this.comparison, curve = curves[index], colour = this.#colour(index);
+    /** @type {number[]} */
+    let points = [];
+    const flush = () => {
+      if (points.length > 2) surface.line(points, colour, 2, DASHES[curve.kind] ?? []);
+      points = [];
+    };
+    sizes.forEach((size, i) => {
+      const rate = bandwidth(size, curve.time_ns[i]);
+      if (rate === null) return flush();
+      const [x, y] = this.#place(size, rate);
+      points.push(x, y);
+      if (curve.kind === "measured") surface.rect(x - 3, y - 3, 6, 6, colour);
+      else if (curve.kind === "simulated") surface.circle(x, y, 2.5, colour);
+      const low = bandwidth(size, curve.high_ns?.[i]), high = bandwidth(size, curve.low_ns?.[i]);
+      if (low === null || high === null) return;
+      const [y1, y2] = [this.#place(size, low)[1], this.#place(size, high)[1]];
+      surface.line([x, y1, x, y2], colour, 1.5);
+      surface.line([x - 4, y1, x + 4, y1], colour, 1.5);
+      surface.line([x - 4, y2, x + 4, y2], colour, 1.5);
+    });
+    flush();
+  }
+
+  /** @type {CanvasPanel["paintOverlay"]} */
+  paintOverlay(surface) {
+    if (!this.hovered) return;
+    const { curve, point } = this.hovered, size = this.comparison.sizes[point];
+    const rate = bandwidth(size, this.comparison.curves[curve].time_ns[point]);
+    if (rate === null) return;
+    const [x, y] = this.#place(size, rate);
+    surface.circle(x, y, 6, this.#colour(curve), this.page.theme().mark);
+  }
+
+  /** @param {PointerEvent} event */
+  #hover(event) {
+    const [px, py] = this.position(event), { sizes, curves } = this.comparison;
+    this.hovered = null;
+    let nearest = 18;
+    curves.forEach((curve, index) => {
+      if (this.hidden.has(index)) return;
+      curve.time_ns.forEach((time, point) => {
+        const rate = bandwidth(sizes[point], time);
+        if (rate === null) return;
+        const [x, y] = this.#place(sizes[point], rate);
+        const distance = Math.hypot(x - px, y - py);
+        if (distance < nearest) [nearest, this.hovered] = [distance, { curve: index, point }];
+      });
+    });
+    this.drawOverlay();
+    const place = /** @type {{curve: number, point: number}|null} */ (this.hovered);
+    if (!place) return this.page.tooltip.hide();
+    const curve = curves[place.curve], size = sizes[place.point], time = curve.time_ns[place.point] ?? 0;
+    const range = curve.low_ns?.[place.point] != null && curve.high_ns?.[place.point] != null
+      ? [`Range: ${timeText((curve.low_ns[place.point] ?? 0) * 1000)} to ${timeText((curve.high_ns[place.point] ?? 0) * 1000)}`] : [];
+    this.page.tooltip.show(event.clientX, event.clientY, [
+      this.#curveName(curve), `Size: ${bytesText(size)}`, `Time: ${timeText(time * 1000)}`,
+      `Bandwidth: ${rateText(bandwidth(size, time) ?? 0)}`, ...range]);
+  }
+}
+
+/** Times of all algorithms and sizes, with filters by text, kind and size. */
+export class TimesPanel extends Panel {
+  /** @param {PageContext} page @param {Comparison} comparison */
+  constructor(page, comparison) {
+    super(page, "Times");
+    this.element.classList.add("wide");
+    const { sizes, curves, algorithms } = comparison;
+    const rows = curves.flatMap((curve) => curve.time_ns.map((time, i) => {
+      const rate = bandwidth(sizes[i], time);
+      const best = Math.min(...curves.filter(({ kind }) => kind === "simulated").map((other) => other.time_ns[i] ?? Infinity));
+      const ratio = time !== null && Number.isFinite(best) ? time / best : null;
+      const name = algorithms[curve.algorithm]?.name ?? "";
+      return {
+        values: [name, curve.kind, sizes[i], time, rate, ratio],
+        texts: [name, curve.kind, bytesText(sizes[i]), time === null ? "–" : timeText(time * 1000), rate === null ? "–" : rateText(rate), ratio === null ? "–" : ratio.toFixed(2)],
+      };
+    }));
+    const select = (/** @type {string} */ label, /** @type {[string, string][]} */ options) => {
+      const field = element("select", { "aria-label": label }, ...options.map(([value, text]) => element("option", { value }, text)));
+      field.addEventListener("change", () => table.refresh?.());
+      return field;
+    };
+    const kind = select("Kind of curve", [["", "all kinds"], ...[...new Set(curves.map((curve) => curve.kind))].map((name) => /** @type {[string, string]} */ ([name, name]))]);
+    const size = select("Size", [["", "all sizes"], ...sizes.map((value) => /** @type {[string, string]} */ ([String(value), bytesText(value)]))]);
+    const table = sortableTable({
+      label: "Times", columns: ["Algorithm", "Kind", "Size", "Time", "Bandwidth", "Time / best simulated"], rows,
+      accepts: ({ values }) => (!kind.value || values[1] === kind.value) && (!size.value || values[2] === Number(size.value)),
+    });
+    this.body.append(element("div", { class: "row" }, kind, size), table);
+    const facts = algorithms.filter((algorithm) => algorithm.facts?.length);
+    for (const { name, facts: list } of facts) {
+      this.body.append(element("p", {}, element("strong", {}, name), `: ${(list ?? []).map((fact) => fact.join(" ")).join("; ")}`));
+    }
+  }
+}
