@@ -1,4 +1,4 @@
-"""The synthesizer `nccl`: rings and trees that NCCL runs on a machine."""
+"""The synthesizer `nccl`: rings, trees and NVLS that NCCL runs on a machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import hub_core
 from hub_core.model import Collective, CollectiveKind, HubError, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import SynthesisRequest
+from hub_core.schedules import find_switch_groups
 
 KIB, MIB = 2**10, 2**20
 
@@ -71,7 +72,8 @@ def test_no_node_has_children_in_both_trees(count: int) -> None:
     ("topology", "size", "choice", "algorithm", "channels"),
     [
         ("dgx-h100", 64 * KIB, "ring ll", "ring", 2),
-        ("dgx-h100", 64 * MIB, "nvls simple", "ring", 24),
+        ("dgx-h100", 64 * MIB, "nvls simple", "nvls", 16),
+        ("dgx-b200", 256 * MIB, "nvls simple", "nvls", 24),
         ("dgx-a100", 64 * MIB, "ring simple", "ring", 24),
         ("dgx-h100:2", 64 * KIB, "tree ll", "tree", 16),
         ("dgx-a100:2", 256 * MIB, "ring simple", "ring", 16),
@@ -106,6 +108,41 @@ def test_algorithms_are_correct(
     report = hub_core.verify(result.algorithm)
     assert report.ok, report.diagnostics[:3]
     assert result.time_ns > 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER],
+)
+def test_nvls_is_correct_and_its_messages_are_sums_and_multicasts(kind: CollectiveKind) -> None:
+    request = _request("dgx-h100", MIB, kind)
+    algorithm = synthesize(request, NcclSynthesisOptions("nvls", 2, 3)).algorithm
+    report = hub_core.verify(algorithm)
+    assert report.ok, report.diagnostics[:3]
+    groups = find_switch_groups(algorithm, request.topology.with_measured_switches())
+    assert groups is not None
+    sums, multicasts = (len(rows) for rows, _ in (groups.sums, groups.multicasts))
+    per_phase = 2 * 3 * 8 * 7
+    assert sums == (0 if kind is CollectiveKind.ALL_GATHER else per_phase)
+    assert multicasts == (0 if kind is CollectiveKind.REDUCE_SCATTER else per_phase)
+
+
+@pytest.mark.parametrize("topology", ["dgx-a100", "dgx-h100:2", "ring:5"])
+def test_nvls_needs_one_node_with_declared_switches(topology: str) -> None:
+    with pytest.raises(UsageError, match="cannot use NVLS") as refused:
+        synthesize(_request(topology, MIB), NcclSynthesisOptions("nvls"))
+    assert refused.value.diagnostics[0].cure
+
+
+@pytest.mark.parametrize("topology", ["dgx-h100", "dgx-b200"])
+def test_the_time_of_nvls_on_a_machine_is_that_of_its_model(collhub, topology: str) -> None:
+    pytest.importorskip("collhub_machine_timing")
+    run = collhub("compare", "--collective", "all-reduce", "--topology", topology, "--size",
+                  "256MiB", "--with", "nccl", "--no-cache", "--json")  # fmt: skip
+    report = run.report()
+    (row,) = report["results"]
+    (baseline,) = report["baselines"]
+    assert row["time_ns"] == pytest.approx(baseline["time_ns"], rel=0.1)
 
 
 def test_more_chunks_of_a_tree_are_sent_in_a_pipeline() -> None:

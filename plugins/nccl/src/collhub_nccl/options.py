@@ -177,7 +177,7 @@ class NcclSynthesisOptions:
     """Options of the synthesizer `nccl`."""
 
     algorithm: str = choice(
-        ("auto", "ring", "tree"),
+        ("auto", "ring", "tree", "nvls"),
         "auto: NCCL's choice for the size on a known machine, else rings",
     )
     channels: int = option(
@@ -190,7 +190,7 @@ class NcclSynthesisOptions:
     chunks: int = option(
         OptionType.INT,
         0,
-        "parts that a channel sends one after the other; 0: NCCL's number, at most 16",
+        "parts that a channel sends one after the other; 0: NCCL's number, at most 16; 1 for NVLS",
         minimum=0,
         maximum=256,
     )

@@ -132,7 +132,7 @@ NCCLX_TUNER = SelectionWriter(
 
 ALGORITHMS = Synthesizer(
     "nccl",
-    "NCCL's rings and trees, as NCCL runs them on the machine; tried only if it is named",
+    "NCCL's rings, trees and NVLS, as NCCL runs them on the machine; tried only if it is named",
     "collhub_nccl.synthesize:synthesize",
     NcclSynthesisOptions,
     only_by_name=True,

@@ -1,4 +1,4 @@
-"""Build the rings and trees that NCCL runs on a machine, as algorithms of the hub.
+"""Build the rings, trees and NVLS that NCCL runs on a machine, as algorithms of the hub.
 
 Within a node a channel is a ring or a chain over the GPUs in the order of their ranks. Between
 nodes channel c enters and leaves every node at GPU c, so that all network cards are used; trees
@@ -7,7 +7,7 @@ join the nodes by NCCL's double binary tree (src/graph/connect.cc and trees.cc).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from collhub_machine_profiles.nccl_costs import Alternative
 from collhub_nccl_records import TreeNode
 
 from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
-from collhub_nccl.graphs.channel_algorithms import ring_algorithm, tree_algorithm
+from collhub_nccl.graphs.channel_algorithms import nvls_algorithm, ring_algorithm, tree_algorithm
 from collhub_nccl.options import NcclSynthesisOptions
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
@@ -32,6 +32,12 @@ _DISTRIBUTION = "collhub-nccl"
 _MAX_CHUNKS = 16
 _MAX_MESSAGES = 1 << 20
 _MODELLED = frozenset({"ring", "tree"})
+_NVLS = "nvls"
+_NVLS_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,12 @@ class _Plan:
 
 
 def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> SynthesisResult:
-    """Build NCCL's ring or tree. Raises `InputError` and `UsageError` with a cure.
+    """Build NCCL's ring, tree or NVLS. Raises `InputError` and `UsageError` with a cure.
 
-    On a machine with a known GPU, algorithm, channels and chunks are NCCL's choice for the size; if
-    that is NVLS, the cheaper one of ring and tree is built, and the report names NCCL's choice.
+    On a machine with a known GPU, algorithm, channels and chunks are NCCL's choice for the size. If
+    that is NVLS and the ranks are not all on one node whose switches multicast and add up, or an
+    algorithm of several nodes other than ring and tree, the cheaper one of ring and tree is built.
+    The report names NCCL's choice.
     """
     kind = request.collective.kind
     if request.collective.num_ranks < 2:
@@ -56,6 +64,10 @@ def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> Synt
     if options.algorithm == "tree" and kind is not CollectiveKind.ALL_REDUCE:
         raise UsageError(f"NCCL runs no {kind} over trees", cure="use algorithm=ring")
     nodes = _group_ranks_by_node(request.topology, request.npus)
+    if options.algorithm == _NVLS and not _has_nvls(request, nodes):
+        message = f"{kind} over {request.topology.name} cannot use NVLS, which takes one node"
+        message += " whose switches multicast and add up"
+        raise UsageError(message, cure="use algorithm=ring, or a topology such as dgx-h100")
     plan = _limit_messages(_choose_plan(request, options, nodes), request)
     algorithm = _build_algorithm(request, options, plan, nodes)
     time_ns = request.simulate(algorithm) or _estimate_ns(request, plan)
@@ -152,8 +164,8 @@ def _choose_plan(
     If the topology is no known machine, the defaults are ring, 1 channel, 1 chunk and no facts.
     Otherwise the given algorithm, or the cheapest modelled one for `auto`, is launched with the
     channels and chunk size of NCCL. The chunks are the data per channel (for a ring without root
-    divided by the ranks) over NCCL's chunk size, rounded up, 1 to `_MAX_CHUNKS`. Given channels and
-    chunks always win. The facts contain the NCCL version, NCCL's own choice and the protocol.
+    divided by the ranks) over NCCL's chunk size, rounded up, 1 to `_MAX_CHUNKS`; 1 for NVLS. Given
+    channels and chunks always win. The facts contain the NCCL version, NCCL's own choice and the protocol.
     """
     communicator = communicator_of_topology(
         request.topology,
@@ -170,37 +182,54 @@ def _choose_plan(
     if call.choice is not None:
         facts["nccl_choice"] = f"{call.choice.algorithm} {call.choice.protocol}"
         facts["nccl_channels"] = call.choice.channels
-    used = _cheapest_modelled(call, options.algorithm)
+    allowed = {options.algorithm}
+    if options.algorithm == "auto":
+        allowed = {*_MODELLED, *([_NVLS] if _has_nvls(request, nodes) else [])}
+    used = _cheapest_allowed(call, allowed)
     choice = launch_of(communicator, kind, used, size)
     facts["protocol"] = choice.protocol
     data_per_channel = size / choice.channels
     if choice.algorithm == "ring" and not request.collective.kind.traits.is_rooted:
         data_per_channel /= communicator.ranks
     chunks = max(1, min(_MAX_CHUNKS, int(-(-data_per_channel // choice.chunk_bytes))))
+    if choice.algorithm == _NVLS:
+        # Times of machines divide the messages of NVLS into NCCL's chunks themselves.
+        chunks = 1
     return _Plan(
         choice.algorithm, options.channels or choice.channels, options.chunks or chunks, facts
     )
 
 
-def _cheapest_modelled(call: ExplainedCall, algorithm: str) -> Alternative:
-    """Return the cheapest allowed alternative that is a ring or a tree."""
-    allowed = _MODELLED if algorithm == "auto" else {algorithm}
-    return next(
-        row.alternative
-        for row in call.alternatives
-        if row.time_us is not None and row.alternative.algorithm in allowed
-    )
+def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool:
+    """Whether the ranks are on one node whose switches multicast and add up, on measured machines
+    or in general, and NVLS has the collective.
+    """
+    switched = request.topology.with_measured_switches()
+    has_switches = bool(switched.multicast) and bool(switched.reduction)
+    return has_switches and len(nodes) == 1 and request.collective.kind in _NVLS_KINDS
+
+
+def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternative:
+    """Return the cheapest alternative that NCCL may use of these algorithms.
+
+    Raises `UsageError` if NCCL may use none of them for the call.
+    """
+    for row in call.alternatives:
+        if row.time_us is not None and row.alternative.algorithm in allowed:
+            return row.alternative
+    names = " or ".join(sorted(allowed))
+    raise UsageError(f"NCCL may not use {names} for this call", cure="use algorithm=auto")
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
     """Return the plan with so few chunks that every unit has a byte and the steps fit in memory.
 
-    Each channel of a ring without root is cut into as many parts as ranks. Chunks are at least 1.
+    Each channel of a ring without root, and of NVLS, is cut into as many parts as ranks. Chunks are at least 1.
     Raises `UsageError` if the bytes are fewer than the parts of all channels, and `InputError`
     (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES` messages.
     """
     ranks = request.collective.num_ranks
-    is_ring = plan.algorithm == "ring"
+    is_ring = plan.algorithm != "tree"
     is_rooted = request.collective.kind.traits.is_rooted
     units = plan.channels * (ranks if is_ring and not is_rooted else 1)
     messages = plan.channels * 2 * ranks * (ranks if is_ring and not is_rooted else 1)
@@ -233,6 +262,17 @@ def _build_algorithm(
             num_npus=total,
             collective_bytes=request.collective_bytes,
         )
+    if plan.algorithm == _NVLS:
+        return nvls_algorithm(
+            request.collective.kind,
+            len(npus),
+            plan.channels,
+            provenance,
+            chunks=plan.chunks,
+            npus=npus,
+            num_npus=total,
+            collective_bytes=request.collective_bytes,
+        )
     return ring_algorithm(
         request.collective.kind,
         node_rings(nodes, plan.channels),
@@ -248,16 +288,18 @@ def _build_algorithm(
 def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
     """Return an estimate in ns for hubs without a simulator: rounds of the slowest link.
 
-    A ring has ranks - 1 rounds of size / ranks bytes, another algorithm log2(ranks), rounded up and
-    at least 1, of the whole size; an all-reduce has twice as many. A round takes the largest
-    latency and the smallest bandwidth of the topology.
+    A ring has ranks - 1 rounds of size / ranks bytes; NVLS, whose switches only forward, one round
+    of all of them; a tree log2(ranks), rounded up and at least 1, of the whole size. An all-reduce
+    has twice as many. A round takes the largest latency and the smallest bandwidth of the topology.
     """
     topology = request.topology
     ranks, size = request.collective.num_ranks, request.collective_bytes
     latency_ns = float(np.max(topology.latency_s)) * 1e9
     rate = float(np.min(topology.bandwidth_bytes_per_s))
     steps = ranks - 1 if plan.algorithm == "ring" else max(1, (ranks - 1).bit_length())
+    part = size / ranks if plan.algorithm == "ring" else float(size)
+    if plan.algorithm == _NVLS:
+        steps, part = 1, size * (ranks - 1) / ranks
     if request.collective.kind is CollectiveKind.ALL_REDUCE:
         steps *= 2
-    part = size / ranks if plan.algorithm == "ring" else size
     return round(steps * (latency_ns + part / rate * 1e9))

@@ -1,4 +1,4 @@
-"""Build the algorithms that NCCL runs over rings and trees, one per channel."""
+"""Build the algorithms that NCCL runs over rings, trees and NVSwitches, one per channel."""
 
 from __future__ import annotations
 
@@ -202,3 +202,61 @@ def _list_hops(tree: Mapping[int, TreeNode]) -> list[_Hop]:
         for rank in levels[level]
     ]
     return up + down
+
+
+def nvls_algorithm(
+    kind: CollectiveKind,
+    ranks: int,
+    channels: int,
+    provenance: Provenance | None = None,
+    extensions: Mapping[str, JsonValue] | None = None,
+    *,
+    chunks: int = 1,
+    npus: Sequence[int] | None = None,
+    num_npus: int | None = None,
+    collective_bytes: int | None = None,
+) -> Algorithm:
+    """Build the algorithm of NVLS: switches add up the block of every rank and multicast it.
+
+    Every rank is the head of a block, of which each channel carries an equal share. Sum: all other
+    ranks send their share to the head. Multicast: the head sends its share to all other ranks. A
+    reduce-scatter sums, an all-gather multicasts, and an all-reduce does one and then the other. A
+    channel passes `chunks` equal parts one after the other. Switches that add up and multicast
+    carry each of these as one message; others forward all of them. `npus[r]` is the NPU of rank r
+    (default: r) of `num_npus`. Source: src/device/all_reduce.h of NCCL (NVLS).
+    """
+    phases = {
+        CollectiveKind.REDUCE_SCATTER: [True],
+        CollectiveKind.ALL_GATHER: [False],
+        CollectiveKind.ALL_REDUCE: [True, False],
+    }[kind]
+    parts = channels * chunks
+    collective = Collective(kind, ranks, ranks * parts, None, in_place=True, out_of_place=True)
+    axes = (chunks, len(phases), channels, ranks, ranks - 1)
+    chunk, phase, channel, head, other = (axis.ravel() for axis in np.indices(axes))
+    peer = (head + 1 + other) % ranks
+    reduces = np.asarray(phases)[phase]
+    source, target = np.where(reduces, peer, head), np.where(reduces, head, peer)
+    start = chunk + phase
+    transfers = Transfers(
+        head * parts + channel * chunks + chunk,
+        source,
+        target,
+        link=(channel * ranks + source) * ranks + target,
+        start=start,
+        finish=start + 1,
+        reduces=reduces,
+        # No order between messages: each multicast and each sum is one operation of a switch.
+        window=np.zeros(len(start), np.int64),
+        channel=channel,
+    )
+    return algorithm_of(
+        collective,
+        Chunks.cut(collective, np.ones(collective.units_per_rank, np.int64)),
+        transfers,
+        npus=npus,
+        num_npus=num_npus,
+        provenance=provenance,
+        collective_bytes=collective_bytes,
+        extensions=extensions,
+    )
