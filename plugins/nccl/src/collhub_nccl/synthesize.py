@@ -165,7 +165,8 @@ def _choose_plan(
     Otherwise the given algorithm, or the cheapest modelled one for `auto`, is launched with the
     channels and chunk size of NCCL. The chunks are the data per channel (for a ring without root
     divided by the ranks) over NCCL's chunk size, rounded up, 1 to `_MAX_CHUNKS`; 1 for NVLS. Given
-    channels and chunks always win. The facts contain the NCCL version, NCCL's own choice and the protocol.
+    channels and chunks always win. The facts contain the NCCL version, NCCL's own choice and the
+    protocol.
     """
     communicator = communicator_of_topology(
         request.topology,
@@ -224,8 +225,8 @@ def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternat
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
     """Return the plan with so few chunks that every unit has a byte and the steps fit in memory.
 
-    Each channel of a ring without root, and of NVLS, is cut into as many parts as ranks. Chunks are at least 1.
-    Raises `UsageError` if the bytes are fewer than the parts of all channels, and `InputError`
+    Each channel of a ring without root, and of NVLS, is cut into as many parts as ranks. Chunks are
+    at least 1. Raises `UsageError` if the bytes are fewer than the parts of all channels, and `InputError`
     (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES` messages.
     """
     ranks = request.collective.num_ranks
