@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from collhub_machine_profiles.calls import make_tables
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.prediction import Method, predict_by_table
-from collhub_machine_profiles.table import make_tables
 from collhub_machine_profiles.time_models import (
     call_columns,
     is_between_nodes,

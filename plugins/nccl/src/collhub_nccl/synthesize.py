@@ -227,7 +227,8 @@ def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
 
     Each channel of a ring without root, and of NVLS, is cut into as many parts as ranks. Chunks are
     at least 1. Raises `UsageError` if the bytes are fewer than the parts of all channels, and
-    `InputError` (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES` messages.
+    `InputError` (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES`
+    messages.
     """
     ranks = request.collective.num_ranks
     is_ring = plan.algorithm != "tree"
