@@ -31,7 +31,13 @@ from hub_core.plugin_api import (
     Source,
     resolve,
 )
-from hub_core.plugin_api.formats import FormatWriter, Layout, TopologyWriter, WorkloadWriter
+from hub_core.plugin_api.formats import (
+    FormatWriter,
+    Layout,
+    MeasuredGain,
+    TopologyWriter,
+    WorkloadWriter,
+)
 from hub_core.plugin_api.outputs import (
     ReportRequest,
     ReportSubject,
@@ -84,6 +90,30 @@ def write(
     )
     target = destination(str(out), writer.offer.format, force=force)
     return _call_writer(writer, model, options, target, policy)
+
+
+def measure_gain(
+    before: Workload,
+    after: Workload,
+    format: str,
+    *,
+    options: OptionText | None = None,
+    registry: Registry,
+) -> MeasuredGain:
+    """Run two workloads as files of a format, and compare their times and results.
+
+    Raises `UsageError` for a format whose writer cannot run its files, and `HubError` if a run
+    fails.
+    """
+    writer = registry.find(WorkloadWriter, format)
+    if not writer.offer.run:
+        message = f"files of the format {format} cannot be run"
+        raise UsageError(message, cure="leave --run out, or name a format that can with --to")
+    with blame(writer):
+        gain = resolve(writer.offer.run)(before, after, bound_options(writer, options))
+    if not isinstance(gain, MeasuredGain):
+        raise misfit(writer, f"returned {type(gain).__name__}, expected MeasuredGain")
+    return gain
 
 
 def write_topology(

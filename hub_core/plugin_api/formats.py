@@ -258,11 +258,30 @@ class WorkloadReader(FormatReader):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredGain:
+    """Times of two programs that were run on the same data, and the difference of their results.
+
+    `method`: how they were run, for readers. Times are those of one step, in s.
+    `max_relative_error`: largest difference of an output, relative to its largest value.
+    """
+
+    method: str
+    before_s: float
+    after_s: float
+    max_relative_error: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadWriter(FormatOffer):
-    """Consumer: `write(workload: Workload, options) -> WriteResult`."""
+    """Consumer: `write(workload: Workload, options) -> WriteResult`.
+
+    `run(before: Workload, after: Workload, options) -> MeasuredGain`: runs the files of both
+    workloads in separate processes, for `collhub transform --run`; default: not possible.
+    """
 
     write: Reference
     options: type = NoOptions
+    run: Reference = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.algorithm_records import TransformReport
+    from hub_core.cli.reports.algorithm_records import MeasuredRun, TransformReport
     from hub_core.model import Algorithm, Workload
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
@@ -67,6 +67,12 @@ if TYPE_CHECKING:
 @offer_option("--engine", Engine, "What runs them at once (default: processes, if there).")
 @timeout_option
 @click.option(
+    "--run",
+    "is_running",
+    is_flag=True,
+    help="Run the written program and the original on this host, and report the measured gain.",
+)
+@click.option(
     "-o",
     "--output",
     "out",
@@ -88,6 +94,7 @@ def transform(
     jobs: int | None,
     engine: str | None,
     budget: SearchBudget,
+    is_running: bool,
     out: str | None,
     source_format: str | None,
     output: OutputRequest,
@@ -101,7 +108,7 @@ def transform(
     session: Session = context.obj
     if not (passes or is_listing or is_searching):
         raise click.UsageError("Missing option '--pass', '--list' or '--search'.", context)
-    if out is None and not (is_listing or is_searching):
+    if out is None and (is_running or not (is_listing or is_searching)):
         raise click.UsageError("Missing option '-o' / '--output'.", context)
     opened = session.open_input(source, source_format)
     steps = pass_steps(context)
@@ -109,21 +116,14 @@ def transform(
         steps.append(_find_search(session, opened, topology, size))
     target = _choose_target(session, opened, out, output)
     workers = SearchWorkers(engine, jobs)
-    if (engine or jobs) and not any(is_search(session, step.name) for step in steps):
-        raise click.UsageError("--jobs and --engine are for --search.", context)
-    if budget.timeout_s is not None and not any(is_search(session, step.name) for step in steps):
-        raise click.UsageError("--timeout is for --search.", context)
+    if not any(is_search(session, step.name) for step in steps):
+        if engine or jobs:
+            raise click.UsageError("--jobs and --engine are for --search.", context)
+        if budget.timeout_s is not None:
+            raise click.UsageError("--timeout is for --search.", context)
     plan = _plan_options(session, opened, target, steps, output, size, workers)
-    model = session.read_verified(opened, plan.reader)
-    changes: list[tuple[str, str]] = []
-    for step, options in zip(steps, plan.passes, strict=True):
-        if is_search(session, step.name):
-            model, changed = _run_search(
-                session, model, step.name, options, workers, plan.shared, budget
-            )
-        else:
-            model, changed = _run_pass(session, model, step.name, options)
-        changes += [(step.name, change) for change in changed]
+    original = model = session.read_verified(opened, plan.reader)
+    model, changes = _run_steps(session, model, steps, plan, workers, budget)
     if is_listing:
         show_moves(session, model, opened.name, output.as_json)
         return
@@ -137,10 +137,52 @@ def transform(
     written = None
     if target is not None:
         written = session.write_output(model, target, plan.writer, output, work="transformation")
+    measured = None
+    if target is not None and is_running:
+        measured = _measure_gain(session, original, model, target, plan.writer)
     if output.as_json:
-        session.print_report(_create_report(opened, target, changes, steps, written, budget.cuts))
+        cuts = budget.cuts
+        session.print_report(
+            _create_report(opened, target, changes, steps, written, cuts, measured)
+        )
     elif written is not None:
         session.say_written(written)
+
+
+def _measure_gain(
+    session: Session,
+    before: Algorithm | Workload,
+    after: Algorithm | Workload,
+    target: ChosenOutput,
+    options: Assignments,
+) -> MeasuredRun:
+    """Run the original and the result in the format of the output, and print the gain.
+
+    Raises `UsageError` for an algorithm, and for a format whose files cannot be run.
+    """
+    from hub_core.cli.reports.algorithm_records import MeasuredRun
+    from hub_core.model import Workload, format_time
+    from hub_core.pipeline.outputs import measure_gain
+
+    if not isinstance(before, Workload) or not isinstance(after, Workload):
+        message = "--run runs programs, this is an algorithm"
+        raise UsageError(message, cure="execute algorithms with collhub run")
+    name = str(target.format_name)
+    with session.progress("running both programs"):
+        gain = measure_gain(before, after, name, options=options, registry=session.registry())
+    measured = MeasuredRun(
+        method=gain.method,
+        before_ns=round(gain.before_s * 1e9),
+        after_ns=round(gain.after_s * 1e9),
+        max_relative_error=gain.max_relative_error,
+    )
+    ratio = measured.before_ns / max(measured.after_ns, 1)
+    session.say(
+        f"measured: {format_time(measured.after_ns)}, {ratio:.2f} times as fast as before"
+        f" ({format_time(measured.before_ns)}); {gain.method}; outputs differ by at most"
+        f" {gain.max_relative_error:.1e} of their largest value"
+    )
+    return measured
 
 
 def _create_report(
@@ -150,6 +192,7 @@ def _create_report(
     steps: Sequence[PassStep],
     written: Written | None,
     cuts: Sequence[SearchCut],
+    measured: MeasuredRun | None,
 ) -> TransformReport:
     """Create the JSON report of a transformation.
 
@@ -170,6 +213,7 @@ def _create_report(
         cut=list_cuts(cuts),
         artifacts=written_paths(written.paths) if written else (),
         losses=list_losses(written.losses) if written else (),
+        measured=measured,
     )
 
 
@@ -264,6 +308,27 @@ def _choose_target(
         return None
     target = session.output_target(out, output, is_workload=opened.holds_workload)
     return choose_path(target, opened, force=output.force)
+
+
+def _run_steps(
+    session: Session,
+    model: Algorithm | Workload,
+    steps: Sequence[PassStep],
+    plan: _Plan,
+    workers: SearchWorkers,
+    budget: SearchBudget,
+) -> tuple[Algorithm | Workload, list[tuple[str, str]]]:
+    """Run all passes in order; returns the result and the changes as (pass, change)."""
+    changes: list[tuple[str, str]] = []
+    for step, options in zip(steps, plan.passes, strict=True):
+        if is_search(session, step.name):
+            model, changed = _run_search(
+                session, model, step.name, options, workers, plan.shared, budget
+            )
+        else:
+            model, changed = _run_pass(session, model, step.name, options)
+        changes += [(step.name, change) for change in changed]
+    return model, changes
 
 
 def _run_pass(

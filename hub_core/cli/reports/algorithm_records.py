@@ -62,6 +62,17 @@ class PassChange(Record, frozen=True, kw_only=True):
     change: str
 
 
+class MeasuredRun(Record, frozen=True, kw_only=True):
+    """Run of the written program and of the original on the same data."""
+
+    method: Annotated[str, Meta(description="How the programs were run.")]
+    before_ns: Annotated[int, Meta(ge=0, description="Time of a step of the original.")]
+    after_ns: Annotated[int, Meta(ge=0, description="Time of a step of the result.")]
+    max_relative_error: Annotated[
+        float, Meta(ge=0, description="Largest difference of an output, by its largest value.")
+    ]
+
+
 class TransformReport(Report, tag="collhub/report-transform-1", frozen=True, kw_only=True):
     """Report of `collhub transform --json`."""
 
@@ -76,6 +87,7 @@ class TransformReport(Report, tag="collhub/report-transform-1", frozen=True, kw_
     cut: Cuts
     artifacts: Artifacts
     losses: Losses
+    measured: Annotated[MeasuredRun | None, Meta(description="With --run; null without.")] = None
 
 
 class MoveItem(Record, frozen=True, kw_only=True):

@@ -225,6 +225,46 @@ def test_name_that_python_reserves_is_refused() -> None:
         write_module(build.program(all_gather(x).named("y")))
 
 
+@pytest.fixture
+def step(tmp_path: Path) -> Path:
+    """The example document: a gradient is reduced and subtracted from a parameter."""
+    from collhub_coconet.torch_programs.reading import list_documents
+
+    (source,) = list_documents()
+    path = tmp_path / source.name
+    path.write_bytes(source.content())
+    return path
+
+
+def test_search_writes_a_module_with_its_predicted_times(step: Path, collhub: Any) -> None:
+    module = step.parent / "optimized.py"
+    search = ("--search", "--topology", "ring:4", "--jobs", 1)
+    run = collhub("transform", step, *search, "-o", module)
+    assert run.code == 0, run.err
+    assert "1.30 times as fast as before" in run.err
+    text = module.read_text()
+    compile(text, "optimized.py", "exec")
+    assert "Predicted time: 0.016602 ms, 0.021602 ms before." in text
+
+
+def test_document_cannot_be_run(step: Path, collhub: Any) -> None:
+    out = step.parent / "split.program.json"
+    run = collhub("transform", step, "--pass", "split", "--run", "-o", out)
+    assert run.code == 2
+    assert "files of the format tensor-program cannot be run" in run.err
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_run_reports_the_measured_gain(step: Path, collhub: Any) -> None:
+    out = step.parent / "split.py"
+    run = collhub("transform", step, "--pass", "split", "-o", out, "--run", "--json")
+    assert run.code == 0, run.err
+    measured = run.report()["measured"]
+    assert measured["max_relative_error"] == 0.0
+    assert measured["before_ns"] > 0
+    assert measured["after_ns"] > 0
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_written_modules_compute_the_results_of_pytorch() -> None:
     """Four gloo ranks: transformer block, AdamW with clipping and sharded states, experts."""

@@ -279,7 +279,12 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
     return [
         WorkloadWriter(_PROGRAM, "collhub_coconet.documents.text:write"),
         WorkloadWriter(_TEXT, "collhub_coconet.documents.text:write_text"),
-        WorkloadWriter(_MODULE, "collhub_coconet.torch_programs.writing:write", TorchModuleOptions),
+        WorkloadWriter(
+            _MODULE,
+            "collhub_coconet.torch_programs.writing:write",
+            TorchModuleOptions,
+            run="collhub_coconet.torch_programs.measuring:measure",
+        ),
     ]
 
 

@@ -1,0 +1,62 @@
+"""Run written modules on gloo ranks of this host, and compare times and results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from collhub_coconet.plugin import TorchModuleOptions
+from collhub_coconet.torch_programs.writing import write
+from hub_core.model import InputError, UsageError, Workload
+from hub_core.plugin_api import MeasuredGain
+
+REPEATS = 5
+TIME_LIMIT_S = 600.0
+
+
+def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> MeasuredGain:
+    """Run the modules of two programs with equal random arguments, one process per rank.
+
+    A time is the median of `REPEATS` steps, each as long as on its slowest rank. Raises
+    `UsageError` without PyTorch, and `InputError` if the modules fail or exceed the time limit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, workload in (("before", before), ("after", after)):
+            (artifact,) = write(workload, options).artifacts
+            path = Path(folder, f"{name}.py")
+            path.write_bytes(artifact.content())
+            paths.append(str(path))
+        report = _run(paths[1], paths[0])
+    ranks = int(report["ranks"])
+    return MeasuredGain(
+        f"gloo on {ranks} ranks of this host, median of {REPEATS} steps",
+        report["original_seconds"],
+        report["seconds"],
+        report["max_relative_error"],
+    )
+
+
+def _run(module: str, original: str) -> dict[str, float]:
+    """Run a module, and return the report that it prints as its last line."""
+    command = [sys.executable, "-W", "ignore", module]
+    command += ["--original", original, "--repeats", str(REPEATS)]
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        message = f"the modules ran for more than {TIME_LIMIT_S:.0f} s"
+        raise InputError(message, cure="leave --run out", code="run") from None
+    if "No module named 'torch'" in run.stderr:
+        message = "PyTorch, which runs the module, is not installed"
+        raise UsageError(message, cure="pip install torch, or leave --run out")
+    lines = run.stdout.splitlines()
+    if run.returncode or not lines:
+        reason = (run.stderr.strip().splitlines() or ["no output"])[-1]
+        raise InputError(f"the modules failed: {reason:.300}", cure="leave --run out", code="run")
+    report: dict[str, float] = json.loads(lines[-1])
+    return report
