@@ -42,7 +42,7 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
 
 def _run(module: str, original: str) -> dict[str, float]:
     """Run a module, and return the report that it prints as its last line."""
-    command = [sys.executable, "-W", "ignore", module]
+    command = [sys.executable, "-P", "-W", "ignore", module]
     command += ["--original", original, "--repeats", str(REPEATS)]
     try:
         run = subprocess.run(
