@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from collhub_coconet import (
     LOCAL,
     REPLICATED,
     Binding,
+    ElementType,
+    Kind,
     Layout,
     Program,
     ProgramBuilder,
@@ -18,6 +22,8 @@ from collhub_coconet import (
     all_reduce,
     arg_max,
     as_slice,
+    at_root,
+    broadcast,
     cast,
     compare,
     concat,
@@ -51,6 +57,7 @@ from collhub_coconet.execution.comparison import draw_arguments
 from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.lowering.workload import lower
+from collhub_coconet.program.operations import Rule
 from collhub_coconet.transformations.costs import count_memory_bytes
 from mixed_adam import mixed_adam
 from moe_top_k import moe_top_k
@@ -124,6 +131,10 @@ ILLEGAL: list[tuple[Callable[[Names], Value], str]] = [
     (lambda n: reshape(n.x(S1, 4, 3), 12), "Reshape has no rule for layout S_1"),
     (lambda n: concat(n.x(), n.x(), dimension=1), "those along dimension 1 are numbers"),
     (lambda n: concat(n.x(S1, 4, 3), n.x(S1, 4, 3), dimension=1), "Concat has no rule"),
+    (lambda n: concat(n.x(S0, "B", 3), n.x(S0, "B"), dimension=1), "do not fit"),
+    (lambda n: scatter(n.ids(), n.x(REPLICATED, "T", "S"), "Z", "S"), "symbol Z is not defined"),
+    (lambda n: scatter(n.ids(), n.x(REPLICATED, "T", "S"), -1, "S"), "a size is -1"),
+    (lambda n: index_of(n.x(), -1), "count dimensions from 0"),
     (lambda n: permute(n.x(), 0, 0), "order 0, 0 is none of 2 dimensions"),
     (lambda n: cast(n.x(partial()), "int8"), "a cast to int8 does not add up"),
     (lambda n: all_reduce(row_reduce(n.x(S1), 1, "max")), r"P\(max\), which sum does not reduce"),
@@ -215,6 +226,50 @@ def test_reshape_of_slices_needs_ranks_that_divide_both_sizes() -> None:
         bind_sizes(program, 4, {})
     with pytest.raises(InputError, match=message):
         lower(program, Binding(4, {}))
+
+
+def test_top_k_needs_as_many_elements() -> None:
+    build = ProgramBuilder("top", N=(1, 8))
+    program = build.program(*top_k(build.argument("x", "float32", "N"), 3, 0))
+    with pytest.raises(InputError, match="_1: the 3 largest of 2 elements; state a larger size"):
+        bind_sizes(program, 2, {"N": 2})
+
+
+def test_root_of_an_argument_must_be_a_rank() -> None:
+    build = ProgramBuilder("root")
+    program = build.program(broadcast(build.argument("x", "float32", 4, layout=at_root(3)), 3))
+    assert compare(program, program, Binding(4, {})).ok
+    with pytest.raises(InputError, match="argument x: root 3 is no rank of 2"):
+        bind_sizes(program, 2, {})
+
+
+def test_placement_that_does_not_fit_is_one_line_with_the_file(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    build = ProgramBuilder("heads")
+    program = build.program(reshape(build.argument("x", "float32", 4, 12, layout=S1), 4, 6, 2))
+    path = tmp_path / "heads.program.json"
+    path.write_text(program_to_json(program))
+    done = collhub("inspect", path, "-O", "num_ranks=4")
+    assert (done.code, done.out) == (1, "")
+    assert len(done.err.splitlines()) == 1
+    assert "4 ranks do not divide the sizes 12 and 6 of the sliced dimension" in done.err
+    assert collhub("inspect", path, "-O", "num_ranks=3").code == 0
+
+
+def test_opaque_operators_with_sharded_operands_are_refused_on_every_axis() -> None:
+    build = ProgramBuilder("opaque", ("dp", "tp"), B=(1, 8))
+    layout = {"dp": S0, "tp": S1}
+    x = build.argument("x", "float32", "B", 4, layout=layout)
+    attributes = {"call": "{}", "shape": ("B", 4), "element": ElementType.FLOAT32}
+    attributes |= {"work": 1, "traffic": 1}
+    for rule in (Rule.PER_RANK, Rule.ROWS):
+        with pytest.raises(InputError, match=f"which the rule {rule} does not permit; AllGather"):
+            build.apply(Kind.OPAQUE, (x,), rule=rule, **attributes)
+    rows = all_gather(x, axes="tp")
+    assert str(build.apply(Kind.OPAQUE, (rows,), rule=Rule.ROWS, **attributes).type.layout) == (
+        "(S_0, R)"
+    )
 
 
 def test_softmax_of_gathered_rows_moves_to_slices() -> None:

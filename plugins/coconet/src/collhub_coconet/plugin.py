@@ -93,7 +93,7 @@ class StatedOptions:
     """Options of every pass: inference of programs from workloads that do not contain one."""
 
     element: str | None = choice(
-        (None, "float16", "float32", "float64"),
+        (None, "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
         "element type of inferred tensors, which the names in a trace do not determine",
     )
     infer: bool = option(

@@ -41,6 +41,8 @@ OPERATORS = {
     "pow": Kind.POWER,
     "sqrt": Kind.SQRT,
     "tanh": Kind.TANH,
+    "exp": Kind.EXP,
+    "log": Kind.LOG,
     "lt": Kind.LESS,
     "gt": Kind.GREATER,
     "eq": Kind.EQUAL,

@@ -14,6 +14,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
     Placement,
+    Shape,
     TensorType,
 )
 from collhub_coconet.program.typing_rules import TYPING_RULES
@@ -152,13 +153,7 @@ class Checker:
         kind = argument.type
         if argument.name in self.types:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
-        for size in kind.shape:
-            if isinstance(size, str) and size not in self._sizes:
-                message = f"symbol {size} is not defined"
-                raise TypingMistakeError("symbol", message, f"state the bounds of {size}")
-            if isinstance(size, int) and size < 1:
-                message = f"a size is {size}, it is at least 1"
-                raise TypingMistakeError("size", message, "state a positive number")
+        self._check_sizes(kind.shape)
         by_axis = kind.layout.by_axis
         if len(by_axis) != max(1, len(self._mesh)):
             message = f"layout {kind.layout} is one of {len(by_axis)} axes"
@@ -176,12 +171,22 @@ class Checker:
             cure = "declare it replicated or sliced"
             raise TypingMistakeError("layout", "a state is local", cure)
 
+    def _check_sizes(self, shape: Shape) -> None:
+        """Raise `TypingMistakeError` for an undefined symbol in a shape, and a number below 1."""
+        for size in shape:
+            if isinstance(size, str) and size not in self._sizes:
+                message = f"symbol {size} is not defined"
+                raise TypingMistakeError("symbol", message, f"state the bounds of {size}")
+            if isinstance(size, int) and size < 1:
+                message = f"a size is {size}, it is at least 1"
+                raise TypingMistakeError("size", message, "state a positive number")
+
     def _check_names(self, operation: Operation) -> None:
         """Raise `TypingMistakeError` for a used name and for operands that are not defined before.
 
         The names of operations with mistakes count as used, but not as defined. The first operand
-        of an Update must be an argument declared as a state that no earlier Update names. Only the
-        first mistake is reported.
+        of an Update must be an argument declared as a state that no earlier Update names. Sizes of
+        a stated shape are checked like those of arguments. Only the first mistake is reported.
         """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -190,6 +195,8 @@ class Checker:
             if name not in self.types:
                 message = f"{name} is not defined before it is used"
                 raise TypingMistakeError("undefined", message, "define it in an earlier line")
+        if operation.shape is not None and operation.kind is not Kind.OPAQUE:
+            self._check_sizes(operation.shape)
         if operation.kind is Kind.UPDATE:
             # Refuse an Update of a value that is not a state, and a second Update of a state.
             operand = operation.operands[0]

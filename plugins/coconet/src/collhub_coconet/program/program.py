@@ -264,15 +264,29 @@ def check_binding(program: Program, binding: Binding) -> None:
     """Check that the layouts of a program fit the ranks of a mesh.
 
     Raises `InputError` if the binding has another number of axes than the program, for the root of
-    an operation that is no rank of its axis, and for a Reshape that divides or joins a sliced
-    dimension whose size the ranks do not divide, before or after.
+    an argument or operation that is no rank of its axis, for a top-k of fewer elements, and for a
+    Reshape that divides or joins a sliced dimension whose size the ranks do not divide, before or
+    after.
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):
         message = f"{len(binding.axis_sizes)} axis sizes for the mesh {', '.join(program.mesh)}"
         cure = "state the number of ranks along every axis"
         raise InputError(message, location=location, cure=cure, code="mesh")
+    for argument in program.arguments:
+        for layout, ranks in zip(argument.type.layout.by_axis, binding.axis_sizes, strict=True):
+            if layout.root >= ranks:
+                message = f"argument {argument.name}: root {layout.root} is no rank of {ranks}"
+                raise InputError(message, location=location, cure="count ranks from 0", code="root")
     for line, operation in enumerate(program.operations, 1):
+        if operation.count is not None:
+            shape = program.types[operation.reads[0]].shape
+            (length,) = binding.shape(shape[operation.dimension or 0 :][:1])
+            if operation.count > length:
+                location = Location(program.name, line)
+                message = f"{operation.name}: the {operation.count} largest of {length} elements"
+                cure = "state a larger size, or a smaller count"
+                raise InputError(message, location=location, cure=cure, code="count")
         if operation.root is not None:
             axes = [program.mesh.index(name) for name in operation.axes or program.mesh[:1]]
             ranks = prod(binding.axis_sizes[axis] for axis in axes or [0])

@@ -301,9 +301,11 @@ def type_concat(operands: Operands) -> TensorType:
     operands.check_same_element(list(range(len(tensors))))
     first, dimension = tensors[0], operands.operation.dimension or 0
     _check_dimension(operands, first, dimension)
-    sizes = [tensor.shape[dimension] for tensor in tensors if len(tensor.shape) > dimension]
+    has_one_rank = len({len(tensor.shape) for tensor in tensors}) == 1
+    sizes = [tensor.shape[dimension] for tensor in tensors] if has_one_rank else []
     others = {_replace_size(tensor.shape, dimension, 0) for tensor in tensors}
-    if len(others) > 1 or not all(isinstance(size, int) for size in sizes):
+    is_known = has_one_rank and all(isinstance(size, int) for size in sizes)
+    if len(others) > 1 or not is_known:
         shapes = " and ".join(_format_shape(tensor.shape) for tensor in tensors)
         cure = f"other sizes are equal, and those along dimension {dimension} are numbers"
         raise TypingMistakeError("shape", f"shapes {shapes} do not fit", cure)
