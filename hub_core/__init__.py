@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hub_core.cli.jobs.job_path import job_partners, trace_critical_path
     from hub_core.cli.jobs.workloads import apply_rules
     from hub_core.cli.output import folded_ranks
+    from hub_core.cli.page_drawing import draw_algorithm_page, draw_job_page
     from hub_core.cli.page_options import excerpt_options, view_option
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
@@ -191,6 +192,8 @@ __all__ = [
     "create_synthesis_request",
     "cut_fields",
     "discover",
+    "draw_algorithm_page",
+    "draw_job_page",
     "estimate_synthesis",
     "exact_time",
     "excerpt_options",
@@ -267,6 +270,7 @@ _HOMES = {
     "hub_core.cli.completion": "CommandGroup",
     "hub_core.cli.jobs.job_path": "job_partners trace_critical_path",
     "hub_core.cli.output": "folded_ranks",
+    "hub_core.cli.page_drawing": "draw_algorithm_page draw_job_page",
     "hub_core.cli.page_options": "excerpt_options view_option",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": ("change_lines cut_fields"),

@@ -14,6 +14,8 @@ from hub_core.cli.arguments import (
     timeout_option,
 )
 from hub_core.cli.assignments import assign
+from hub_core.cli.page_drawing import draw_job_page
+from hub_core.cli.page_options import view_option
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.cli.session import Session
@@ -31,10 +33,16 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="NAME", type=OfferName(WorkloadGenerator))
 @timeout_option
 @output_option
+@view_option
 @output_options
 @click.pass_obj
 def generate(
-    session: Session, name: str, budget: SearchBudget, out: str, output: OutputRequest
+    session: Session,
+    name: str,
+    budget: SearchBudget,
+    out: str,
+    view_out: str | None,
+    output: OutputRequest,
 ) -> None:
     """Generate a workload with the generator NAME (`collhub formats` lists them), and write it.
 
@@ -53,6 +61,8 @@ def generate(
     # Generators of plugins are trusted no more than files.
     session.admit(workload, f"the workload of {name}")
     written = session.write_output(workload, target, options["writer"], output, work="generation")
+    if view_out is not None:
+        draw_job_page(session, workload, name, None, view_out)
     if output.as_json:
         report = _create_report(name, target.format_name, workload, written, budget.cuts)
         session.print_report(report)

@@ -9,20 +9,29 @@ import click
 from hub_core.cli.arguments import (
     backend_option,
     collective_rules_option,
-    input_options,
+    json_flag,
     machine_option,
+    option_pairs,
     size_option,
     source_argument,
     topology_option,
+    verify_option,
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes
 from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
 from hub_core.cli.output import progress
+from hub_core.cli.page_options import excerpt_options, view_option
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError, format_bytes
-from hub_core.plugin_api import Simulator, WorkloadRequest, WorkloadSimulator
+from hub_core.plugin_api import (
+    RunExcerpt,
+    RunTimeline,
+    Simulator,
+    WorkloadRequest,
+    WorkloadSimulator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
     type=FILE,
     help="Also write a Chrome trace, for ui.perfetto.dev.",
 )
+@view_option
 @click.option(
     "--overlap",
     "has_overlap",
@@ -66,7 +76,10 @@ if TYPE_CHECKING:
     "For a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a file, as"
     " with expand (repeatable, the last matching rule applies)."
 )
-@input_options
+@excerpt_options
+@option_pairs
+@verify_option
+@json_flag
 @click.pass_obj
 def simulate(
     session: Session,
@@ -77,9 +90,11 @@ def simulate(
     backend: str,
     steps_out: str | None,
     timeline_out: str | None,
+    view_out: str | None,
     has_overlap: bool,
     rules: tuple[str, ...],
     source_format: str | None,
+    excerpt: RunExcerpt,
     assignments: Assignments,
     as_json: bool,
 ) -> int:
@@ -91,7 +106,10 @@ def simulate(
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
-        _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
+        _refuse_files({"--steps": steps_out, "--timeline": timeline_out, "--view": view_out})
+    if not excerpt.is_all and timeline_out is None and view_out is None:
+        cure = "add --view FILE or --timeline FILE"
+        raise UsageError("--ranks, --from TIME and --to select data of a file", cure=cure)
     given_topology = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
     if opened.holds_workload and machine not in (None, NO_MACHINE):
@@ -103,7 +121,9 @@ def simulate(
     options = assign(
         assignments, {"reader": opened.options, "simulator": session.options_of(kind, backend)}
     )
-    outputs = SimulationOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
+    outputs = SimulationOutputs(
+        opened.name, as_json, has_overlap, steps_out, timeline_out, view_out, excerpt
+    )
     if opened.holds_workload:
         if machine is not None and machine != NO_MACHINE:
             options["simulator"] = {**options["simulator"], "machine": machine}
@@ -124,6 +144,7 @@ def simulate(
         backend,
         {**options["simulator"], **source_of_times.options},
         source_of_times,
+        wants_transfers=view_out is not None,
     )
     _write_outputs(session, algorithm, topology, source_of_times, timings, outputs)
     session.say(source_of_times.note)
@@ -194,28 +215,24 @@ def _write_outputs(
 
     if outputs.steps_out is not None:
         write_step_times(algorithm.steps, timings[0].result, outputs.steps_out)
-    if outputs.timeline_out is not None:
-        _write_timeline(session, algorithm, timings[0], outputs.timeline_out)
+    result = timings[0].result
+    timeline = RunTimeline(
+        outputs.name,
+        algorithm,
+        timings[0].collective_bytes,
+        result.step_start_ns,
+        result.step_end_ns,
+        topology,
+        result,
+        outputs.excerpt,
+        source_of_times.note,
+    )
+    outputs.draw(session, timeline)
     if outputs.as_json:
         report = create_simulate_report(outputs.name, algorithm, topology, source_of_times, timings)
         session.print_json(to_json(report))
     else:
         print_timings(algorithm, topology, timings)
-
-
-def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
-    """Write the timeline of the steps of a run to the file `out`.
-
-    The suffix of `out` selects the writer of reports. That writer refuses a run whose simulator
-    states no times of steps (they are None), with a `HubError`.
-    """
-    from hub_core.plugin_api import RunTimeline
-
-    result = timing.result
-    timeline = RunTimeline(
-        out, algorithm, timing.collective_bytes, result.step_start_ns, result.step_end_ns
-    )
-    session.draw_report(timeline, out)
 
 
 def _simulate_sizes(
@@ -226,6 +243,8 @@ def _simulate_sizes(
     backend: str,
     options: Assignments,
     source_of_times: TimingSource,
+    *,
+    wants_transfers: bool,
 ) -> list[Timing]:
     from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate as run_simulator
@@ -235,7 +254,13 @@ def _simulate_sizes(
     for size in sizes:
         with progress(f"simulating {format_bytes(size)}"):
             results[size] = run_simulator(
-                algorithm, topology, size, backend=backend, options=options, registry=registry
+                algorithm,
+                topology,
+                size,
+                backend=backend,
+                options=options,
+                registry=registry,
+                wants_transfers=wants_transfers,
             )
     with progress("computing lower bounds"):
         return judge(

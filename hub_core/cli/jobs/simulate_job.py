@@ -25,7 +25,14 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
-from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
+from hub_core.plugin_api import (
+    InteractivePage,
+    JobTimeline,
+    RunExcerpt,
+    RunTimeline,
+    WorkloadRequest,
+    WorkloadTimes,
+)
 
 if TYPE_CHECKING:
     from hub_core.cli.jobs.job_record import SimulateWorkloadReport
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from hub_core.cli.session import Session
     from hub_core.model import Workload
 
+ALL_OF_RUN = RunExcerpt()
 UNLIMITED = {"slots": "unlimited"}
 _LISTED_SORTS = 8
 _NOT_STATED = "not stated"
@@ -43,7 +51,8 @@ class SimulationOutputs:
     """Requested outputs of a simulation of the algorithm or workload `name`.
 
     `has_overlap`: simulate a workload also without limits on concurrent nodes of a rank.
-    `steps_out`, `timeline_out`: paths of files with the times of steps or nodes, None for no file.
+    `steps_out`, `timeline_out`, `view_out`: paths of files with the times of steps or nodes, None
+    for no file. `excerpt`: the part of the run that timeline and page show.
     """
 
     name: str
@@ -51,6 +60,19 @@ class SimulationOutputs:
     has_overlap: bool
     steps_out: str | None
     timeline_out: str | None
+    view_out: str | None = None
+    excerpt: RunExcerpt = ALL_OF_RUN
+
+    def draw(self, session: Session, timeline: RunTimeline | JobTimeline) -> None:
+        """Write the requested timeline and page of a run.
+
+        Their writers refuse runs without times of steps.
+        """
+        if self.timeline_out is not None:
+            session.draw_report(replace(timeline, title=self.timeline_out), self.timeline_out)
+        if self.view_out is not None:
+            page = InteractivePage(timeline.title, (timeline,))
+            session.say_written(session.draw_report(page, self.view_out))
 
 
 def simulate_workload(
@@ -90,13 +112,17 @@ def simulate_workload(
         from hub_core.cli.reports.timing import write_step_times
 
         write_step_times(workload.nodes, times, outputs.steps_out)
-    if outputs.timeline_out is not None:
-        from hub_core.plugin_api import JobTimeline
-
-        out = outputs.timeline_out
-        # The writer refuses runs without times of nodes.
-        timeline = JobTimeline(out, workload, times.step_start_ns, times.step_end_ns)
-        session.draw_report(timeline, out)
+    timeline = JobTimeline(
+        name,
+        workload,
+        times.step_start_ns,
+        times.step_end_ns,
+        request.topology,
+        times,
+        outputs.excerpt,
+        TimingSource(backend, machine=times.machine).note,
+    )
+    outputs.draw(session, timeline)
     if outputs.as_json:
         session.print_report(_create_report(name, backend, request, times, unlimited, report))
     else:

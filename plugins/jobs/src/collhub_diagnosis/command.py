@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core import FILE, CommandContext, json_flag
+from hub_core import FILE, CommandContext, json_flag, view_option
 from hub_core.model import ExitCode, HubError
+from hub_core.plugin_api import InteractivePage
 
 if TYPE_CHECKING:
     from collhub_diagnosis.read_evidence import Evidence
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
     type=FILE,
     help="Also draw the ranks that wait for others, with the culprits in red, such as waits.svg.",
 )
+@view_option
 @json_flag
 @click.pass_obj
 def diagnose(
-    context: CommandContext, /, dumps: tuple[str, ...], picture: str | None, as_json: bool
+    context: CommandContext,
+    /,
+    dumps: tuple[str, ...],
+    picture: str | None,
+    view_out: str | None,
+    as_json: bool,
 ) -> ExitCode:
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
@@ -60,6 +67,9 @@ def diagnose(
             context.print_table(header, rows)
     if picture is not None:
         context.say_written(context.draw_report(report.create_picture(verdict), picture))
+    if view_out is not None:
+        page = InteractivePage(f"diagnosis of {dumps[0]}", (report.create_picture(verdict),))
+        context.say_written(context.draw_report(page, view_out))
     return ExitCode.INVALID if verdict.has_fault else ExitCode.DONE
 
 

@@ -19,6 +19,7 @@ from hub_core import (
     assign,
     backend_option,
     collective_rules_option,
+    draw_job_page,
     from_option,
     machine_option,
     number_option,
@@ -26,6 +27,7 @@ from hub_core import (
     output_options,
     source_argument,
     topology_option,
+    view_option,
 )
 from hub_core.model import format_bytes
 from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
@@ -71,6 +73,7 @@ class _Choices(TypedDict):
 @backend_option("Simulator for --slots frozen.", WorkloadSimulator)
 @machine_option
 @output_option
+@view_option
 @from_option
 @output_options
 @click.pass_obj
@@ -78,6 +81,7 @@ def expand(
     context: CommandContext,
     source: str,
     out: str,
+    view_out: str | None,
     source_format: str | None,
     output: OutputRequest,
     **choices: Unpack[_Choices],
@@ -117,6 +121,8 @@ def expand(
         losses=expansion.losses,
         work="expansion",
     )
+    if view_out is not None:
+        draw_job_page(context, expansion.workload, opened.name, topology, view_out)
     if output.as_json:
         report = _create_report(opened, target, topology, choices, expansion, written)
         context.print_report(report)

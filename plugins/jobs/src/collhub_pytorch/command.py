@@ -20,6 +20,7 @@ from hub_core import (
     json_flag,
     machine_option,
     topology_option,
+    view_option,
 )
 from hub_core.model import (
     CollectiveKind,
@@ -29,6 +30,7 @@ from hub_core.model import (
     parse_time,
     standard_kind,
 )
+from hub_core.plugin_api import InteractivePage, JobTimeline
 
 if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
@@ -109,6 +111,7 @@ def _parse_algorithms(
     show_default=True,
     help="Idle gaps of a stream below 30 ns times F count as delay between two kernels.",
 )
+@view_option
 @json_flag
 @click.pass_obj
 def profile(
@@ -120,6 +123,7 @@ def profile(
     machine: str | None,
     ranks_per_node: int | None,
     backend: str,
+    view_out: str | None,
     as_json: bool,
     **reading: str | int | float | None,
 ) -> None:
@@ -162,6 +166,9 @@ def profile(
         predictor = predictor or machine_predictor
     if not is_measured:
         if predictor is None:
+            if view_out is not None:
+                cure = "add --topology or --machine, which predict them"
+                raise UsageError(f"--view needs times, which {files[0]} lacks", cure=cure)
             _print_counts(context, workload, notes, as_json)
             return
         workload = _predict_job(context, workload, predictor, notes)
@@ -177,6 +184,9 @@ def profile(
             report.changes = find_changes(
                 workload, predictor, findings.meetings, is_predicted=not is_measured
             )
+    if view_out is not None:
+        timing = "measured" if is_measured else "predicted"
+        _write_page(context, workload, files[0], timing, view_out)
     if as_json:
         from collhub_pytorch.report import create_report
 
@@ -185,6 +195,17 @@ def profile(
         )
     else:
         _print_report(context, report)
+
+
+def _write_page(
+    context: CommandContext, workload: Workload, name: str, timing: str, out: str
+) -> None:
+    """Write an interactive page of a job, with the durations of its nodes."""
+    from collhub_pytorch.analysis import measured_timeline
+
+    times = measured_timeline(workload)
+    timeline = JobTimeline(name, workload, times.start, times.end, timing=f"{timing} durations")
+    context.say_written(context.draw_report(InteractivePage(name, (timeline,)), out))
 
 
 @dataclass(slots=True)

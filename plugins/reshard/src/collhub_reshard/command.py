@@ -17,6 +17,7 @@ from hub_core import (
     WrittenFiles,
     assign,
     check_stdout,
+    draw_algorithm_page,
     force_flag,
     format_option,
     json_flag,
@@ -26,6 +27,7 @@ from hub_core import (
     timeout_option,
     topology_option,
     verify_option,
+    view_option,
 )
 from hub_core.model import HubError, InputError, parse_bandwidth, parse_time
 from hub_core.plugin_api import FormatWriter, SearchBudget, declared_options
@@ -80,6 +82,7 @@ class _Problem(TypedDict):
 @click.option(
     "--network", "network_out", metavar="FILE", type=FILE, help="Also write the network as JSON."
 )
+@view_option
 @timeout_option
 @format_option("--format", "target_format", FormatWriter, "Format of OUT (default: by suffix).")
 @option_pairs
@@ -92,6 +95,7 @@ def reshard(
     context: CommandContext,
     out: str | None,
     network_out: str | None,
+    view_out: str | None,
     target_format: str | None,
     assignments: Assignments,
     strict: bool,
@@ -136,6 +140,9 @@ def reshard(
         )
     if network_out is not None:
         context.say_written(context.write_topology(plan.topology, network_out), "network: ")
+    if view_out is not None:
+        size = lowered.algorithm.collective_bytes or lowered.algorithm.collective.unit_count
+        draw_algorithm_page(context, lowered.algorithm, "resharding", plan.topology, size, view_out)
     _show(context, plan, lowered, written, as_json, out)
 
 

@@ -17,9 +17,13 @@ from hub_core import (
     CommandContext,
     OpenedInput,
     assign,
-    input_options,
+    excerpt_options,
+    json_flag,
     offer_option,
+    option_pairs,
     source_argument,
+    verify_option,
+    view_option,
 )
 from hub_core.model import (
     Diagnostic,
@@ -29,7 +33,7 @@ from hub_core.model import (
     format_bytes,
     format_time,
 )
-from hub_core.plugin_api import Executor
+from hub_core.plugin_api import Executor, InteractivePage, RunExcerpt, RunTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +126,11 @@ class LocalRun:
     type=FILE,
     help="Also write a Chrome trace of one more run.",
 )
-@input_options
+@view_option
+@excerpt_options
+@option_pairs
+@verify_option
+@json_flag
 @click.pass_obj
 def run(
     context: CommandContext,
@@ -130,7 +138,9 @@ def run(
     source: str,
     executor: str,
     timeline_out: str | None,
+    view_out: str | None,
     source_format: str | None,
+    excerpt: RunExcerpt,
     assignments: Assignments,
     as_json: bool,
     **values: Any,
@@ -147,22 +157,24 @@ def run(
     options = assign(assignments, {"reader": opened.options, "executor": executor_options})
     algorithm = _read_algorithm(context, opened, options["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
-    # Step times need one more run, which only the timeline uses.
-    wants_step_times = timeline_out is not None
+    # Step times need one more run, which only timelines and pages use.
+    wants_step_times = timeline_out is not None or view_out is not None
     done = _run(context, setup, executor, options["executor"], wants_step_times)
+    # The steps of the last run; a writer refuses runs without step times.
+    timeline = RunTimeline(
+        opened.name,
+        done.setup.algorithm,
+        done.setup.collective_bytes,
+        done.result.step_start_ns,
+        done.result.step_end_ns,
+        excerpt=excerpt,
+        timing=f"measured with the executor {executor}",
+    )
     if timeline_out is not None:
-        # Write the steps of the last run; a writer refuses runs without step times.
-        from hub_core.plugin_api import RunTimeline
-
-        setup, result = done.setup, done.result
-        timeline = RunTimeline(
-            timeline_out,
-            setup.algorithm,
-            setup.collective_bytes,
-            result.step_start_ns,
-            result.step_end_ns,
-        )
         context.draw_report(timeline, timeline_out)
+    if view_out is not None:
+        page = InteractivePage(opened.name, (timeline,))
+        context.say_written(context.draw_report(page, view_out))
     if as_json:
         context.print_report(create_run_report(opened.name, done))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -18,10 +18,13 @@ from hub_core.model import (
     JobCollective,
     NodeKind,
     StepKind,
+    UsageError,
     Workload,
+    format_time,
     match_messages,
     message_bytes,
 )
+from hub_core.plugin_api import RunExcerpt
 
 _Kind = TypeVar("_Kind", bound=IntEnum)
 Facts = dict[str, str | int | float]
@@ -222,6 +225,31 @@ class RunTimes:
         end = np.where(is_endless, last, np.maximum(end_ns, start_ns))
         return cls(subject, rows, start_ns, end, is_endless, last)
 
+    def within(self, excerpt: RunExcerpt) -> RunTimes:
+        """Return the run with the rows of an excerpt only; their times do not change.
+
+        Rows that run, or wait, at any time of the window are kept. Messages with one end in the
+        excerpt count as not started at the other. Raises `UsageError` if no row remains.
+        """
+        table = self.subject.table
+        cure = (
+            f"the run has ranks 0 to {table.num_ranks - 1} and lasts {format_time(self.last)}:"
+            " change --ranks, --from, --to"
+        )
+        if defect := excerpt.find_defect(table.num_ranks, self.last):
+            raise UsageError(defect, cure=cure, code="nothing-to-show")
+        rows = self.rows
+        if excerpt.ranks is not None:
+            rows = rows[np.isin(table.rank[rows], excerpt.ranks)]
+        if excerpt.start_ns is not None:
+            rows = rows[self.end[rows] >= excerpt.start_ns]
+        if excerpt.end_ns is not None:
+            rows = rows[self.start[rows] <= excerpt.end_ns]
+        if not len(rows):
+            message = f"no {self.subject.noun} runs in the part to show"
+            raise UsageError(message, cure=cure, code="nothing-to-show")
+        return replace(self, rows=rows)
+
     def num_events(self) -> int:
         """Return the maximum number of events: a slice per row, an arrow end per message row.
 
@@ -250,9 +278,11 @@ class ShownTimes:
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.
         partner = run.subject.partners(run.start, run.end)
-        has_both = (run.start >= 0) & (run.start[partner] >= 0)
+        is_shown = np.zeros(len(partner), np.bool_)
+        is_shown[run.rows] = True
+        has_both = is_shown & (run.start[partner] >= 0)
         rows = np.flatnonzero(has_both & (partner != np.arange(len(partner))))
         begin = run.start.copy()
         begin[rows] = np.clip(run.start[partner[rows]], run.start[rows], run.end[rows])
-        receive = rows[run.subject.is_message[rows]]
+        receive = rows[run.subject.is_message[rows] & is_shown[partner[rows]]]
         return cls(begin, partner[receive], receive)

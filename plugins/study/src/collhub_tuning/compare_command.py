@@ -29,8 +29,10 @@ from hub_core import (
     root_option,
     size_option,
     topology_option,
+    view_option,
 )
 from hub_core.model import ExitCode, UsageError
+from hub_core.plugin_api import InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Also draw bandwidth over size, as .svg, or as .html with all numbers.",
 )
+@view_option
 @option_pairs
 @json_flag
 @click.pass_obj
@@ -91,6 +94,7 @@ def compare(
     as_json: bool,
     csv_out: str | None,
     picture_out: str | None,
+    view_out: str | None,
     **arguments: Any,
 ) -> int:
     """Compare algorithms for a collective on a topology, or for the workload in JOB.
@@ -105,7 +109,10 @@ def compare(
     """
     if arguments["job"] is not None:
         return _compare_job(
-            context, arguments, {"--csv": csv_out, "--picture": picture_out}, as_json
+            context,
+            arguments,
+            {"--csv": csv_out, "--picture": picture_out, "--view": view_out},
+            as_json,
         )
     _require_collective(arguments)
     from collhub_tuning import comparison_report as report
@@ -143,6 +150,13 @@ def compare(
     if picture_out is not None and has_winner:
         written = context.draw_report(create_picture_request(outcome), picture_out)
         context.say_written(written)
+    if view_out is not None and has_winner:
+        from hub_core.reports import to_json
+
+        document = to_json(report.create_comparison_report(outcome))
+        title = f"{outcome.question.collective.kind} on {arguments['topology_text']}"
+        page = InteractivePage(title, (ReportDocument(title, document),))
+        context.say_written(context.draw_report(page, view_out))
     return ExitCode.DONE if has_winner else ExitCode.INVALID
 
 

@@ -33,9 +33,16 @@ from hub_core import (
     root_option,
     size_option,
     topology_option,
+    view_option,
 )
 from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, standard_kind
-from hub_core.plugin_api import SelectionWriter
+from hub_core.plugin_api import (
+    InteractivePage,
+    PageSubject,
+    ReportDocument,
+    SelectionWriter,
+    TextFiles,
+)
 
 if TYPE_CHECKING:
     from collhub_tuning.tuned_collectives import TunedCollective
@@ -115,6 +122,7 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
     help="Check a folder that was written, or tuner files of any producer (PATH FILE...).",
 )
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
+@view_option
 @option_pairs
 @force_flag
 @json_flag
@@ -173,7 +181,30 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         context.say(
             f"wrote {arguments['out']}: {len(paths)} files; {page} says how they are loaded"
         )
+    if arguments["view_out"] is not None and outcome.has_answer:
+        _write_page(context, outcome, paths, arguments["view_out"])
     return ExitCode.DONE if outcome.has_answer else ExitCode.INVALID
+
+
+def _write_page(
+    context: CommandContext, outcome: TuningOutcome, paths: Sequence[Path], out: str
+) -> None:
+    """Write a page with the comparison of the first collective and the text of all files."""
+    from collhub_tuning.comparison_report import create_comparison_report
+    from hub_core.reports import to_json
+
+    compared = outcome.tuned[0].outcome
+    title = f"{compared.question.collective.kind} on {compared.question.topology}"
+    if len(outcome.tuned) > 1:
+        context.say(f"{out} compares {title}; the files hold all collectives")
+    subjects: list[PageSubject] = [
+        ReportDocument(title, to_json(create_comparison_report(compared)))
+    ]
+    if paths:
+        files = tuple((path.name, path.read_text("utf-8", "replace")) for path in paths)
+        subjects.append(TextFiles("files", files))
+    page = InteractivePage("tuned algorithms", tuple(subjects))
+    context.say_written(context.draw_report(page, out))
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:

@@ -9,7 +9,6 @@ from collhub_drawing.subjects import RunTimes, ShownTimes
 from collhub_drawing.tracks import assign_slots
 
 from hub_core.columns import BoolArray, Int64Array, run_mask
-from hub_core.model import UsageError
 from hub_core.plugin_api import RunExcerpt
 
 MAX_STEPS = 5_000_000
@@ -54,22 +53,7 @@ def arrange_steps(
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)
-    rows = run.rows
-    num_ranks = run.subject.table.num_ranks
-    if defect := excerpt.find_defect(num_ranks, run.last):
-        raise UsageError(defect, cure=_create_cure(num_ranks, run.last), code="nothing-to-show")
-    if excerpt.ranks is not None:
-        rows = rows[np.isin(rank[rows], excerpt.ranks)]
-    if excerpt.start_ns is not None:
-        rows = rows[run.end[rows] >= excerpt.start_ns]
-    if excerpt.end_ns is not None:
-        rows = rows[run.start[rows] <= excerpt.end_ns]
-    if not len(rows):
-        raise UsageError(
-            "no step runs in the part to show",
-            cure=_create_cure(num_ranks, run.last),
-            code="nothing-to-show",
-        )
+    rows = run.within(excerpt).rows
     rows, omitted, until = _limit_steps(rows, run.start, begin, max_steps)
     group = rank[rows] * (int(sort.max(initial=0)) + 1) + sort[rows]
     order = np.lexsort((rows, run.end[rows], begin[rows], group))
@@ -117,9 +101,3 @@ def _limit_steps(
     kept = int(np.searchsorted(steps, max_steps, side="right"))
     until = int(begin[rows[order[kept]]])
     return np.sort(rows[order[:kept]]), len(rows) - kept, until
-
-
-def _create_cure(num_ranks: int, last: int) -> str:
-    return (
-        f"the run has ranks 0 to {num_ranks - 1} and lasts {last} ns: change --ranks, --from, --to"
-    )

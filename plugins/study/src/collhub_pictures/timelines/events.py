@@ -18,6 +18,7 @@ from collhub_drawing.tracks import assign_slots
 
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import format_ranks
+from hub_core.plugin_api import RunExcerpt
 
 TraceEvent = dict[str, "str | int | float | dict[str, str | int | float]"]
 
@@ -38,7 +39,12 @@ class Timeline:
     is_summary: bool
 
 
-def build_timeline(subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> Timeline:
+def build_timeline(
+    subject: Subject,
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    excerpt: RunExcerpt | None = None,
+) -> Timeline:
     """Build a trace with a process per rank, tracks per kind of row, and an arrow per message.
 
     `start_ns`, `end_ns`: int64 per row of the table, -1 if a row never started (it is omitted) or
@@ -46,9 +52,13 @@ def build_timeline(subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -
     message, a collective of a job from the start of its last member; the time waited before is an
     argument of the slice. Overlapping rows of one rank are on separate tracks. With more than
     `MAX_RANKS` ranks or `MAX_EVENTS` events, the trace has counters of the rows running per group
-    of ranks instead. Raises `InputError` for times of another table.
+    of ranks instead. With an `excerpt`, a part of the run that the user selected, all rows of that
+    part are in the trace, however many. Raises `InputError` for times of another table, and
+    `UsageError` for an excerpt without rows.
     """
     run = RunTimes.of(subject, start_ns, end_ns)
+    if excerpt is not None and not excerpt.is_all:
+        return Timeline(write_document(create_row_events(run.within(excerpt))), is_summary=False)
     if subject.table.num_ranks > MAX_RANKS or run.num_events() > MAX_EVENTS:
         return Timeline(write_document(create_load_events(run)), is_summary=True)
     return Timeline(write_document(create_row_events(run)), is_summary=False)

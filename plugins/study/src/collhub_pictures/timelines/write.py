@@ -33,7 +33,7 @@ def _write_timeline(timeline: RunTimeline | JobTimeline, subject: Subject) -> Wr
             f"the times of {subject.noun}s are not told here",
             cure="leave out --timeline, or choose another program for the run",
         )
-    trace = build_timeline(subject, start, end)
+    trace = build_timeline(subject, start, end, timeline.excerpt)
     artifact = Artifact("", lambda: b"".join(trace.content))
     notes = []
     if trace.is_summary:
