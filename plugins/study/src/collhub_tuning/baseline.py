@@ -22,6 +22,7 @@ from collhub_machine_profiles.nccl_baseline import (
 
 from collhub_tuning.comparison_records import BaselineItem
 from collhub_tuning.measured_curves import find_timed_profile, held_out_error
+from collhub_tuning.served_calls import format_sizes
 from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import Library
 
@@ -117,8 +118,6 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
     largest of the known gains (one text if they are equal), empty if none is known or the timing
     does not model machines.
     """
-    from collhub_tuning.coverage import format_sizes  # Imported here: coverage imports reports.
-
     rows = []
     for collective in tuned:
         baselines = collective.outcome.baselines

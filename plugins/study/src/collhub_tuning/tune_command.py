@@ -264,7 +264,7 @@ def _check_files(
     Prints JSON with `as_json`, else a table, then the findings. Returns `ExitCode.DONE` if all
     files are in order, else `INVALID`.
     """
-    from collhub_tuning.tuner_files import (
+    from collhub_tuning.served_calls import (
         FILES_HEADER,
         check_files,
         create_file_rows,

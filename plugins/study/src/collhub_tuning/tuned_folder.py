@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from math import lcm
 from pathlib import Path
 
-from collhub_tuning.coverage import RUNTIME, Stretch, compare_coverage, format_sizes
+from collhub_tuning.served_calls import (
+    RUNTIME,
+    Stretch,
+    compare_coverage,
+    format_sizes,
+    parse_served_calls,
+)
 from collhub_tuning.tuning_records import CheckedCalls, CheckedFormatItem, TuneCheckReport
 from collhub_tuning.tuning_report import (
     PAGE_FILE,
@@ -17,7 +23,6 @@ from collhub_tuning.tuning_report import (
     TuningOutcome,
     WrittenFormat,
     create_tuning_report,
-    parse_served_calls,
     tuning_page,
 )
 from hub_core import CommandContext

@@ -15,14 +15,13 @@ from collhub_tuning.baseline import (
     tuned_baseline_rows,
 )
 from collhub_tuning.comparison_report import comparison_failures
-from collhub_tuning.coverage import format_server, format_sizes
 from collhub_tuning.measured_curves import create_measured_item
 from collhub_tuning.measurement_plan import PlannedRun, plan_lines
+from collhub_tuning.served_calls import format_server, format_sizes, list_served_calls
 from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
 from collhub_tuning.tuning_records import (
     DefaultDecision,
     DefaultWindowItem,
-    ServedCallsItem,
     TunedItem,
     TuneReport,
     WindowItem,
@@ -30,7 +29,7 @@ from collhub_tuning.tuning_records import (
     WrittenFormatItem,
 )
 from hub_core import cut_fields
-from hub_core.model import CollectiveKind, format_bytes, format_time
+from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
 from hub_core.reports import get_schema_name, list_cuts, list_losses
 
@@ -188,45 +187,6 @@ def tuning_page(outcome: TuningOutcome) -> str:
     for written in outcome.formats:
         lines += ["", *_write_format_section(written)]
     return "\n".join(lines) + "\n"
-
-
-def parse_served_calls(document: object) -> ServedCalls:
-    """Parse one object of served calls in a document `report-tune-1`.
-
-    `max_bytes` may be null, which means no limit; `byte_multiple` is 1 if it is missing, as in
-    folders of earlier releases. Raises `TypeError` if it is no object, `KeyError` for a missing
-    field, and `ValueError` or `TypeError` for a wrong value.
-    """
-    if not isinstance(document, dict):
-        raise TypeError("no object")
-    return ServedCalls(
-        CollectiveKind(document["collective"]),
-        bool(document["in_place"]),
-        bool(document["out_of_place"]),
-        int(document["min_bytes"]),
-        None if document["max_bytes"] is None else int(document["max_bytes"]),
-        str(document["by"]),
-        int(document["element_multiple"]),
-        # Missing in folders of earlier releases.
-        int(document.get("byte_multiple", 1)),
-    )
-
-
-def list_served_calls(served: Sequence[ServedCalls]) -> list[ServedCallsItem]:
-    """Return the records of served calls in reports, in the same order."""
-    return [
-        ServedCallsItem(
-            collective=str(calls.kind),
-            in_place=calls.in_place,
-            out_of_place=calls.out_of_place,
-            min_bytes=calls.min_bytes,
-            max_bytes=calls.max_bytes,
-            by=calls.by,
-            element_multiple=calls.element_multiple,
-            byte_multiple=calls.byte_multiple,
-        )
-        for calls in served
-    ]
 
 
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:

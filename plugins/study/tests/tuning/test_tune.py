@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collhub_tuning.coverage import compare_coverage, format_sizes
+from collhub_tuning.served_calls import compare_coverage, format_sizes
 
 import hub_core
 from hub_core.model import CollectiveKind

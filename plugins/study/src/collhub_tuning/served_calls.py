@@ -1,0 +1,328 @@
+"""Calls that runtimes serve with files: coverage of a folder, and check of single tuner files.
+
+Coverage compares the sizes that files serve with the report: gaps, overlaps and other servers.
+Single files may have any producer. The readers are those of the selection formats, which also read
+files of `collhub tune` back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from collhub_tuning.tuning_records import CheckedFileItem, ServedCallsItem, TuneFilesReport
+from hub_core.model import (
+    CollectiveKind,
+    Diagnostic,
+    HubError,
+    Location,
+    Severity,
+    UsageError,
+    format_bytes,
+)
+from hub_core.plugin_api import MeasurementReader, SelectionWriter, ServedCalls, Source, SourcePart
+from hub_core.reports import list_findings
+
+if TYPE_CHECKING:
+    from hub_core import CommandContext
+
+RUNTIME = "the runtime's own choice"
+MAX_BYTES = 4 << 20
+FILES_HEADER = ("file", "format", "collective", "sizes", "served by")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A range of sizes of one kind of call with the same declared and actual servers.
+
+    `declared`: the server in the report, empty for the runtime's own choice. `servers`: the servers
+    in the files; several servers are an error.
+    """
+
+    kind: CollectiveKind
+    in_place: bool
+    min_bytes: int
+    max_bytes: int | None
+    declared: str
+    servers: tuple[str, ...]
+
+    @property
+    def defect(self) -> str:
+        """The defect as one clause; empty without a defect.
+
+        The first that applies: several servers (overlap), a declared one but none (gap), or another
+        one than declared, or one where the runtime was to serve (changed).
+        """
+        if len(self.servers) > 1:
+            return f"overlap: {' and '.join(self.servers)} both serve them"
+        if self.declared and not self.servers:
+            return f"gap: nothing serves them, {self.declared} is to"
+        if self.servers and self.servers[0] != self.declared:
+            return f"changed: {self.servers[0]} serves them, {self.declared or RUNTIME} is to"
+        return ""
+
+    def __str__(self) -> str:
+        mode = "in place" if self.in_place else "out of place"
+        return f"{self.kind} {mode}, {format_sizes(self.min_bytes, self.max_bytes)}"
+
+
+def compare_coverage(
+    declared: Sequence[ServedCalls], actual: Sequence[ServedCalls]
+) -> list[Stretch]:
+    """Divide all sizes from 0 on into stretches with the same declared and actual servers, for
+    every collective and mode that either side serves. Sorted by collective, in place first, then by
+    size; empty if nothing is served.
+    """
+    rows = [*declared, *actual]
+    calls = [(row.kind, mode) for row in rows for mode in (True, False) if _has(row, mode)]
+    kinds = sorted(set(calls), key=lambda call: (list(CollectiveKind).index(call[0]), not call[1]))
+    stretches = []
+    for kind, mode in kinds:
+        pieces = _divide(_select(declared, kind, mode), _select(actual, kind, mode), kind, mode)
+        stretches += _merge(pieces)
+    return stretches
+
+
+def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
+    """Format a range: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`.
+
+    `up to 16 KiB` includes its last size, which is a multiple of 1 KiB.
+    """
+    if max_bytes is None:
+        return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"
+    includes_end = max_bytes and not max_bytes % 1024
+    limit = format_bytes(max_bytes if includes_end else max_bytes + 1)
+    if includes_end:
+        return f"{format_bytes(min_bytes)} up to {limit}" if min_bytes else f"up to {limit}"
+    return f"{format_bytes(min_bytes)} to below {limit}" if min_bytes else f"below {limit}"
+
+
+def format_server(calls: ServedCalls) -> str:
+    """Return the server of calls, followed by the condition on their sizes in brackets if they must
+    be multiples: `ring (multiples of 8 elements)`.
+    """
+    conditions = [
+        f"multiples of {number} {unit}"
+        for number, unit in ((calls.element_multiple, "elements"), (calls.byte_multiple, "bytes"))
+        if number > 1
+    ]
+    return f"{calls.by} ({', '.join(conditions)})" if conditions else calls.by
+
+
+def _select(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> list[ServedCalls]:
+    return [row for row in rows if row.kind is kind and _has(row, mode)]
+
+
+def _has(calls: ServedCalls, in_place: bool) -> bool:
+    """Check if these calls include the mode: in place, or out of place."""
+    return calls.in_place if in_place else calls.out_of_place
+
+
+def _divide(
+    declared: Sequence[ServedCalls],
+    actual: Sequence[ServedCalls],
+    kind: CollectiveKind,
+    mode: bool,
+) -> Iterator[Stretch]:
+    """Yield the stretches of sizes between all borders of both lists, ascending from 0 bytes.
+
+    Each stretch is inclusive at both ends; the last has no end (None). It names the first declared
+    server that covers it ("" if none) and all actual ones in their order.
+    """
+    rows = [*declared, *actual]
+    borders = {0, *(row.min_bytes for row in rows)}
+    borders |= {row.max_bytes + 1 for row in rows if row.max_bytes is not None}
+    limits: list[int | None] = [*sorted(borders), None]
+    for first, limit in pairwise(limits):
+        assert first is not None
+        last = None if limit is None else limit - 1
+        names = [format_server(row) for row in declared if _covers(row, first)]
+        servers = tuple(format_server(row) for row in actual if _covers(row, first))
+        yield Stretch(kind, mode, first, last, names[0] if names else "", servers)
+
+
+def _covers(calls: ServedCalls, size: int) -> bool:
+    return calls.min_bytes <= size and (calls.max_bytes is None or size <= calls.max_bytes)
+
+
+def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
+    """Merge adjacent stretches whose declared server and actual servers are equal, in order.
+
+    The merged one has the minimum of the first and the maximum of the last. The pieces must be of
+    one collective and mode and follow each other without gaps.
+    """
+    merged: list[Stretch] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is not None and (last.declared, last.servers) == (piece.declared, piece.servers):
+            merged[-1] = replace(last, max_bytes=piece.max_bytes)
+        else:
+            merged.append(piece)
+    return merged
+
+
+def parse_served_calls(document: object) -> ServedCalls:
+    """Parse one object of served calls in a document `report-tune-1`.
+
+    `max_bytes` may be null, which means no limit; `byte_multiple` is 1 if it is missing, as in
+    folders of earlier releases. Raises `TypeError` if it is no object, `KeyError` for a missing
+    field, and `ValueError` or `TypeError` for a wrong value.
+    """
+    if not isinstance(document, dict):
+        raise TypeError("no object")
+    return ServedCalls(
+        CollectiveKind(document["collective"]),
+        bool(document["in_place"]),
+        bool(document["out_of_place"]),
+        int(document["min_bytes"]),
+        None if document["max_bytes"] is None else int(document["max_bytes"]),
+        str(document["by"]),
+        int(document["element_multiple"]),
+        # Missing in folders of earlier releases.
+        int(document.get("byte_multiple", 1)),
+    )
+
+
+def list_served_calls(served: Sequence[ServedCalls]) -> list[ServedCallsItem]:
+    """Return the records of served calls in reports, in the same order."""
+    return [
+        ServedCallsItem(
+            collective=str(calls.kind),
+            in_place=calls.in_place,
+            out_of_place=calls.out_of_place,
+            min_bytes=calls.min_bytes,
+            max_bytes=calls.max_bytes,
+            by=calls.by,
+            element_multiple=calls.element_multiple,
+            byte_multiple=calls.byte_multiple,
+        )
+        for calls in served
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """Calls that a runtime serves with a file, and findings sorted by line.
+
+    `served`: calls of the first communicator that the file states, else of any communicator.
+    `runtimes`: products and versions that read files of the format.
+    """
+
+    file: str
+    format: str
+    served: tuple[ServedCalls, ...]
+    runtimes: tuple[str, ...]
+    findings: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no finding is an error or a warning; notes are allowed."""
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
+
+
+def check_files(
+    context: CommandContext, files: Sequence[str], format: str | None
+) -> list[CheckedFile]:
+    """Check files in the order given.
+
+    `format`: name of a selection format; by default that of the suffix and content of each file.
+    Raises `UsageError` for the first file that cannot be read: missing, above `MAX_BYTES`, of no or
+    several known formats, or one of measurements.
+    """
+    return [_check_file(context, file, format) for file in files]
+
+
+def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
+    """Return one row per range of sizes with the same server, by file; a file that serves nothing
+    has one row with `none`.
+    """
+    rows = []
+    for one in checked:
+        rows += [
+            [
+                *(one.file, one.format, str(calls.kind)),
+                *(format_sizes(calls.min_bytes, calls.max_bytes), format_server(calls)),
+            ]
+            for calls in one.served
+        ] or [[one.file, one.format, "none", "", ""]]
+    return rows
+
+
+def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:
+    """Return the JSON report of the check of tuner files."""
+    return TuneFilesReport(
+        ok=all(one.ok for one in checked),
+        files=[
+            CheckedFileItem(
+                file=one.file,
+                format=one.format,
+                ok=one.ok,
+                runtimes=one.runtimes,
+                served=list_served_calls(one.served),
+                findings=list_findings(one.findings),
+            )
+            for one in checked
+        ],
+    )
+
+
+def _check_file(context: CommandContext, file: str, format: str | None) -> CheckedFile:
+    content = _read(file)
+    folders = context.selection_folders()
+    name = format or _choose_format(context, file, content)
+    findings: list[Diagnostic] = []
+    source = Source(file, (SourcePart(file, lambda: content, None, len(content)),), findings.append)
+    try:
+        served = tuple(folders.served_calls(source, name))
+    except HubError as error:
+        if isinstance(error, UsageError):
+            raise
+        served, findings = (), [*findings, *error.diagnostics]
+    findings.sort(key=lambda finding: finding.location.line or 0)
+    return CheckedFile(file, name, served, tuple(folders.runtimes_of(name)), tuple(findings))
+
+
+def _read(file: str) -> bytes:
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise _unreadable(file, f"cannot be read: {reason}", "name a tuner file") from None
+    if len(content) > MAX_BYTES:
+        raise _unreadable(file, f"has more than {MAX_BYTES >> 20} MiB", "name a tuner file")
+    return content
+
+
+def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
+    """Return the only format of a file of tuner rules, by its content and name.
+
+    Raises `UsageError` (code `unreadable`) if it is the output of a measurement, if several formats
+    fit, or if none does; the cure names what to give instead.
+    """
+    known = ", ".join(_format_names(context))
+    for provided in context.registry().all(MeasurementReader):
+        if re.search(provided.offer.format.signature, content, re.MULTILINE):
+            message = f"is no tuner file but {provided.offer.format.description}"
+            raise _unreadable(file, message, "give it to tune --measured")
+    names = context.selection_folders().formats_of(file, content)
+    if len(names) == 1:
+        return names[0]
+    if names:
+        message = f"may be of the formats {', '.join(names)}, which interpret it differently"
+        raise _unreadable(file, message, f"name one: --to {names[0]}")
+    raise _unreadable(file, f"is of no known format ({known})", "name its format with --to")
+
+
+def _format_names(context: CommandContext) -> Iterator[str]:
+    """Yield the formats that are recognised in single files."""
+    for provided in context.registry().all(SelectionWriter):
+        if provided.offer.format.signature:
+            yield provided.name
+
+
+def _unreadable(file: str, message: str, cure: str) -> UsageError:
+    return UsageError(message, location=Location(file), cure=cure, code="unreadable")
