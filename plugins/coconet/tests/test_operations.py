@@ -52,9 +52,10 @@ from collhub_coconet import (
 )
 from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import bind_sizes
-from collhub_coconet.execution.array_operations import collect, distribute, find_top
+from collhub_coconet.execution.array_operations import collect, distribute
 from collhub_coconet.execution.comparison import draw_arguments
 from collhub_coconet.execution.ranks import simulate_ranks
+from collhub_coconet.execution.row_operations import find_top
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.program.operations import Rule

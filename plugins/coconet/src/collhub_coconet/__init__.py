@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from collhub_coconet.documents.json_document import program_from_json, program_to_json
     from collhub_coconet.documents.text import statements, text
     from collhub_coconet.execution.comparison import Comparison, compare
-    from collhub_coconet.program.building import (
-        ProgramBuilder,
-        Value,
+    from collhub_coconet.program.building import ProgramBuilder, Value
+    from collhub_coconet.program.functions import (
         all_gather,
         all_reduce,
         all_to_all,
@@ -160,8 +159,9 @@ __getattr__ = names_from(
         "collhub_coconet.documents.json_document": "program_from_json program_to_json",
         "collhub_coconet.documents.text": "statements text",
         "collhub_coconet.execution.comparison": "Comparison compare",
-        "collhub_coconet.program.building": (
-            "ProgramBuilder Value all_gather all_reduce all_to_all arg_max batch_matmul "
+        "collhub_coconet.program.building": "ProgramBuilder Value",
+        "collhub_coconet.program.functions": (
+            "all_gather all_reduce all_to_all arg_max batch_matmul "
             "broadcast cast concat conv dropout equal exp gather index_of largest log matmul "
             "norm permute reduce reduce_scatter reshape row_reduce scatter select send slice_of "
             "sqrt tanh top_k total transpose update"

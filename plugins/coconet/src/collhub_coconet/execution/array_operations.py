@@ -282,7 +282,7 @@ def convolve(x: Array, w: Array) -> Array:
     return result
 
 
-_OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
+OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
     Reduction.SUM: np.add,
     Reduction.PROD: np.multiply,
     Reduction.MIN: np.minimum,
@@ -296,7 +296,7 @@ def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
 
     A block of the arrays gives the same bits as this block of the result.
     """
-    result: Array = np.asarray(reduce(_OPERATORS[reduction], arrays))
+    result: Array = np.asarray(reduce(OPERATORS[reduction], arrays))
     return result
 
 
@@ -353,61 +353,4 @@ def mix_operands(
     if not kind.element.is_float:
         values = np.floor(np.abs(values) * 2)
     result: Array = values.reshape(shape).astype(dtype_of(kind.element))
-    return result
-
-
-def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
-    """Reduce an array along one dimension, whose size becomes 1, in the order of the positions.
-
-    An empty dimension gives the neutral element: 0, 1, the highest or the lowest number.
-    """
-    rows = np.moveaxis(values, dimension, 0)
-    if len(rows):
-        result: Array = np.array(reduce(_OPERATORS[reduction], list(rows)), values.dtype)
-    else:
-        neutral = {
-            Reduction.SUM: 0,
-            Reduction.PROD: 1,
-            Reduction.MIN: get_lowest(values.dtype, is_highest=True),
-        }.get(reduction, get_lowest(values.dtype))
-        result = np.full(rows.shape[1:], neutral).astype(values.dtype)
-    return np.ascontiguousarray(np.expand_dims(result, dimension))
-
-
-def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]:
-    """Find the positions of the largest elements along a dimension, in descending order.
-
-    Of equal elements the first one comes first; NaN counts as the largest number.
-    """
-    # Every float type is a subset of float64; integers keep their type.
-    wide = values.astype(np.float64) if is_float_array(values) else values
-    # Sorted in reverse with a stable order: the last of equal elements of the mirrored array.
-    mirrored = np.flip(wide, dimension)
-    order = np.flip(np.argsort(mirrored, axis=dimension, kind="stable"), dimension)
-    positions = values.shape[dimension] - 1 - order
-    return np.ascontiguousarray(positions.take(range(count), axis=dimension), np.int64)
-
-
-def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
-    """Select rows at indices, where `rows` begins at row `first`; other rows count as zeros.
-
-    The result has the dimensions of the indices, then those of a row.
-    """
-    places = indices.astype(np.int64) - first
-    is_inside = (places >= 0) & (places < len(rows))
-    result = np.zeros((*indices.shape, *rows.shape[1:]), rows.dtype)
-    result[is_inside] = rows[places[is_inside]]
-    return result
-
-
-def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array:
-    """Add values at the rows of a tensor of zeros, in the order of the indices.
-
-    Indices outside of the rows are ignored.
-    """
-    result = np.zeros(shape, values.dtype)
-    flat = values.reshape(indices.size, *shape[1:])
-    for row, index in enumerate(indices.reshape(-1).tolist()):
-        if 0 <= index < shape[0]:
-            result[index] = result[index] + flat[row]
     return result

@@ -25,7 +25,7 @@ from collhub_coconet.execution.array_operations import (
     reduce_over_ranks,
     reduce_to_scalar,
 )
-from collhub_coconet.execution.ranks import FUNCTIONS_OF_ONE_RANK
+from collhub_coconet.execution.row_operations import FUNCTIONS_OF_ONE_RANK
 from collhub_coconet.lowering.algorithms import INITIAL, Contents
 from collhub_coconet.lowering.flat_program import CollectiveRuns, find_viewed_value
 from collhub_coconet.lowering.grids import Grid

@@ -17,17 +17,14 @@ from collhub_coconet.execution.array_operations import (
     convolve,
     draw_dropout_mask,
     dtype_of,
-    find_top,
-    gather_rows,
     mix_operands,
     multiply_batches,
     multiply_matrices,
     reduce_over_ranks,
-    reduce_rows,
     reduce_to_scalar,
-    scatter_rows,
     take_bounds,
 )
+from collhub_coconet.execution.row_operations import FUNCTIONS_OF_ONE_RANK
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -318,90 +315,6 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     return results
 
 
-def _compute_row_reduction(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    reduction = operation.reduction or Reduction.SUM
-    return reduce_rows(operands[0], operation.dimension or 0, reduction)
-
-
-def _compute_arg_max(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return find_top(operands[0], operation.dimension or 0, 1)
-
-
-def _compute_index(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    """Number the elements of a rank's block by their positions in the complete tensor."""
-    bounds = binding.bounds(program.types[operation.name], rank)
-    dimension = operation.dimension or 0
-    shape = [1] * len(bounds)
-    shape[dimension] = -1
-    positions = np.arange(*bounds[dimension], dtype=np.int64).reshape(shape)
-    return np.array(np.broadcast_to(positions, [stop - first for first, stop in bounds]))
-
-
-def _compute_gather(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    first = binding.bounds(program.types[operation.reads[0]], rank)[0][0]
-    return gather_rows(operands[0], operands[1], first)
-
-
-def _compute_scatter(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    bounds = binding.bounds(program.types[operation.name], rank)
-    return scatter_rows(operands[0], operands[1], tuple(stop - first for first, stop in bounds))
-
-
-def _compute_top(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    """Find the largest elements along a dimension, or their positions, in descending order."""
-    dimension = operation.dimension or 0
-    positions = find_top(operands[0], dimension, operation.count or 1)
-    if operation.kind is Kind.TOP_INDICES:
-        return positions
-    return np.ascontiguousarray(np.take_along_axis(operands[0], positions, dimension))
-
-
-def _compute_reshape(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    bounds = binding.bounds(program.types[operation.name], rank)
-    return operands[0].reshape([stop - first for first, stop in bounds])
-
-
-def _compute_concat(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return np.concatenate(operands, axis=operation.dimension or 0)
-
-
-def _compute_permutation(
-    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
-) -> Array:
-    return np.ascontiguousarray(np.transpose(operands[0], operation.order))
-
-
-FunctionOfOneRank = Callable[[Program, Binding, Operation, OnRanks, int], Array]
-"""Computation (program, binding, operation, operands of a rank, rank in its group) -> its value."""
-
-FUNCTIONS_OF_ONE_RANK: dict[Kind, FunctionOfOneRank] = {
-    Kind.ROW_REDUCE: _compute_row_reduction,
-    Kind.ARG_MAX: _compute_arg_max,
-    Kind.INDEX: _compute_index,
-    Kind.GATHER: _compute_gather,
-    Kind.SCATTER: _compute_scatter,
-    Kind.TOP_VALUES: _compute_top,
-    Kind.TOP_INDICES: _compute_top,
-    Kind.RESHAPE: _compute_reshape,
-    Kind.CONCAT: _compute_concat,
-    Kind.PERMUTE: _compute_permutation,
-}
 _CONTRACTIONS = {
     Kind.MATMUL: multiply_matrices,
     Kind.BATCH_MATMUL: multiply_batches,

@@ -7,7 +7,7 @@ from functools import cache
 
 from collhub_coconet.program.layout_rules import Role
 from collhub_coconet.program.operands import Operands, TypingMistakeError
-from collhub_coconet.program.operations import Kind, Shape, TensorType
+from collhub_coconet.program.operations import Kind, Shape, TensorType, format_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
     """Return the shape of [..., K] times [K, N]. Raises `TypingMistakeError` for other shapes."""
     x, w = left.shape, right.shape
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
-        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
+        message = f"shapes {format_shape(x)} and {format_shape(w)} do not fit"
         raise TypingMistakeError("shape", message, "MatMul takes [..., K] and [K, N]")
     return (*x[:-1], w[1])
 
@@ -100,7 +100,7 @@ def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
     x, w = left.shape, right.shape
     is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]
     if not is_fit:
-        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
+        message = f"shapes {format_shape(x)} and {format_shape(w)} do not fit"
         raise TypingMistakeError("shape", message, "BatchMatMul takes [..., M, K] and [..., K, N]")
     return (*x[:-1], w[-1])
 
@@ -115,7 +115,7 @@ def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]
     is_odd = all(isinstance(size, int) and size % 2 for size in window)
     if not (is_fit and is_odd):
-        message = f"shapes {_format_shape(x.shape)} and {_format_shape(w.shape)} do not fit"
+        message = f"shapes {format_shape(x.shape)} and {format_shape(w.shape)} do not fit"
         cure = "Conv takes [B, C, positions] and [O, C, window], windows of odd numbers"
         raise TypingMistakeError("shape", message, cure)
     if any(layout.dimension > 1 for layout in x.layout.by_axis):
@@ -129,8 +129,3 @@ _SHAPES = {
     Kind.BATCH_MATMUL: _compute_batch_shape,
     Kind.CONV: _compute_conv_shape,
 }
-
-
-def _format_shape(shape: Shape) -> str:
-    """Format a shape in brackets."""
-    return f"[{', '.join(map(str, shape))}]"

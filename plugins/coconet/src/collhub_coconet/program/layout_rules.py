@@ -120,6 +120,12 @@ def _parse_table(table: str) -> dict[tuple[Kind, Symbols], str]:
 RULES = _parse_table(TABLE)
 
 
+@cache
+def number_roles(name: str, count: int) -> tuple[Role, ...]:
+    """Give all dimensions one role; its number is the distance from the end, 1 for the last."""
+    return tuple((name, count - index) for index in range(count))
+
+
 def permitted_symbols(kind: Kind) -> list[str]:
     """Return the symbols of single operands that the table permits for a kind, in its order."""
     return [symbols[0] for rule, symbols in RULES if rule is kind and len(symbols) == 1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from collhub_coconet.program.layout_rules import (
     Role,
     find_axes,
     find_axis_layout,
+    number_roles,
     permitted_symbols,
 )
 from collhub_coconet.program.operations import (
@@ -132,6 +134,15 @@ class Operands:
         if len(elements) > 1:
             message = f"element types differ: {' and '.join(sorted(elements))}"
             raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def type_like(self, role: str = "dim") -> TensorType:
+        """Type a result with element type and shape of the first operand, whose layout is derived.
+
+        `role`: of all dimensions in the table.
+        """
+        operand = self.tensor(0)
+        roles = number_roles(role, len(operand.shape))
+        return replace(operand, layout=self.derive_layout(operand.shape, (roles,), roles))
 
     def derive_layout(
         self, shape: Shape, roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]

@@ -191,6 +191,11 @@ class TensorType:
         return f"{self.element}[{sizes}] {self.layout}{group}"
 
 
+def format_shape(shape: Shape) -> str:
+    """Format a shape in brackets."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
 def distance_from_end(dimension: int, rank: int) -> int:
     """Distance of a dimension from the end, 1 for the last one; broadcasting preserves it."""
     return rank - dimension

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
-from collhub_coconet.program.layout_rules import Role
+from collhub_coconet.program.layout_rules import number_roles
 from collhub_coconet.program.operands import Operands, TypingMistakeError, check_sliceable
 from collhub_coconet.program.operations import (
     ARITHMETIC,
@@ -21,7 +20,6 @@ from collhub_coconet.program.operations import (
     ElementType,
     Kind,
     Placement,
-    Reduction,
     Rule,
     Shape,
     Size,
@@ -30,26 +28,14 @@ from collhub_coconet.program.operations import (
     on_mesh,
     sliced,
 )
+from collhub_coconet.program.shape_rules import SHAPE_RULES
 
 TypingRule = Callable[[Operands], TensorType]
 
 
-@cache
-def _number_roles(name: str, count: int) -> tuple[Role, ...]:
-    """Give all dimensions one role; its number is the distance from the end, 1 for the last."""
-    return tuple((name, count - index) for index in range(count))
-
-
-def _type_same_shape(operands: Operands, role: str = "dim") -> TensorType:
-    """Type an operation of one tensor whose result has its element type and shape."""
-    operand = operands.tensor(0)
-    roles = _number_roles(role, len(operand.shape))
-    return replace(operand, layout=operands.derive_layout(operand.shape, (roles,), roles))
-
-
 def type_reducing_communication(operands: Operands) -> TensorType:
     """Type an AllReduce, ReduceScatter or Reduce; the shape remains that of the complete tensor."""
-    result = _type_same_shape(operands)
+    result = operands.type_like()
     operands.check_not_bool(0)
     return result
 
@@ -59,7 +45,7 @@ def type_moving_communication(operands: Operands) -> TensorType:
 
     Raises `TypingMistakeError` for an AllToAll to the dimension that is sliced already.
     """
-    result = _type_same_shape(operands, "any")
+    result = operands.type_like("any")
     if operands.operation.kind is Kind.ALL_TO_ALL and result.layout == operands.tensor(0).layout:
         message = f"{operands.name(0)} is sliced along dimension {operands.operation.dimension}"
         cure = "name another dimension, or leave it out"
@@ -117,7 +103,7 @@ def type_select(operands: Operands) -> TensorType:
 def type_float_function(operands: Operands) -> TensorType:
     """Type a function of floats, such as Sqrt or Exp: the type of the operand."""
     operands.check_float(0)
-    return _type_same_shape(operands)
+    return operands.type_like()
 
 
 def type_cast(operands: Operands) -> TensorType:
@@ -125,7 +111,7 @@ def type_cast(operands: Operands) -> TensorType:
 
     Partial results can be cast from floats to floats only.
     """
-    result = _type_same_shape(operands)
+    result = operands.type_like()
     element = operands.operation.element or result.element
     is_partial = any(
         layout.placement is Placement.PARTIAL for layout in operands.tensor(0).layout.by_axis
@@ -159,197 +145,8 @@ def type_scalar_reduction(operands: Operands) -> TensorType:
     if operand.element is ElementType.BOOL:
         message = f"{operands.name(0)} is bool"
         raise TypingMistakeError("element-type", message, "insert a Cast")
-    roles = _number_roles("dim", len(operand.shape))
+    roles = number_roles("dim", len(operand.shape))
     return TensorType(operand.element, (), operands.derive_layout((), (roles,), ()), operand.group)
-
-
-def type_row_reduction(operands: Operands) -> TensorType:
-    """Type a RowReduce, ArgMax, TopValues or TopIndices along one dimension, which remains.
-
-    Its size becomes 1, or the number of largest elements. A RowReduce of slices along the dimension
-    is partial. Indices are int64. Raises `TypingMistakeError` for bool, a replacing reduction, a
-    dimension that does not exist, and more largest elements than there are.
-    """
-    operation, operand = operands.operation, operands.tensor(0)
-    operands.check_not_bool(0)
-    dimension, count = operation.dimension or 0, operation.count
-    _check_dimension(operands, operand, dimension)
-    if operation.reduction is Reduction.REPLACE:
-        raise TypingMistakeError("reduction", "a row has no last rank", "sum, prod, min or max")
-    length = operand.shape[dimension]
-    if count is not None and (count < 1 or (isinstance(length, int) and count > length)):
-        message = f"the {count} largest of {length} elements are requested"
-        raise TypingMistakeError("count", message, f"state a count of 1..{length}")
-    shape = _replace_size(operand.shape, dimension, count or 1)
-    roles = tuple(
-        ("reduced" if index == dimension else "kept", index) for index in range(len(operand.shape))
-    )
-    layout = operands.derive_layout(shape, (roles,), roles)
-    is_index = operation.kind in (Kind.ARG_MAX, Kind.TOP_INDICES)
-    element = ElementType.INT64 if is_index else operand.element
-    return TensorType(element, shape, layout, operand.group)
-
-
-def type_index(operands: Operands) -> TensorType:
-    """Type an Index: the position of every element along one dimension of the operand, int64."""
-    operand = operands.tensor(0)
-    _check_dimension(operands, operand, operands.operation.dimension or 0)
-    return replace(_type_same_shape(operands), element=ElementType.INT64)
-
-
-def type_gather(operands: Operands) -> TensorType:
-    """Type a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
-
-    Raises `TypingMistakeError` for a scalar x, and for indices that are no integers.
-    """
-    rows, indices = operands.tensor(0), operands.tensor(1)
-    operands.check_index(1)
-    operands.check_same_group()
-    if not rows.shape:
-        raise TypingMistakeError("shape", f"{operands.name(0)} is a scalar", "gather rows")
-    width = _number_roles("width", len(rows.shape) - 1)
-    of_indices = _number_roles("ids", len(indices.shape))
-    shape = (*indices.shape, *rows.shape[1:])
-    roles = ((("rows", 0), *width), of_indices)
-    layout = operands.derive_layout(shape, roles, (*of_indices, *width))
-    return TensorType(rows.element, shape, layout, rows.group)
-
-
-def type_scatter(operands: Operands) -> TensorType:
-    """Type a Scatter: add values[indices..., ...] at rows indices[...] to zeros of `shape`.
-
-    It is the inverse of a Gather, for gradients. Raises `TypingMistakeError` for indices that are
-    no integers, and shapes that do not fit.
-    """
-    indices, values = operands.tensor(0), operands.tensor(1)
-    operands.check_index(0)
-    operands.check_not_bool(1)
-    operands.check_same_group()
-    shape = operands.operation.shape or ()
-    if not shape or values.shape != (*indices.shape, *shape[1:]):
-        message = f"values {_format_shape(values.shape)} do not fit {_format_shape(shape)}"
-        cure = "values have the dimensions of the indices, then those of a row of the result"
-        raise TypingMistakeError("shape", message, cure)
-    width = _number_roles("width", len(shape) - 1)
-    of_indices = _number_roles("ids", len(indices.shape))
-    roles = (of_indices, (*of_indices, *width))
-    layout = operands.derive_layout(shape, roles, (("rows", 0), *width))
-    return TensorType(values.element, shape, layout, values.group)
-
-
-def type_reshape(operands: Operands) -> TensorType:
-    """Type a Reshape: the same elements in the same row-major order, with another shape.
-
-    A sliced dimension must remain the first one of the dimensions that are joined or divided with
-    it. `Program.check_binding` requires that the ranks divide its size before and after. Raises
-    `TypingMistakeError` for another number of elements.
-    """
-    operand, shape = operands.tensor(0), operands.operation.shape or ()
-    pieces = match_dimensions(operand.shape, shape)
-    if pieces is None:
-        message = f"{_format_shape(operand.shape)} has not the elements of {_format_shape(shape)}"
-        cure = "keep symbols as dimensions, and the product of the numbers"
-        raise TypingMistakeError("shape", message, cure)
-    roles, result = ([("inner", index) for index in range(len(s))] for s in (operand.shape, shape))
-    for number, (old, new) in enumerate(pieces):
-        # The leading dimensions vary slowest, so that their blocks are contiguous alike.
-        roles[old] = result[new] = ("dim", number)
-    layout = operands.derive_layout(shape, (tuple(roles),), tuple(result))
-    return replace(operand, shape=shape, layout=layout)
-
-
-def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
-    """Match the leading dimensions of all pieces of two shapes that have the same elements.
-
-    A piece is a shortest run of dimensions in both shapes with equal products; dimensions of size 1
-    are ignored. Returns pairs (position in `old`, position in `new`); None if the shapes have
-    different numbers of elements. Symbols have to remain dimensions of their own.
-    """
-    left = [index for index, size in enumerate(old) if size != 1]
-    right = [index for index, size in enumerate(new) if size != 1]
-    pairs = []
-    while left and right:
-        first, second = left.pop(0), right.pop(0)
-        pairs.append((first, second))
-        a, b = old[first], new[second]
-        while a != b:
-            if isinstance(a, str) or isinstance(b, str):
-                return None
-            source, queue, shape = (a, left, old) if a < b else (b, right, new)
-            if not queue:
-                return None
-            size = shape[queue.pop(0)]
-            if isinstance(size, str):
-                return None
-            if a < b:
-                a = source * size
-            else:
-                b = source * size
-    return None if left or right else pairs
-
-
-def type_concat(operands: Operands) -> TensorType:
-    """Type a Concat: tensors of one element type, one after the other along a dimension.
-
-    Raises `TypingMistakeError` for no operand, symbols or slices along this dimension, and other
-    sizes that differ.
-    """
-    if not operands.all:
-        raise TypingMistakeError("operands", "no operand is given", "name at least one")
-    tensors = [operands.tensor(position) for position in range(len(operands.all))]
-    operands.check_same_group()
-    operands.check_same_element(list(range(len(tensors))))
-    first, dimension = tensors[0], operands.operation.dimension or 0
-    _check_dimension(operands, first, dimension)
-    has_one_rank = len({len(tensor.shape) for tensor in tensors}) == 1
-    sizes = [tensor.shape[dimension] for tensor in tensors] if has_one_rank else []
-    others = {_replace_size(tensor.shape, dimension, 0) for tensor in tensors}
-    is_known = has_one_rank and all(isinstance(size, int) for size in sizes)
-    if len(others) > 1 or not is_known:
-        shapes = " and ".join(_format_shape(tensor.shape) for tensor in tensors)
-        cure = f"other sizes are equal, and those along dimension {dimension} are numbers"
-        raise TypingMistakeError("shape", f"shapes {shapes} do not fit", cure)
-    total = sum(size for size in sizes if isinstance(size, int))
-    shape = _replace_size(first.shape, dimension, total)
-    roles = tuple(
-        ("joined" if index == dimension else "kept", index) for index in range(len(shape))
-    )
-    layout = operands.derive_layout(shape, (roles,) * len(tensors), roles)
-    return TensorType(first.element, shape, layout, first.group)
-
-
-def type_transpose(operands: Operands) -> TensorType:
-    """Type a Transpose: swap the last two dimensions.
-
-    A slice along one of them becomes one along the other; all other layouts, leading dimensions,
-    element type and group remain. Raises `TypingMistakeError` for fewer than two dimensions.
-    """
-    operand = operands.tensor(0)
-    rank = len(operand.shape)
-    if rank < 2:
-        message = f"{operands.name(0)} has {rank} dimensions"
-        raise TypingMistakeError("shape", message, "Transpose takes a matrix, or a batch of them")
-    *batch, rows, columns = operand.shape
-    *roles, row, column = _number_roles("dim", rank)
-    shape = (*batch, columns, rows)
-    layout = operands.derive_layout(shape, ((*roles, row, column),), (*roles, column, row))
-    return TensorType(operand.element, shape, layout, operand.group)
-
-
-def type_permute(operands: Operands) -> TensorType:
-    """Type a Permute: dimension i of the result is dimension `order[i]` of the operand.
-
-    Raises `TypingMistakeError` for an order that does not name every dimension once.
-    """
-    operand, order = operands.tensor(0), operands.operation.order or ()
-    rank = len(operand.shape)
-    if sorted(order) != list(range(rank)):
-        message = f"order {', '.join(map(str, order))} is none of {rank} dimensions"
-        raise TypingMistakeError("dimension", message, "name every dimension once")
-    roles = _number_roles("dim", rank)
-    shape = tuple(operand.shape[dimension] for dimension in order)
-    layout = operands.derive_layout(shape, (roles,), tuple(roles[dimension] for dimension in order))
-    return replace(operand, shape=shape, layout=layout)
 
 
 def type_update(operands: Operands) -> TensorType:
@@ -434,17 +231,7 @@ TYPING_RULES: dict[Kind, TypingRule] = {
     Kind.CAST: type_cast,
     Kind.DROPOUT: type_dropout,
     **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),
-    Kind.ROW_REDUCE: type_row_reduction,
-    Kind.ARG_MAX: type_row_reduction,
-    Kind.TOP_VALUES: type_row_reduction,
-    Kind.TOP_INDICES: type_row_reduction,
-    Kind.INDEX: type_index,
-    Kind.GATHER: type_gather,
-    Kind.SCATTER: type_scatter,
-    Kind.RESHAPE: type_reshape,
-    Kind.CONCAT: type_concat,
-    Kind.TRANSPOSE: type_transpose,
-    Kind.PERMUTE: type_permute,
+    **SHAPE_RULES,
     Kind.UPDATE: type_update,
     Kind.OPAQUE: type_opaque,
 }
@@ -480,9 +267,9 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
         raise TypingMistakeError("operand", "both values are numbers", "name a tensor")
     shape = compute_broadcast_shape([tensor.shape for tensor in operands.tensors])
     roles = [
-        () if tensor is None else _number_roles("dim", len(tensor.shape)) for tensor in operands.all
+        () if tensor is None else number_roles("dim", len(tensor.shape)) for tensor in operands.all
     ]
-    layout = operands.derive_layout(shape, roles, _number_roles("dim", len(shape)))
+    layout = operands.derive_layout(shape, roles, number_roles("dim", len(shape)))
     return TensorType(elements[0], shape, layout, operands.tensors[0].group)
 
 
@@ -496,20 +283,3 @@ def _join_sizes(shapes: list[Shape], distance: int) -> Size:
         message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
         raise TypingMistakeError("shape", message, "equal sizes or 1, compared from the last one")
     return sizes.pop() if sizes else 1
-
-
-def _check_dimension(operands: Operands, operand: TensorType, dimension: int) -> None:
-    """Raise `TypingMistakeError` for a dimension that a tensor does not have."""
-    if not 0 <= dimension < len(operand.shape):
-        message = f"{operands.name(0)}{_format_shape(operand.shape)} has no dimension {dimension}"
-        raise TypingMistakeError("dimension", message, "count dimensions from 0")
-
-
-def _replace_size(shape: Shape, dimension: int, size: Size) -> Shape:
-    """Copy a shape with another size of one dimension."""
-    return (*shape[:dimension], size, *shape[dimension + 1 :])
-
-
-def _format_shape(shape: Shape) -> str:
-    """Format a shape in brackets."""
-    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,239 @@
+"""Functions that add operations to a program under construction, and return their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_coconet.program.building import Value
+from collhub_coconet.program.operations import ElementType, Kind, Reduction, Size
+
+Axes = str | Sequence[str] | None
+"""Names of axes of a mesh over which a communication goes; None: the only axis of the program."""
+
+
+def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
+    """Reduce a local or partial tensor over all ranks: the result is replicated."""
+    attributes = {"reduction": Reduction(reduction), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.ALL_REDUCE, (x,), **attributes)
+
+
+def reduce_scatter(
+    x: Value, dimension: int = 0, reduction: str = "sum", axes: Axes = None
+) -> Value:
+    """Reduce a local or partial tensor: rank i receives block i of the result."""
+    attributes = {"reduction": Reduction(reduction), "dimension": dimension}
+    return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes, axes=_name_axes(axes))
+
+
+def all_gather(x: Value, axes: Axes = None) -> Value:
+    """Collect a sliced tensor on every rank: the result is replicated."""
+    return x.builder.apply(Kind.ALL_GATHER, (x,), axes=_name_axes(axes))
+
+
+def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
+    """Copy a tensor of the root, a coordinate on the axis, to every rank."""
+    return x.builder.apply(Kind.BROADCAST, (x,), root=root, axes=_name_axes(axes))
+
+
+def reduce(x: Value, root: int = 0, reduction: str = "sum", axes: Axes = None) -> Value:
+    """Reduce over all ranks, with the result on the root only.
+
+    Only a Broadcast from this root, a Send, and an Update of a state on the root may read it.
+    """
+    attributes = {"root": root, "reduction": Reduction(reduction), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.REDUCE, (x,), **attributes)
+
+
+def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
+    """Exchange the slices of a tensor so that it is sliced along `dimension`, counted from 0.
+
+    Every rank sends to each other rank the intersection of its block with the new block of that
+    rank.
+    """
+    return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension, axes=_name_axes(axes))
+
+
+def _name_axes(axes: Axes) -> tuple[str, ...] | None:
+    """Return names of axes as the attribute of an operation."""
+    return (axes,) if isinstance(axes, str) else tuple(axes) if axes is not None else None
+
+
+def send(x: Value, offset: int = 1) -> Value:
+    """Send from rank i of this group to rank i of the group `offset` positions later in the row.
+
+    Element type, shape and layout remain.
+    """
+    return x.builder.apply(Kind.SEND, (x,), offset=offset)
+
+
+def slice_of(x: Value, dimension: int = 0, axes: Axes = None) -> Value:
+    """Slice a replicated tensor without communication.
+
+    Rank i keeps block i of the dimension, counted from 0.
+    """
+    return x.builder.apply(Kind.SLICE, (x,), dimension=dimension, axes=_name_axes(axes))
+
+
+def sqrt(x: Value) -> Value:
+    """Compute the square root."""
+    return x.builder.apply(Kind.SQRT, (x,))
+
+
+def tanh(x: Value) -> Value:
+    """Compute the hyperbolic tangent."""
+    return x.builder.apply(Kind.TANH, (x,))
+
+
+def exp(x: Value) -> Value:
+    """Compute the exponential."""
+    return x.builder.apply(Kind.EXP, (x,))
+
+
+def log(x: Value) -> Value:
+    """Compute the natural logarithm."""
+    return x.builder.apply(Kind.LOG, (x,))
+
+
+def cast(x: Value, element: str) -> Value:
+    """Convert to another element type, named as in numpy (`float16`)."""
+    return x.builder.apply(Kind.CAST, (x,), element=ElementType(element))
+
+
+def equal(x: Value, y: Value | float) -> Value:
+    """Whether elements are equal; the element type is bool.
+
+    Python's `==` has its usual meaning: whether two objects are the same value.
+    """
+    return x.builder.apply(Kind.EQUAL, (x, y))
+
+
+def select(condition: Value, x: Value | float, y: Value | float) -> Value:
+    """Take elements of x where the condition is true, and of y elsewhere."""
+    return condition.builder.apply(Kind.SELECT, (condition, x, y))
+
+
+def dropout(x: Value, rate: float, seed: int) -> Value:
+    """Set a fraction `rate` of the elements to zero, and divide the others by 1 - rate.
+
+    The random number of an element depends on the seed and on its index in the complete tensor.
+    """
+    return x.builder.apply(Kind.DROPOUT, (x,), rate=rate, seed=seed)
+
+
+def matmul(x: Value, w: Value) -> Value:
+    """Multiply matrices x[..., K] w[K, N].
+
+    If both are sliced along K, every rank has a partial sum: the result is local.
+    """
+    return x.builder.apply(Kind.MATMUL, (x, w))
+
+
+def batch_matmul(x: Value, w: Value) -> Value:
+    """Multiply matrices x[..., M, K] w[..., K, N] of the same batch.
+
+    If both are sliced along the same batch dimension, every rank computes the products of its
+    block.
+    """
+    return x.builder.apply(Kind.BATCH_MATMUL, (x, w))
+
+
+def transpose(x: Value) -> Value:
+    """Swap the last two dimensions. A slice along one becomes a slice along the other."""
+    return x.builder.apply(Kind.TRANSPOSE, (x,))
+
+
+def conv(x: Value, w: Value) -> Value:
+    """Convolve x[B, C, positions] with w[O, C, window]: zero padding, stride 1.
+
+    If both are sliced along C, every rank has a partial sum: the result is local.
+    """
+    return x.builder.apply(Kind.CONV, (x, w))
+
+
+def norm(x: Value) -> Value:
+    """Compute the 2-norm of the complete tensor, a scalar."""
+    return x.builder.apply(Kind.NORM, (x,))
+
+
+def total(x: Value) -> Value:
+    """Sum the complete tensor to a scalar."""
+    return x.builder.apply(Kind.SUM, (x,))
+
+
+def largest(x: Value) -> Value:
+    """Find the largest element of the complete tensor, a scalar."""
+    return x.builder.apply(Kind.MAX, (x,))
+
+
+def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
+    """Reduce along one dimension, whose size becomes 1: sum, prod, min or max.
+
+    If x is sliced along the dimension, the result is partial: `all_reduce` completes it.
+    """
+    attributes = {"reduction": Reduction(reduction), "dimension": dimension}
+    return x.builder.apply(Kind.ROW_REDUCE, (x,), **attributes)
+
+
+def arg_max(x: Value, dimension: int) -> Value:
+    """Find the position of the first largest element along one dimension, whose size becomes 1."""
+    return x.builder.apply(Kind.ARG_MAX, (x,), dimension=dimension)
+
+
+def index_of(x: Value, dimension: int) -> Value:
+    """Number the elements along one dimension of the complete tensor; int64, shape of x."""
+    return x.builder.apply(Kind.INDEX, (x,), dimension=dimension)
+
+
+def gather(x: Value, indices: Value) -> Value:
+    """Select rows of x[rows, ...], as an embedding does: the result is [indices..., ...].
+
+    If the rows are sliced, rows of other ranks count as zeros, and the result is partial.
+    """
+    return x.builder.apply(Kind.GATHER, (x, indices))
+
+
+def scatter(indices: Value, values: Value, *shape: Size) -> Value:
+    """Add values[indices..., ...] at rows of a tensor of zeros of `shape`, as the gradient of
+    `gather`.
+
+    If indices and values are sliced alike, the result is partial.
+    """
+    return values.builder.apply(Kind.SCATTER, (indices, values), shape=shape)
+
+
+def top_k(x: Value, count: int, dimension: int) -> tuple[Value, Value]:
+    """Find the `count` largest elements along one dimension, in descending order, and their places.
+
+    Of equal elements the first ones are selected. Returns values and positions (int64).
+    """
+    attributes = {"dimension": dimension, "count": count}
+    values = x.builder.apply(Kind.TOP_VALUES, (x,), **attributes)
+    return values, x.builder.apply(Kind.TOP_INDICES, (x,), **attributes)
+
+
+def reshape(x: Value, *shape: Size) -> Value:
+    """Give the elements, in row-major order, another shape; symbols remain dimensions.
+
+    A sliced dimension may be joined or divided only as the first one of the affected dimensions;
+    the ranks must then divide its size before and after.
+    """
+    return x.builder.apply(Kind.RESHAPE, (x,), shape=shape)
+
+
+def permute(x: Value, *order: int) -> Value:
+    """Reorder dimensions: dimension i of the result is dimension `order[i]` of x."""
+    return x.builder.apply(Kind.PERMUTE, (x,), order=order)
+
+
+def concat(*tensors: Value, dimension: int) -> Value:
+    """Join tensors along a dimension of known sizes, along which none is sliced."""
+    return tensors[0].builder.apply(Kind.CONCAT, tensors, dimension=dimension)
+
+
+def update(state: Value, value: Value) -> Value:
+    """Write a value into a state; the result is the value.
+
+    Both have the same type and layout. The name of the state still denotes its value before the
+    program.
+    """
+    return state.builder.apply(Kind.UPDATE, (state, value))
