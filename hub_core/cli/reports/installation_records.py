@@ -19,6 +19,7 @@ _ROLES = (
     "tune",
     "draw comparison",
     "draw waits",
+    "draw page",
     "draw timeline of job",
     "synthesize",
     "transform",
