@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from collhub_machine_profiles.calls import make_tables
-from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
+from collhub_machine_profiles.gpus import GPUS, Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.prediction import Method, predict_by_table
 from collhub_machine_profiles.time_models import (
+    CallColumns,
     call_columns,
     is_between_nodes,
     is_modelled,
@@ -26,7 +27,9 @@ from collhub_machine_profiles.time_models import (
 )
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines, read_points
 from collhub_machines.fitting import (
+    Prior,
     every_second_size,
+    fit_constants,
     fit_networks,
     fit_node,
     held_out_errors,
@@ -140,9 +143,27 @@ def machines_left_out(points: Sequence[Measurement]) -> None:
     show("model, machine left out, by a sibling: all", total, "bar: 6 and 18")
 
 
+def pool_prior(machines: Sequence[tuple[Gpu, list[Measurement]]]) -> Prior:
+    """Fit all machines of an architecture together: a prior with a third of the start's widths.
+
+    One machine may lack points of an algorithm that another one uses: NVLS replaces the rings of
+    full nodes, and trays of four GPUs run them.
+    """
+    start = start_prior(machines[0][0])
+    columns = [call_columns(gpu, group, "") for gpu, group in machines]
+    calls = CallColumns(*(np.concatenate([getattr(one, name) for one in columns])
+                          for name in CallColumns.__slots__))  # fmt: skip
+    measured = np.log([point.time_us for _, group in machines for point in group])
+    return Prior(fit_constants(calls, measured, start), start.widths / 3, "prior")
+
+
 def collectives_left_out(points: Sequence[Measurement]) -> None:
-    """Errors on all-gather by constants that all-reduce and all-to-all determine."""
-    total: list[float] = []
+    """Errors on all-gather by constants that all-reduce and all-to-all determine.
+
+    Every machine alone from the start values, and with the fit of its architecture as prior.
+    """
+    total: dict[str, list[float]] = {"start values": [], "fit of the architecture": []}
+    architectures: dict[str, list[tuple[Gpu, list[Measurement], list[Measurement]]]] = {}
     for label, group in machines_of(points).items():
         gpu = known_gpu(label)
         if gpu is None or not has_switched_links(label):
@@ -150,12 +171,18 @@ def collectives_left_out(points: Sequence[Measurement]) -> None:
         chosen = [one for one in group if is_modelled(gpu, one)]
         kept = [one for one in chosen if one.collective != "all-gather"]
         tested = [one for one in chosen if one.collective == "all-gather"]
-        if len(kept) < 20 or not tested:
-            continue
-        values = fit_node(gpu, kept, "", start_prior(gpu)).values
-        times = predict(values, call_columns(gpu, tested, ""))
-        total += [time / point.time_us - 1 for time, point in zip(times, tested, strict=True)]
-    show("model, all-gather left out, prior start values: all", total, "bar: 6 and 18")
+        if len(kept) >= 20 and tested:
+            architectures.setdefault(gpu.architecture, []).append((gpu, kept, tested))
+    for machines in architectures.values():
+        pooled = pool_prior([(gpu, kept) for gpu, kept, _ in machines])
+        for gpu, kept, tested in machines:
+            for title, prior in zip(total, (start_prior(gpu), pooled), strict=True):
+                values = fit_node(gpu, kept, "", prior).values
+                times = predict(values, call_columns(gpu, tested, ""))
+                pairs = zip(times, tested, strict=True)
+                total[title] += [time / point.time_us - 1 for time, point in pairs]
+    for title, errors in total.items():
+        show(f"model, all-gather left out, prior {title}: all", errors, "bar: 6 and 18")
 
 
 def nearest_sizes(sizes: Sequence[int]) -> set[int]:

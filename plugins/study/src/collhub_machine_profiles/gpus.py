@@ -86,6 +86,7 @@ _PATTERNS = (
 )
 _WITHOUT_NVSWITCH = re.compile(r"PCI-?e|NVL\b|NVLink pairs", re.IGNORECASE)
 _NODE_COUNT = re.compile(r"\b\d+ nodes? of |\b\d+x (?=p\d)", re.IGNORECASE)
+_NICS = re.compile(r"\b([1-9]\d{0,2})x ([1-9]\d{0,4}) ?Gb/s")
 _MAX_LABEL = 120
 
 
@@ -105,6 +106,15 @@ def has_switched_links(label: str) -> bool:
     or another form without NVSwitch.
     """
     return _WITHOUT_NVSWITCH.search(label) is None
+
+
+def network_rate_of_label(label: str) -> float | None:
+    """Return the nominal rate of all NICs of a node in GB/s, as `4x 200 Gb/s` in a label states it.
+
+    None if the label states no number and rate of NICs.
+    """
+    match = _NICS.search(label)
+    return int(match[1]) * int(match[2]) / 8 if match else None
 
 
 def machine_label(text: str) -> str:

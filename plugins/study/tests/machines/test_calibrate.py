@@ -13,11 +13,12 @@ import pytest
 from collhub_machine_profiles.calls import make_tables
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
-from collhub_machine_profiles.time_models import extrapolate_nodes
+from collhub_machine_profiles.time_models import NETWORK_NAMES, extrapolate_nodes
 from collhub_machines.calibration import read_points
 from collhub_machines.fitting import choose_prior, fit_networks, machine_prior
 
 from hub_core.model import InputError
+from hub_core.plugin_api import Library, Measurement
 
 ROW = "{size:>12} 256 float sum -1 {time} 1.0 1.0 0 {time} 1.0 1.0 0\n"
 TEXT = """\
@@ -250,7 +251,7 @@ GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
 
 @pytest.mark.parametrize(
     ("machine", "nodes", "median"),
-    [("p4de", 2, 0.03), ("p6-b200", 4, 0.1), ("Alps", 2, 0.1)],
+    [("p4de", 2, 0.03), ("p6-b200", 4, 0.1), ("Alps", 2, 0.1), ("Alps", 4, 0.12)],
 )
 def test_five_points_of_several_nodes_predict_the_other_sizes(
     measured_corpus: Path, machine: str, nodes: int, median: float
@@ -376,3 +377,18 @@ def test_machines_with_equal_names_get_their_own_files(collhub, tmp_path) -> Non
     run = collhub("calibrate", *files, "-o", tmp_path / "m.json")
     assert run.code == 0, run.err
     assert len(list(tmp_path.glob("m-*.json"))) == 2
+
+
+@pytest.mark.parametrize("label", ["8x X, 4x 100 Gb/s a node", "8x X"])
+def test_nics_of_the_label_limit_the_rate_of_large_calls(label: str) -> None:
+    """Points of small calls leave the rate of large ones open without the NICs."""
+    sizes = (2**13, 2**16, 2**18, 2**20, 2**24)
+    times = (176.0, 190.0, 238.0, 350.0, 1190.0)
+    points = [
+        Measurement("all-reduce", 16, 2, size, time, Library("NCCL", "2.27.3"), label, file="x")
+        for size, time in zip(sizes, times, strict=True)
+    ]
+    (model,) = fit_networks(points)
+    rate = model.values[NETWORK_NAMES.index("rate_large_GBps")]
+    # 86 to 95 % of 50 GB/s.
+    assert (43.0 <= rate <= 47.5) == ("Gb/s" in label)
