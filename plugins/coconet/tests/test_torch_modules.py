@@ -277,6 +277,7 @@ def test_written_modules_compute_the_results_of_pytorch() -> None:
         "transformer block",
         "AdamW with clipping, sharded states",
         "experts",
+        "tensor parallel",
     }
     # float32 with sums in another order; the largest differences were 6e-6.
     assert all(case["difference"] < 5e-5 for case in results.values()), results

@@ -190,8 +190,22 @@ def test_operator_of_the_table_keeps_blocks_or_reads_them_as_local() -> None:
 def test_scalar_cannot_be_sharded() -> None:
     graph = Graph()
     x = graph.input("x", placement="S(0)")
-    with pytest.raises(InputError, match="input x is a scalar and cannot be S"):
+    with pytest.raises(InputError, match=r"input x of shape \[\] cannot be S\(0\)"):
         graph.type(x)
+
+
+def test_tensor_parallel_layer_is_typed_with_its_shards() -> None:
+    """The Megatron layer that the corpus lists: columns of w, rows of w2, one all-reduce."""
+    graph = Graph()
+    x = graph.input("x", 2, 8, placement="R")
+    w = graph.input("w", 8, 8, placement="S(1)", role="parameter")
+    w2 = graph.input("w2", 8, 8, placement="S(0)", role="parameter")
+    inner = graph.call("aten.mm.default", "mm", 2, 8, self=x, mat2=w)
+    outer = graph.call("aten.mm.default", "mm_1", 2, 8, self=inner, mat2=w2)
+    y = graph.collective("all_reduce", "y", outer, 2, 8, reduce_op="sum")
+    bound = graph.type(y)
+    assert layouts(bound, "mm", "mm_1", "y_") == ["S_1", "L", "R"]
+    assert bound.program.types["mm"].shape == (2, 32)
 
 
 def test_collectives_of_two_groups_are_refused() -> None:

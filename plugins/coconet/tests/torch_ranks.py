@@ -27,6 +27,11 @@ from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_gra
 from collhub_coconet.torch_programs.writing import write
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 
 RANKS = 4
@@ -192,6 +197,42 @@ def compare_experts(folder: Path) -> float:
     return find_difference(output.detach(), model(x).detach())
 
 
+class Layers(nn.Module):
+    """Two layers, which are column- and row-parallel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down(functional.gelu(self.up(x)))
+        return y
+
+
+def local_tensor(value: Any) -> Any:
+    """Part of a DTensor on this rank."""
+    return value.to_local()
+
+
+def compare_shards(mesh: Any, folder: Path) -> float:
+    """Compare a written tensor-parallel layer with its DTensors."""
+    torch.manual_seed(0)
+    styles = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    model = parallelize_module(Layers(), mesh, styles)
+    x = torch.randn(6, 8)
+    text = None
+    if dist.get_rank() == 0:
+        graph = capture(model, (x,), mesh, path=folder / "layers.graph.json")
+        placements = [entry.placement for entry in graph.inputs]
+        assert placements == ["S(0)", "S(0)", "S(1)", "R", "L"], placements
+        text = build_module(graph, lambda program: program, None)
+    module = load(text)
+    parameters = dict(model.named_parameters())
+    local = {name.replace(".", "_"): local_tensor(value) for name, value in parameters.items()}
+    (output,) = module.step(local | {"input_0": x}).values()
+    return find_difference(output.detach(), model(x).detach())
+
+
 def run_rank(rank: int, folder: str) -> None:
     """Run all cases on one rank; rank 0 prints the results."""
     torch.set_num_threads(1)
@@ -208,6 +249,7 @@ def run_rank(rank: int, folder: str) -> None:
     for name, (max_norm, change, bucket) in cases.items():
         difference, collectives = compare_training(mesh, path, max_norm, change, bucket)
         results[name] = {"difference": difference, "collectives": collectives}
+    results["tensor parallel"] = {"difference": compare_shards(mesh, path)}
     results["experts"] = {"difference": compare_experts(path)}
     if rank == 0:
         print(json.dumps(results))

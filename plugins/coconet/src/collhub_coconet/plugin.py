@@ -63,7 +63,7 @@ class CapturedOptions:
         OptionType.TEXT,
         "",
         "placements of inputs by name or target, as w=R,x=S(0),y=L: replicated, blocks along"
-        " dimension 0, or different values on the ranks",
+        " a dimension, or different values on the ranks",
     )
     unknown: str = option(
         OptionType.TEXT,

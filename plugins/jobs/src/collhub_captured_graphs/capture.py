@@ -259,7 +259,7 @@ def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _find_placement(name: str, tensor: torch.Tensor, default: str) -> str:
-    """Return the placement of a DTensor: `R`, `S(0)`, or `L` for other shards and partial sums.
+    """Return the placement of a DTensor: `R`, `S(d)`, or `L` for sums and several mesh axes.
 
     Raises `UsageError` for shards of unequal size, which a graph of one rank does not describe.
     """
@@ -273,9 +273,9 @@ def _find_placement(name: str, tensor: torch.Tensor, default: str) -> str:
             if size % ranks:
                 message = f"{name}: {placement} of size {size} does not fit {ranks} ranks"
                 raise UsageError(message, cure=f"pad the dimension to a multiple of {ranks}")
-    kinds = {str(placement) for placement in tensor.placements}
-    if kinds == {str(Shard(0))} and tensor.device_mesh.ndim == 1:
-        return "S(0)"
+    (first, *others) = tensor.placements
+    if isinstance(first, Shard) and not others:
+        return f"S({first.dim})"
     return "R" if all(placement.is_replicate() for placement in tensor.placements) else "L"
 
 

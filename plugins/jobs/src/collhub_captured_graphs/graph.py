@@ -111,7 +111,7 @@ class GraphInput:
     """Input of a graph.
 
     `target`: name of the parameter or buffer in its module, "" for none. `placement`: `R`
-    (replicated), `S(0)` (blocks along dimension 0), `L` (ranks have different values), or "" if the
+    (replicated), `S(d)` (blocks along dimension d), `L` (ranks have different values), or "" if the
     capture does not determine it.
     """
 

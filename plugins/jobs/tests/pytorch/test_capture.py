@@ -134,6 +134,41 @@ def test_saved_export_is_read(tmp_path: Path) -> None:
     assert graph.tensors[graph.outputs[0].value].shape == (2, 8, 16)
 
 
+def test_joint_graph_of_aotautograd_is_converted(tmp_path: Path) -> None:
+    """Forward and backward pass in one graph, with the gradients as outputs."""
+    import torch
+    from collhub_captured_graphs import GraphInput, GraphOutput, Tensor
+    from collhub_captured_graphs.fx_graphs import convert_fx
+    from collhub_captured_graphs.graph import InputRole, OutputRole
+    from torch._functorch.aot_autograd import aot_export_module
+
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (self.layer(x).pow(2).mean(),)
+
+    joint, signature = aot_export_module(
+        Loss(), (torch.zeros(4, 8),), trace_joint=True, output_loss_index=0
+    )
+    unnamed = Tensor("", "float32", ())
+    inputs = [
+        *(GraphInput(unnamed, InputRole.PARAMETER, name) for name in signature.parameters),
+        GraphInput(unnamed, InputRole.INPUT),
+    ]
+    gradients = signature.backward_signature.gradients_to_parameters
+    outputs = [
+        GraphOutput("", OutputRole.LOSS),
+        *(GraphOutput("", OutputRole.GRADIENT, name) for name in gradients.values()),
+    ]
+    graph = convert_fx(joint, inputs, outputs)
+    assert [graph.tensors[output.value].shape for output in graph.outputs] == [(), (2, 8), (2,)]
+    assert [output.target for output in graph.outputs[1:]] == ["layer.weight", "layer.bias"]
+    assert {entry.tensor.name for entry in graph.inputs} >= {"layer_weight", "layer_bias"}
+
+
 def test_data_dependent_shape_of_an_export_is_refused(tmp_path: Path) -> None:
     import torch
 

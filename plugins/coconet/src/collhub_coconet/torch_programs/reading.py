@@ -11,7 +11,7 @@ from collhub_captured_graphs import CapturedGraph, graph_from_json, read_export
 
 from collhub_coconet.lowering.workload import lower_source
 from collhub_coconet.plugin import CapturedOptions
-from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
+from collhub_coconet.torch_programs.typing_graphs import TypingChoices, parse_placement, type_graph
 from hub_core.model import UsageError, Workload
 from hub_core.plugin_api import Source
 
@@ -52,7 +52,7 @@ def parse_placements(text: str) -> Mapping[str, str]:
     placements = {}
     for part in filter(None, text.split(",")):
         name, sign, placement = (piece.strip() for piece in part.partition("="))
-        if not name or not sign or placement not in ("R", "L", "S(0)"):
+        if not name or not sign or parse_placement(placement) is None:
             message = f"placement {part!r:.60} is not understood"
             raise UsageError(message, cure="write placements as w=R,x=S(0),y=L")
         placements[name] = placement

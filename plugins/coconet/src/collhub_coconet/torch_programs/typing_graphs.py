@@ -9,6 +9,7 @@ operation on local values, and views of no cost convert blocks to local values a
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,8 @@ DEFAULT_RANKS = 4
 
 _MAX_NESTING = 8
 
-_PLACEMENTS = {"R": REPLICATED, "L": LOCAL, "S(0)": sliced(0)}
+_SHARD = re.compile(r"S\(([0-9]{1,2})\)")
+
 _REDUCTIONS = {
     "sum": Reduction.SUM,
     "avg": Reduction.SUM,
@@ -91,6 +93,14 @@ def type_graph(graph: CapturedGraph, choices: TypingChoices) -> BoundProgram:
     of the table that read a sliced value.
     """
     return _GraphTyper(graph, choices).type_program()
+
+
+def parse_placement(text: str) -> Layout | None:
+    """Return the layout of a placement: `R`, `L` or `S(d)`; None for any other text."""
+    if text in ("R", "L"):
+        return REPLICATED if text == "R" else LOCAL
+    match = _SHARD.fullmatch(text)
+    return sliced(int(match[1])) if match else None
 
 
 class _GraphTyper:
@@ -157,17 +167,17 @@ class _GraphTyper:
             has_default = entry.role not in (InputRole.INPUT, InputRole.CONSTANT)
             placement = self._choices.parameters if has_default else "L"
             placement = "R" if entry.role is InputRole.CONSTANT else placement
-        if placement not in _PLACEMENTS:
+        layout = parse_placement(placement)
+        if layout is None:
             message = f"input {name} has the placement {placement!r:.40}"
-            self._fail(message, f"name one of {', '.join(_PLACEMENTS)}", "placement")
-        layout = _PLACEMENTS[placement]
+            self._fail(message, "name R, L or S(d)", "placement")
         if layout == LOCAL and is_block:
             layout = sliced(0)
         value = self.name_value(name)
-        if layout.is_sliced and not entry.tensor.shape:
-            self._fail(
-                f"input {name} is a scalar and cannot be S(0)", "name it R or L", "placement"
-            )
+        if layout.is_sliced and layout.dimension >= len(entry.tensor.shape):
+            shape = list(entry.tensor.shape)
+            message = f"input {name} of shape {shape} cannot be {placement}"
+            self._fail(message, "name R, L or S(d) of a dimension", "placement")
         self.types[value] = self._type_tensor(entry.tensor, layout)
         self._values[name] = value
         self._inputs[value] = entry
@@ -393,7 +403,7 @@ class _GraphTyper:
         )
         if state is None or state in self._updates or self.types[state].layout == LOCAL:
             return value
-        if self.types[state].layout.is_sliced and not self._is_sliced(value):
+        if self.types[state].layout == sliced(0) and not self._is_sliced(value):
             value = self._make_block(value)
         if self.types[value] != self.types[state]:
             return value
@@ -441,10 +451,10 @@ class _GraphTyper:
             self._fail(message, f"capture with one of {supported}", "element-type")
         if 0 in tensor.shape:
             self._fail(f"{tensor.name} is empty", "capture without empty tensors", "size")
-        shape: tuple[int, ...] = tensor.shape
+        shape = list(tensor.shape)
         if layout.is_sliced:
-            shape = (shape[0] * self.num_ranks, *shape[1:])
-        return TensorType(ElementType(tensor.element), shape, layout)
+            shape[layout.dimension] *= self.num_ranks
+        return TensorType(ElementType(tensor.element), tuple(shape), layout)
 
     def _find_local_shape(self, kind: TensorType) -> tuple[int, ...]:
         """Return the shape of a rank's part of a tensor; -1 for blocks of different lengths."""
