@@ -2,7 +2,8 @@
 
 A list schedule follows a table of keys, a limit of activations per stage (`ahead`) and a patience;
 `list_kernel` builds one in some ten microseconds to milliseconds. The search tries a grid of them,
-changes the limits of the best one step by step, and finally moves single passes of the best order.
+changes the limits of the best one step by step, and finally moves single passes of this order and
+of known schedules (`order_kernel`).
 All random numbers have a fixed seed and the number of schedules is a fixed function of the shape,
 so that the result is equal on every host.
 """
@@ -28,9 +29,11 @@ Ints = npt.NDArray[np.int64]
 
 _KINDS = (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
 _UNLIMITED = 1 << 50
-# Passes that one search schedules, and limits of the number of its schedules per phase.
-_WORK = 1_500_000
-_FEWEST, _MOST = 60, 1000
+# Passes that the list schedules of one search have together, and limits of their number per phase.
+_WORK = 1_000_000
+_FEWEST, _MOST = 60, 700
+# The same for moves of single passes, of which one is much cheaper.
+_WORK_OF_MOVES, _MOST_MOVES, _PASSES_PER_WORK = 25_000_000, 30_000, 16
 _CLASS = 1 << 44
 _STAGE = 1 << 24
 
@@ -154,25 +157,24 @@ class ListSearch:
             recomputed=self.recomputed,
         )
 
-    def keys_from(self, schedule: Schedule, starts: Sequence[Sequence[int | Fraction]]) -> Ints:
-        """Return the start times of a schedule with this placement as keys; B counts as I and W."""
-        keys = np.empty((3, len(self.device_of), self.shape.units), np.int64)
-        for order, line in zip(schedule.orders, starts, strict=True):
-            for (kind, _, stage, unit), start in zip(order, line, strict=True):
-                time = int(start / self.tick)
-                if kind is Pass.BACKWARD:
-                    keys[1:, stage, unit] = time
-                else:
-                    keys[_KINDS.index(kind), stage, unit] = time
-        return keys
+    def search(self, seeds: Sequence[Schedule], target: Fraction) -> list[Schedule]:
+        """Return the best list schedule, if one fits, and the improved orders of it and the seeds.
 
-    def search(self, seeds: Sequence[Ints], target: Fraction) -> Schedule | None:
-        """Return the best list schedule, or None if none fits.
-
-        `seeds`: keys of known schedules. Ends when the value `target` is reached.
+        `seeds`: schedules with this placement that fit. Ends when the value `target` is reached.
         """
+        goal = int(target / self.tick)
+        found = self._search_lists(goal)
+        results = [] if found is None else [found]
+        for schedule in [*results, *seeds]:
+            improved, value = self._improve(schedule, goal)
+            results.append(improved)
+            if value <= goal:
+                break
+        return results
+
+    def _search_lists(self, goal: int) -> Schedule | None:
+        """Return the best list schedule, or None if none fits."""
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
-        goal = int(target / self.tick) if target >= 0 else -1
         state = _Best(self)
         tables = [self.build_keys(policy) for policy in _POLICIES]
         unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
@@ -183,12 +185,12 @@ class ListSearch:
         for at, (ahead, (policy, keys)) in enumerate(
             product(grid, zip(_POLICIES, tables, strict=True))
         ):
-            if state.value <= goal >= 0 or at >= count:
+            if state.value <= goal or at >= count:
                 break
             state.offer(keys, ahead, policy.patience, 0 if self._is_within(ahead) else 1)
         random = np.random.default_rng(0)
         for _ in range(count):
-            if state.value <= goal >= 0:
+            if state.value <= goal:
                 break
             policy_at = int(random.integers(len(tables)))
             is_changed = random.random() < 0.2 or state.keys is None
@@ -196,26 +198,50 @@ class ListSearch:
             patience = _POLICIES[policy_at].patience if is_changed else state.patience
             ahead = self._change_limits(state.ahead, random)
             state.offer(keys, ahead, patience, 0 if self._is_within(ahead) else 1 + state.turn % 2)
-        for keys in seeds:
-            for patience, guard in product((0, 8, 16), (1, 2)):
-                state.offer(keys, unlimited, patience, guard)
-        self._move_passes(state, random, count, goal)
         return None if state.result is None else self.schedule_from(*state.result)
 
-    def _move_passes(
-        self, state: _Best, random: np.random.Generator, count: int, goal: int
-    ) -> None:
-        """Change the start times of some passes of the best schedule, and use them as keys."""
-        unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
-        step = max(1, int(self.durations.sum()) // (3 * self.durations.shape[1]))
-        for at in range(count):
-            if state.value <= goal >= 0 or state.starts is None:
-                break
-            starts = state.starts
-            is_moved = random.random(starts.shape) < (0.02, 0.1, 0.5)[at % 3]
-            noise = random.integers(-4 * step, 4 * step + 1, size=starts.shape)
-            keys = starts + np.where(is_moved, noise, 0)
-            state.offer(keys, unlimited, (0, 8, 16)[at // 3 % 3], 1 + at % 2)
+    def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
+        """Move single passes of a schedule; return the best one and its value in ticks.
+
+        Full backward passes become input and weight gradients.
+        """
+        # Imported here: numba takes a second.
+        from collhub_pipeline.order_kernel import improve_orders
+
+        stages, units = len(self.device_of), self.shape.units
+        passes = 3 * stages * units
+        moves = max(_FEWEST, min(_MOST_MOVES, _WORK_OF_MOVES // passes))
+        self.work += moves * passes // _PASSES_PER_WORK
+        parts = {Pass.BACKWARD: (1, 2), **{kind: (at,) for at, kind in enumerate(_KINDS)}}
+        rows = [
+            [
+                (part * stages + stage) * units + unit
+                for kind, _, stage, unit in order
+                for part in parts[kind]
+            ]
+            for order in schedule.orders
+        ]
+        table = np.full((len(rows), max(map(len, rows))), -1, np.int64)
+        for row, line in zip(rows, table, strict=True):
+            line[: len(row)] = row
+        orders, value = improve_orders(
+            table,
+            np.array(self.device_of, np.int64),
+            self.durations,
+            self.transfer,
+            self.shape.times.is_blocking,
+            units,
+            self.kept,
+            self.restored,
+            self.limits,
+            self.shape.is_steady,
+            max(1, int(self.durations.mean()) // 2),
+            moves,
+            goal,
+        )
+        places = np.repeat(np.arange(len(rows)), orders.shape[1])
+        flat = orders.ravel()
+        return self.schedule_from(flat[flat >= 0], places[flat >= 0]), value
 
     def _generate_limits(self) -> Iterator[Ints]:
         """Yield limits per stage in proportion to the minimum lifetime of its activations."""
@@ -267,7 +293,6 @@ class _Best:
     keys: Ints | None = None
     ahead: Ints = field(init=False)
     patience: int = 0
-    starts: Ints | None = None
     result: tuple[Ints, Ints] | None = None
     turn: int = 0
 
@@ -277,14 +302,11 @@ class _Best:
     def offer(self, keys: Ints, ahead: Ints, patience: int, guard: int) -> None:
         """Build a schedule, and keep it if it is not worse."""
         self.turn += 1
-        passes, starts, places, value = self.search.run(keys, ahead, patience, guard)
+        passes, _, places, value = self.search.run(keys, ahead, patience, guard)
         if not 0 <= value <= self.value:
             return
         self.value, self.result = value, (passes, places)
         self.keys, self.ahead, self.patience = keys, ahead, patience
-        table = np.empty(keys.size, np.int64)
-        table[passes] = starts
-        self.starts = table.reshape(keys.shape)
 
 
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:

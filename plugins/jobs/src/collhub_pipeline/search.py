@@ -9,7 +9,7 @@ placement, all named schedules are candidates, so the result is never worse than
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from collhub_pipeline.list_search import ListSearch
@@ -23,6 +23,9 @@ from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
 from hub_core.plugin_api import BudgetReached, SearchBudget
 
+# Named schedules of a placement from which the search of its orders starts.
+_SEEDS = 3
+
 
 @dataclass(slots=True)
 class _Best:
@@ -33,6 +36,7 @@ class _Best:
     key: tuple[Time, Time] | None = None
     schedule: Schedule | None = None
     count: int = 0
+    named: list[Schedule] = field(default_factory=list)
 
     def offer(self, schedule: Schedule) -> bool:
         """Compare a schedule, and count its passes; return whether a limit ends the search."""
@@ -66,6 +70,8 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
         is_cut = best.offer(schedule)
         if is_cut:
             break
+        if shape.fits(schedule) and schedule.name != SEARCHED:
+            best.named.append(schedule)
     for space in allowed:
         if is_cut or (best.key is not None and best.key[0] <= bound):
             break
@@ -192,19 +198,20 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
 
 
 def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
-    """Search the orders of a placement, from the best schedule so far if it has this placement.
+    """Search the orders of a placement, also from the best named schedules with this placement.
 
     Returns whether a limit of the budget ends the search.
     """
     search = ListSearch(shape, space.device_of, space.recomputed)
-    seeds = []
-    if best.schedule is not None:
-        known = best.schedule
-        if known.device_of[0] == space.device_of and known.recomputed == space.recomputed:
-            seeds.append(search.keys_from(known, shape.timed(known).starts))
-    schedule = search.search(seeds, Fraction(bound))
+    known = [
+        schedule
+        for schedule in best.named
+        if schedule.device_of == (space.device_of,) and schedule.recomputed == space.recomputed
+    ]
+    for schedule in search.search(sorted(known, key=shape.measure)[:_SEEDS], Fraction(bound)):
+        best.offer(schedule)
     best.budget.count(search.work)
-    return best.offer(schedule) if schedule is not None else bool(best.budget.reason)
+    return bool(best.budget.reason)
 
 
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:

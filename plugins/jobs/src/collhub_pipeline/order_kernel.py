@@ -1,0 +1,251 @@
+"""Compiled kernel of the search: move single passes within the order of a device.
+
+Import this module inside functions: numba takes a second to import.
+
+A list schedule never leaves a device idle for a pass that is not ready yet, but with little memory
+the best order does. This kernel changes complete orders: it takes a pass out of the order of its
+device and puts it back at most `_REACH` places away, and runs all orders again. A worse order is
+accepted within a threshold that falls to zero (Dueck and Scheuer, J. Computational Physics 90,
+1990). All numbers are integers, so the result is equal on every host. Cost of a move: all passes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from collhub_packing.compiling import kernel, part
+
+Ints = npt.NDArray[np.int64]
+
+_REACH = 12
+_UNKNOWN = -1
+
+
+@part
+def _run_orders(  # noqa: C901
+    orders: Ints,
+    device_of: Ints,
+    durations: Ints,
+    transfer: int,
+    is_blocking: bool,
+    units: int,
+    ready: Ints,
+    done: Ints,
+    channel: Ints,
+    free: Ints,
+    first_start: Ints,
+    position: Ints,
+) -> bool:
+    """Run all orders; `ready`, `done`: [2, stages, units], forward and backward; False: deadlock.
+
+    The last six arrays are overwritten; `free` and `first_start` then are the ends and the first
+    starts of the devices.
+    """
+    devices, count = orders.shape
+    stages = device_of.shape[0]
+    slices = durations.shape[2]
+    # Loops instead of assignments to slices, which take seconds to compile.
+    for stage in range(stages):
+        for unit in range(units):
+            ready[0, stage, unit] = 0 if stage == 0 else _UNKNOWN
+            ready[1, stage, unit] = 0 if stage == stages - 1 else _UNKNOWN
+            done[0, stage, unit] = 0
+            done[1, stage, unit] = 0
+    left = 0
+    for device in range(devices):
+        free[device] = 0
+        first_start[device] = _UNKNOWN
+        position[device] = 0
+        for receiver in range(devices):
+            channel[device, receiver] = 0
+        for at in range(count):
+            if orders[device, at] >= 0:
+                left += 1
+    is_moving = True
+    while is_moving and left > 0:
+        is_moving = False
+        for device in range(devices):
+            while position[device] < count and orders[device, position[device]] >= 0:
+                pass_ = orders[device, position[device]]
+                kind = pass_ // (stages * units)
+                stage = pass_ // units % stages
+                unit = pass_ % units
+                start = free[device]
+                if kind == 2:
+                    if done[1, stage, unit] == 0:
+                        break
+                else:
+                    if ready[kind, stage, unit] < 0:
+                        break
+                    if kind == 0 and unit % slices > 0 and done[0, stage, unit - 1] == 0:
+                        break
+                    if kind == 1:
+                        if done[0, stage, unit] == 0:
+                            break
+                        if unit % slices < slices - 1 and done[1, stage, unit + 1] == 0:
+                            break
+                    start = max(start, ready[kind, stage, unit])
+                end = start + durations[kind, stage, unit % slices]
+                if first_start[device] < 0:
+                    first_start[device] = start
+                free[device] = end
+                position[device] += 1
+                left -= 1
+                is_moving = True
+                if kind == 2:
+                    continue
+                done[kind, stage, unit] = 1
+                onward = stage + 1 if kind == 0 else stage - 1
+                if 0 <= onward < stages:
+                    receiver = device_of[onward]
+                    arrival = end
+                    if receiver != device:
+                        arrival = max(end, channel[device, receiver]) + transfer
+                        channel[device, receiver] = arrival
+                        if is_blocking:
+                            free[device] = arrival
+                    ready[kind, onward, unit] = arrival
+    return left == 0
+
+
+@part
+def _copy(source: Ints, target: Ints) -> None:
+    """Copy a table."""
+    for row in range(source.shape[0]):
+        for at in range(source.shape[1]):
+            target[row, at] = source[row, at]
+
+
+@part
+def _move(line: Ints, source: int, target: int) -> None:
+    """Take a pass out of an order, and put it at another place."""
+    pass_ = line[source]
+    way = 1 if target > source else -1
+    for at in range(source, target, way):
+        line[at] = line[at + way]
+    line[target] = pass_
+
+
+@kernel
+def improve_orders(  # noqa: C901
+    orders: Ints,
+    device_of: Ints,
+    durations: Ints,
+    transfer: int,
+    is_blocking: bool,
+    units: int,
+    kept: Ints,
+    restored: Ints,
+    limits: Ints,
+    is_span: bool,
+    worsening: int,
+    moves: int,
+    goal: int,
+) -> tuple[Ints, int]:
+    """Improve orders by `moves` moves, or until the value `goal`; return the best, and its value.
+
+    `orders`: [devices, passes of a device], numbered as in `build_list_schedule`, -1 at the ends of
+    shorter rows; they must not deadlock and have to fit in the memory. `kept`, `restored`:
+    [stages], memory of an activation from the forward pass, and further memory from the input
+    gradient on. The value is the makespan, or with `is_span` the longest span of a device.
+    `worsening`: accepted increase of the value at the beginning.
+    """
+    devices, count = orders.shape
+    stages = device_of.shape[0]
+    ready = np.empty((2, stages, units), np.int64)
+    done = np.empty((2, stages, units), np.int64)
+    channel = np.empty((devices, devices), np.int64)
+    free = np.empty(devices, np.int64)
+    first_start = np.empty(devices, np.int64)
+    position = np.empty(devices, np.int64)
+    lengths = np.zeros(devices, np.int64)
+    for device in range(devices):
+        for at in range(count):
+            if orders[device, at] >= 0:
+                lengths[device] = at + 1
+
+    current = np.empty((devices, count), np.int64)
+    best = np.empty((devices, count), np.int64)
+    _copy(orders, current)
+    _copy(orders, best)
+    best_value = 1 << 60
+    best_cost = 1 << 60
+    current_cost = 1 << 60
+    state = 1
+    for move in range(moves + 1):
+        source = 0
+        target = 0
+        device = 0
+        if move > 0:
+            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+            device = (state >> 8) % devices
+            if lengths[device] < 2:
+                continue
+            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+            source = (state >> 8) % lengths[device]
+            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+            offset = (state >> 8) % (2 * _REACH) - _REACH
+            target = source + offset + (1 if offset >= 0 else 0)
+            if target < 0 or target >= lengths[device]:
+                continue
+            _move(current[device], source, target)
+        is_valid = True
+        level = 0
+        for at in range(lengths[device]):
+            pass_ = current[device, at]
+            kind = pass_ // (stages * units)
+            stage = pass_ // units % stages
+            if kind == 0:
+                level += kept[stage]
+            elif kind == 1:
+                level += restored[stage]
+            else:
+                level -= kept[stage] + restored[stage]
+            if level > limits[device]:
+                is_valid = False
+                break
+        if is_valid:
+            is_valid = _run_orders(
+                current,
+                device_of,
+                durations,
+                transfer,
+                is_blocking,
+                units,
+                ready,
+                done,
+                channel,
+                free,
+                first_start,
+                position,
+            )
+        is_accepted = False
+        if is_valid:
+            value = 0
+            total = 0
+            for other in range(devices):
+                spent = free[other] - (first_start[other] if is_span else 0)
+                value = max(value, spent)
+                total += spent
+            # Earlier ends of the other devices prepare the next improvement.
+            cost = value * 4 * devices + total
+            threshold = worsening * 4 * devices * (moves - move) // max(1, moves)
+            is_accepted = cost <= current_cost + threshold
+            if is_accepted:
+                current_cost = cost
+            if value < best_value or (value == best_value and cost < best_cost):
+                best_value = value
+                best_cost = cost
+                _copy(current, best)
+                if value <= goal:
+                    break
+        if not is_accepted and move > 0:
+            _move(current[device], target, source)
+        elif not is_accepted:
+            # The given orders are invalid.
+            return best, -1
+        # Every fourth part of the moves continues from the best order.
+        if move > 0 and move % max(1, moves // 4) == 0:
+            _copy(best, current)
+            current_cost = best_cost
+    return best, best_value
