@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _WARNING = Severity.WARNING
 # The simulator of nominal links, which --machine replaces.
 _SIMULATOR = "analytical"
+_SLOT_RULES = {
+    "free": "free: what waits for nothing runs at once",
+    "frozen": "frozen: one node a slot, in the order of a simulation",
+}
 
 
 class _Choices(TypedDict):
@@ -216,12 +220,6 @@ def _topology(
     return topology
 
 
-def _slot_rule(slots: str) -> str:
-    if slots == "free":
-        return "free: what waits for nothing runs at once"
-    return "frozen: one node a slot, in the order of a simulation"
-
-
 def _print_report(
     context: CommandContext,
     workload: Workload,
@@ -235,7 +233,7 @@ def _print_report(
             "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
             "expanded": f"{len(flat.nodes)} nodes",
             "topology": topology.name,
-            "slots": _slot_rule(choices["slots"]),
+            "slots": _SLOT_RULES[choices["slots"]],
             "algorithms": f"{len(expansion.algorithms)} for"
             f" {sum(use.collectives for use in expansion.uses)} collectives",
         }

@@ -247,7 +247,8 @@ class Maker:
                 algorithm = self._system.custom[request.kind]
                 return self._own("the job's own", algorithm, request)
             maker, options = self._native(request, options.get("algorithm"))
-        if maker not in self._synthesizers():
+        # All names that no synthesizer has are files.
+        if maker not in {provided.name for provided in self._registry.all(Synthesizer)}:
             return self._fit(maker, self._file(maker), request, request.full_bytes)
         # Groups with equal networks share algorithms.
         size, network = request.full_bytes, self._locate_group(request.members)
@@ -282,10 +283,6 @@ class Maker:
         if not choice.alternates:
             return choice.synthesizer, choice.options
         return choice.synthesizer, {**choice.options, "root": tree_root(request.index)}
-
-    def _synthesizers(self) -> set[str]:
-        """Return the names of synthesizers; all other names are files."""
-        return {provided.name for provided in self._registry.all(Synthesizer)}
 
     def _file(self, name: str) -> Algorithm:
         """Read the algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""

@@ -83,7 +83,9 @@ def read_call(
         # Of the others, only the first operand is data.
         shapes = shapes[:1]
     elif name == "recv":
-        shapes = [_received(instruction.shape)]
+        # The shape of a `recv` may be (data, context, token).
+        shape = instruction.shape
+        shapes = [Shape(shape.leaves[:1]) if shape.is_tuple else shape]
     try:
         groups = _groups(instruction, name, devices)
         channel = to_integer(instruction.attributes.get("channel_id", "0"))
@@ -126,11 +128,6 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
     if not is_started or leaves[:count] != inputs:
         return instruction.shape
     return Shape(leaves[count : 2 * count], True)
-
-
-def _received(shape: Shape) -> Shape:
-    """Return the received array: the first of (data, context, token), or the shape itself."""
-    return Shape(shape.leaves[:1]) if shape.is_tuple else shape
 
 
 def _check_result(call: Call, instruction: Instruction, file: str) -> None:

@@ -158,7 +158,9 @@ class MlirReader:
             if not text:
                 continue
             if _INLINE_REGION.search(text):
-                first, *following = self._split_regions(text)
+                # One line per operation.
+                lines = _LINE_BREAKS.sub(_break_line, text).split("\n")
+                first, *following = (part for part in lines if part.strip())
                 self._pending.extend((line, self._line) for line in following)
                 text = first
             return text, self._line
@@ -177,10 +179,6 @@ class MlirReader:
         value = first.partition(b"dense")[0]
         types = last[-1024:].rpartition(b">")[0].rpartition(b" : ")[2]
         return value + b"dense<...> : " + types + b">\n"
-
-    def _split_regions(self, text: str) -> list[str]:
-        """Split a line with regions within it into lines of one operation each."""
-        return [line for line in _LINE_BREAKS.sub(_break_line, text).split("\n") if line.strip()]
 
     def _join(self, text: str, line: int) -> str:
         """Append lines until the brackets of the statement are balanced and it is complete."""

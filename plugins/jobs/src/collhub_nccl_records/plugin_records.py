@@ -27,6 +27,12 @@ from hub_core import parse_json_object
 from hub_core.model import InputError
 
 _MAX_TEXT = 200
+_MAX_OPEN_CALLS = 1 << 16
+_CALLS = ("COLL", "P2P")
+# Values without quotes: pointers and names of types.
+_BARE_VALUE = re.compile(rb"(:\s*)(0[xX][0-9a-fA-F]{1,16}|nccl\w{1,20})(?=\s*[,}])")
+# `FILE-host-42.txt`: the number is a thread, so that it does not identify a process.
+_THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
 
 
 def read_inspector_lines(
@@ -121,14 +127,6 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_MAX_OPEN_CALLS = 1 << 16
-_CALLS = ("COLL", "P2P")
-# Values without quotes: pointers and names of types.
-_BARE_VALUE = re.compile(rb"(:\s*)(0[xX][0-9a-fA-F]{1,16}|nccl\w{1,20})(?=\s*[,}])")
-# `FILE-host-42.txt`: the number is a thread, so that it does not identify a process.
-_THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
-
-
 @dataclass(slots=True)
 class _OpenCall:
     """A call whose end is still missing; times of its kernels in us, -1 without one."""
@@ -161,7 +159,7 @@ def read_profiler_events(
         category, phase = event.get("cat"), event.get("ph")
         process = f"{host}:{event.get('pid')}"
         key = (str(category), str(event.get("id")), process)
-        moment = _time_us(event.get("ts"))
+        moment = _number(event.get("ts"))
         if category == "GPU" and process in last:
             _add_kernel_event(last[process], phase, moment)
         if category not in _CALLS:
@@ -245,8 +243,3 @@ def _finished(call: _OpenCall, end_us: float) -> CallRecord:
     if start < 0 or stop < start:
         return replace(call.record, timing_source="unknown")
     return replace(call.record, start_us=start, duration_us=stop - start, timing_source=source)
-
-
-def _time_us(value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < 1e18 else -1.0  # type: ignore[arg-type,operator]

@@ -189,7 +189,11 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     If neither reduces, it is that of the first. Raises `UsageError` (code `reduce-op`) if both
     reduce with different operators, or if both average: no operator describes that.
     """
-    reducing = [part for part in (first, second) if _has_reductions(part)]
+    reducing = [
+        part
+        for part in (first, second)
+        if part.steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE).any()
+    ]
     # A part without reductions fits any operator.
     ops = {part.collective.reduce_op for part in reducing or [first]}
     if len(ops) > 1:
@@ -261,12 +265,6 @@ def _misfit_error(message: str, rank: int) -> UsageError:
     """Build the error for a pair of parts, at the first rank where they do not fit."""
     cure = "choose parts whose results and inputs are equally large, at the same ranks"
     return UsageError(message, location=Location(rank=rank), cure=cure, code="seam")
-
-
-def _has_reductions(part: Algorithm) -> bool:
-    """Whether any step applies the operator."""
-    adds = part.steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE)
-    return bool(adds.any())
 
 
 def _compute_bytes(part: Algorithm, units: int) -> int:
