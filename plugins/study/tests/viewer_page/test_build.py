@@ -29,6 +29,7 @@ def test_the_package_contains_the_built_program(tmp_path: Path) -> None:
         assert built == (PAGE_FOLDER / name).read_bytes(), f"run 'npm run build' for {name}"
 
 
+@pytest.mark.slow
 def test_the_sources_pass_the_type_checker() -> None:
     compiler = SOURCES / "node_modules/typescript/bin/tsc"
     program = node()

@@ -176,6 +176,33 @@ def test_a_comparison_without_runs_is_a_complete_page(browser: Browser, tmp_path
     assert browser.errors() == []
 
 
+def test_a_topology_alone_is_a_complete_page(browser: Browser, tmp_path: Path) -> None:
+    columns = ColumnLines()
+    run = ring_run(columns)
+    run |= dict.fromkeys(
+        ("lanes", "steps", "links", "critical_path", "chunks", "collectives", "rank_totals")
+    )
+    run |= {"kinds": [], "end": 0}
+    run["topology"]["links"] = [
+        {"from": 0, "to": 1, "name": "0 -> 1", "bandwidth": 50e9, "latency_ns": 500}
+    ]
+    browser.errors()
+    browser.open(write_page(tmp_path / "topology.html", view_index(run), columns))
+    assert browser.run("return collhubView.panels.map(panel => panel.title)") == ["Topology"]
+    text = panel(
+        browser,
+        "Topology",
+        """const [x1, y1, x2, y2] = panel.ends(panel.positions(), 0);
+        const box = panel.canvas.getBoundingClientRect();
+        panel.canvas.dispatchEvent(new PointerEvent("pointermove",
+          {clientX: box.left + (x1 + x2) / 2, clientY: box.top + (y1 + y2) / 2, bubbles: true}));
+        return document.querySelector(".tooltip").innerText""",
+    )
+    assert "NPU 0 → NPU 1" in text
+    assert "Bandwidth: 50 GB/s" in text
+    assert browser.errors() == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_serious_accessibility_fault(
     browser: Browser, full_page: Path, theme: str

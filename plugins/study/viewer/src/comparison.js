@@ -1,6 +1,6 @@
 /** Panels of a comparison: bandwidth over size with winner bands, and a table of all times. */
 
-import { element } from "./dom.js";
+import { button, element, factList } from "./dom.js";
 import { CanvasPanel, Panel } from "./panel.js";
 import { sortableTable } from "./sortable_table.js";
 import { fitText } from "./surface.js";
@@ -12,6 +12,8 @@ import { bytesText, rateText, timeText } from "./units.js";
 
 const LEFT = 66;
 const BOTTOM = 54;
+/** Simulated curves up to which all are drawn at first. */
+const LARGEST_CURVE_COUNT = 7;
 
 /** Lines by kind of curve, so that kinds differ without colour. @type {Record<string, number[]>} */
 const DASHES = { simulated: [], bound: [2, 4], measured: [], runtime: [9, 4] };
@@ -36,18 +38,36 @@ export class CurvesPanel extends CanvasPanel {
       this.hovered = null;
       this.drawOverlay();
     });
+    const simulated = comparison.curves.filter(({ kind }) => kind === "simulated").length;
+    const winners = new Set((comparison.winners ?? []).map(({ algorithm }) => algorithm));
+    if (simulated > LARGEST_CURVE_COUNT && winners.size) {
+      comparison.curves.forEach((curve, i) => {
+        if (curve.kind === "simulated" && !winners.has(curve.algorithm)) this.hidden.add(i);
+      });
+    }
+    /** Algorithms in the order of colours: the visible ones first. */
+    this.order = [...new Set([...comparison.curves.keys()].sort((a, b) => Number(this.hidden.has(a)) - Number(this.hidden.has(b))).map((i) => comparison.curves[i].algorithm))];
+    /** Check box of each curve. @type {HTMLInputElement[]} */
+    this.boxes = [];
     this.legend = element("ul", { class: "legend", "aria-label": "Curves" });
     this.swatches = comparison.curves.map((curve, i) => {
-      const box = element("input", { type: "checkbox", checked: true, id: `curve${i}` });
+      const box = element("input", { type: "checkbox", checked: !this.hidden.has(i), id: `curve${i}` });
       box.addEventListener("change", () => {
         if (box.checked) this.hidden.delete(i);
         else this.hidden.add(i);
         this.requestDrawing();
       });
+      this.boxes.push(box);
       const swatch = element("span", { class: "swatch" });
       this.legend.append(element("li", {}, box, element("label", { for: `curve${i}` }, swatch, this.#curveName(curve))));
       return swatch;
     });
+    if (comparison.facts?.length) this.body.prepend(factList(comparison.facts));
+    if (this.hidden.size) {
+      this.body.append(element("div", { class: "row" },
+        element("span", { class: "hint" }, "Only the fastest algorithms are drawn at first."),
+        button("Draw all", () => this.#drawAll())));
+    }
     this.body.append(this.legend, element("p", { class: "hint" }, "Bandwidth: size divided by time. Dotted: bound; dashed: choice of a runtime; squares: measured, with the range of repetitions."));
   }
 
@@ -57,10 +77,21 @@ export class CurvesPanel extends CanvasPanel {
     return name.toLowerCase().includes(curve.kind) ? name : `${name} (${curve.kind})`;
   }
 
+  #drawAll() {
+    this.hidden.clear();
+    for (const box of this.boxes) box.checked = true;
+    this.requestDrawing();
+  }
+
   /** @param {number} curve */
   #colour(curve) {
-    const { series } = this.page.theme();
-    return series[this.comparison.curves[curve].algorithm % series.length];
+    return this.#algorithmColour(this.comparison.curves[curve].algorithm);
+  }
+
+  /** @param {number|null} algorithm */
+  #algorithmColour(algorithm) {
+    const { series, faint } = this.page.theme();
+    return algorithm === null ? faint : series[Math.max(0, this.order.indexOf(algorithm)) % series.length];
   }
 
   /** Ranges of the axes: sizes, and bandwidths in powers of ten. */
@@ -98,21 +129,28 @@ export class CurvesPanel extends CanvasPanel {
       surface.line([x, 10, x, height - BOTTOM], theme.grid);
       if (x - lastLabel < 62) continue;
       lastLabel = x;
-      surface.text(bytesText(size), x, height - BOTTOM + 12, { colour: theme.faint, align: "middle" });
+      surface.text(bytesText(size), Math.min(x, width - 26), height - BOTTOM + 12, { colour: theme.faint, align: "middle" });
     }
     this.#paintWinners(surface, height - 30);
     curves.forEach((_, i) => !this.hidden.has(i) && this.#paintCurve(surface, i));
   }
 
+  /** Horizontal range of a winner: half of the way to the neighbouring sizes. @param {import("./format.js").Winner} winner */
+  #winnerRange(winner) {
+    const { sizes } = this.comparison;
+    const x = (/** @type {number} */ size) => this.#place(size, 1)[0];
+    const first = Math.max(0, sizes.findIndex((size) => size >= winner.from_bytes));
+    let last = sizes.findLastIndex((size) => size <= winner.to_bytes);
+    if (last < first) last = first;
+    return [(x(sizes[first]) + x(sizes[Math.max(0, first - 1)])) / 2, (x(sizes[last]) + x(sizes[Math.min(sizes.length - 1, last + 1)])) / 2];
+  }
+
   /** Bands of the fastest algorithm. @param {import("./surface.js").Surface} surface @param {number} y */
   #paintWinners(surface, y) {
-    const theme = this.page.theme(), { series } = theme, { sizes } = this.comparison;
-    const [first, last] = [sizes[0], sizes[sizes.length - 1]];
     for (const winner of this.comparison.winners ?? []) {
-      const x1 = this.#place(Math.max(winner.from_bytes, first), 1)[0], x2 = this.#place(Math.min(winner.to_bytes, last), 1)[0];
-      const colour = winner.algorithm === null ? theme.faint : series[winner.algorithm % series.length];
-      surface.rect(x1, y, Math.max(3, x2 - x1 - 1), 6, colour);
-      surface.text(fitText(winner.text, Math.max(0, x2 - x1)), x1, y + 15, { colour: theme.ink });
+      const [x1, x2] = this.#winnerRange(winner);
+      surface.rect(x1, y, Math.max(3, x2 - x1 - 1), 8, this.#algorithmColour(winner.algorithm));
+      surface.text(fitText(winner.text, Math.max(0, x2 - x1)), x1, y + 17, { colour: this.page.theme().ink });
     }
   }
 
@@ -169,6 +207,11 @@ export class CurvesPanel extends CanvasPanel {
     });
     this.drawOverlay();
     const place = /** @type {{curve: number, point: number}|null} */ (this.hovered);
+    const winner = py < this.height - 34 ? undefined : this.comparison.winners?.find((one) => {
+      const [x1, x2] = this.#winnerRange(one);
+      return px >= x1 && px < x2;
+    });
+    if (winner) return this.page.tooltip.show(event.clientX, event.clientY, ["Fastest", winner.text, `Sizes: ${bytesText(winner.from_bytes)} to ${bytesText(winner.to_bytes)}`]);
     if (!place) return this.page.tooltip.hide();
     const curve = curves[place.curve], size = sizes[place.point], time = curve.time_ns[place.point] ?? 0;
     const range = curve.low_ns?.[place.point] != null && curve.high_ns?.[place.point] != null
@@ -209,8 +252,8 @@ export class TimesPanel extends Panel {
     });
     this.body.append(element("div", { class: "row" }, kind, size), table);
     const facts = algorithms.filter((algorithm) => algorithm.facts?.length);
-    for (const { name, facts: list } of facts) {
-      this.body.append(element("p", {}, element("strong", {}, name), `: ${(list ?? []).map((fact) => fact.join(" ")).join("; ")}`));
-    }
+    if (!facts.length) return;
+    this.body.append(element("details", {}, element("summary", {}, "Facts about the algorithms"), ...facts.map(({ name, facts: list }) =>
+      element("p", {}, element("strong", {}, name), `: ${(list ?? []).map((fact) => fact.join(": ")).join("; ")}`))));
   }
 }

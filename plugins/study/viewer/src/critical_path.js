@@ -41,7 +41,9 @@ export class CriticalPathPanel extends Panel {
     const { page, run } = this, data = page.runs[run];
     const shown = this.rows.children.length;
     for (const entry of this.entries.slice(shown, shown + PAGE_LENGTH)) {
-      const text = entry.step >= 0 && entry.step < data.stepCount ? `${data.laneText(data.laneOf(entry.step))}: ${entry.text}` : entry.text;
+      const lane = entry.step >= 0 && entry.step < data.stepCount ? data.laneOf(entry.step) : -1;
+      const named = lane < 0 || entry.text.startsWith(data.rankText(data.laneRank[lane]));
+      const text = named ? entry.text : `${data.laneText(lane)}: ${entry.text}`;
       const row = tableRow([
         timeText(entry.start * data.tick), timeText(entry.duration * data.tick), entry.reason,
         button(text, () => entry.step >= 0 && page.goToStep(run, entry.step), { class: "link" }),

@@ -19,7 +19,7 @@ export function stepFacts(run, step) {
     ["End", timeText(run.endOf(step), 9)],
     ["Duration", timeText(duration)],
   ];
-  const text = label ? run.index.steps.labels?.[label[step]] : "";
+  const text = label ? run.index.steps?.labels?.[label[step]] : "";
   if (text) facts.splice(1, 0, ["Label", text]);
   if (peer && peer[step] >= 0) {
     facts.push([stepClass === "send" ? "To" : stepClass === "receive" || stepClass === "reduce" ? "From" : "Peer", run.rankText(peer[step])]);

@@ -62,13 +62,13 @@
  * @property {number} end  Ticks.
  * @property {number} ranks
  * @property {string[]|null} [rank_names]
- * @property {LaneTable} lanes
+ * @property {LaneTable|null} lanes  Null if the run is only a topology.
  * @property {Kind[]} kinds
- * @property {StepTable} steps
+ * @property {StepTable|null} steps
  * @property {LinkTable|null} [links]
  * @property {Topology|null} [topology]
  * @property {CriticalPath|null} [critical_path]
- * @property {{names: string[]}|null} [chunks]
+ * @property {{count?: number, names?: string[]}|null} [chunks]  Names are absent if there are too many.
  * @property {CollectiveRow[]|null} [collectives]
  * @property {RankTotals|null} [rank_totals]
  * @property {Blocks|null} [blocks]
@@ -79,6 +79,7 @@
  * @typedef {object} Comparison
  * @property {string} title
  * @property {string} collective
+ * @property {[string, string][]} [facts]
  * @property {{name: string, facts?: [string, string][]}[]} algorithms
  * @property {number[]} sizes  Bytes, ascending.
  * @property {Curve[]} curves

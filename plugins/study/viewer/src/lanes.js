@@ -128,7 +128,7 @@ export function stepText(run, step) {
     const arrow = stepClass === "send" ? "→" : stepClass === "receive" || stepClass === "reduce" ? "←" : "·";
     return `${name} ${arrow} ${run.rankText(peer[step])}`;
   }
-  const text = label ? run.index.steps.labels?.[label[step]] : undefined;
+  const text = label ? run.index.steps?.labels?.[label[step]] : undefined;
   return text || `${name} ${timeText(run.duration[step] * run.tick, 4)}`;
 }
 

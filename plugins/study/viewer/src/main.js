@@ -55,7 +55,7 @@ async function start() {
   root.replaceChildren(createHeader(index, page, searchField.element, toggleTheme));
   const main = element("main");
   root.append(main, tooltip.element, createHelp());
-  const timeline = runs.length ? new TimelinePanel(page, runs.map((run) => new Pyramid(run))) : null;
+  const timeline = runs.some((run) => run.laneCount) ? new TimelinePanel(page, runs.map((run) => new Pyramid(run))) : null;
   if (timeline) panels.push(timeline, new SelectionPanel(page));
   const path = { entry: -1 };
   listenToKeys(page, timeline, {
@@ -98,7 +98,7 @@ function createHeader(index, page, search, toggleTheme) {
     button("Light / dark", toggleTheme, { title: "Change between light and dark mode (t)" }),
     button("Help", toggleHelp, { title: "Keys and mouse (?)" }));
   const header = element("header", { class: "page" },
-    element("h1", {}, index.title), ...(index.runs.length ? [search] : []), tools);
+    element("h1", {}, index.title), ...(page.runs.some((run) => run.laneCount) ? [search] : []), tools);
   for (const run of page.runs) {
     if (!run.index.facts.length) continue;
     const name = page.runs.length > 1 ? [element("h2", {}, run.index.name)] : [];

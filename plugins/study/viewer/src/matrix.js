@@ -58,7 +58,7 @@ export class MatrixPanel extends CanvasPanel {
   layout(width) {
     const room = Math.min(width - MARGIN - 70, 460);
     this.cell = Math.min(28, room / this.side);
-    this.height = Math.ceil(this.cell * this.side) + MARGIN + 6;
+    this.height = Math.max(80, Math.ceil(this.cell * this.side)) + MARGIN + 16;
   }
 
   /** @type {CanvasPanel["paint"]} */
@@ -89,7 +89,7 @@ export class MatrixPanel extends CanvasPanel {
   /** @param {import("./surface.js").Surface} surface @param {number} x */
   #paintScale(surface, x) {
     const theme = this.page.theme();
-    const height = Math.min(120, this.side * this.cell);
+    const height = Math.max(40, Math.min(120, this.side * this.cell));
     for (let y = 0; y < height; y += 2) {
       surface.rect(x, MARGIN + y, 10, 2, `rgb(${loadParts(0.1 + 0.9 * (1 - y / height), theme).join(",")})`);
     }

@@ -50,7 +50,7 @@ async function panelsOfRun(page, run, block) {
     const edges = await edgesOf(data, topology, block);
     if (edges) panels.push(new TopologyPanel(page, run, edges, edges.from.length === data.links?.from.length));
   }
-  if (data.details.peer && data.details.bytes && data.index.kinds.some((kind) => kind.class === "send")) {
+  if (data.details.peer && data.details.bytes && data.index.kinds.some((kind, i) => kind.class === "send" && data.usedKinds[i])) {
     panels.push(new MatrixPanel(page, run));
   }
   if (data.links?.from.length) panels.push(new LinksPanel(page, run));

@@ -11,7 +11,7 @@ import { STEP_CLASSES } from "./format.js";
 export const EMPTY = 255;
 
 /** Largest number of bins of the finest level, over all lanes. */
-const LARGEST_CELL_COUNT = 12_000_000;
+const LARGEST_CELL_COUNT = 17_000_000;
 
 export class Pyramid {
   /** @param {Run} run */

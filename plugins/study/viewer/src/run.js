@@ -30,10 +30,13 @@ export class Run {
     this.start = columns.start;
     this.duration = columns.duration;
     this.kind = columns.kind;
-    this.stepCount = index.steps.count;
+    this.stepCount = index.steps?.count ?? 0;
     /** Index into `STEP_CLASSES` of each kind. */
     this.kindClass = Uint8Array.from(index.kinds, (kind) =>
       Math.max(0, STEP_CLASSES.indexOf(STEP_CLASSES.includes(kind.class) ? kind.class : "other")));
+    /** 1 for each kind that a step has. */
+    this.usedKinds = new Uint8Array(256);
+    for (let i = 0; i < this.stepCount; i++) this.usedKinds[this.kind[i]] = 1;
     /** @type {StepDetails} */
     this.details = {
       peer: null, partner: null, bytes: null, chunk: null, chunks: null, number: null, label: null,
@@ -50,9 +53,13 @@ export class Run {
     for (let lane = this.laneCount - 1; lane >= 0; lane--) this.rankLane.set(this.laneRank[lane], lane);
   }
 
-  /** Read the columns that the first picture needs. @param {RunIndex} index @param {ColumnBlock} block */
+  /** Read the columns that the first picture needs; a topology alone has no lanes. @param {RunIndex} index @param {ColumnBlock} block */
   static async load(index, block) {
     const { lanes, steps } = index;
+    if (!lanes || !steps) {
+      const none = new Uint32Array(0);
+      return new Run(index, { rank: none, name: none, first: new Uint32Array(1), start: none, duration: none, kind: none });
+    }
     const [rank, name, first, start, duration, kind] = await Promise.all(
       [lanes.rank, lanes.name, lanes.first, steps.start, steps.duration, steps.kind].map((c) => block.read(c)));
     return new Run(index, { rank, name, first, start, duration, kind });
@@ -60,10 +67,11 @@ export class Run {
 
   /** Read the other columns of steps and links. @param {ColumnBlock} block */
   async loadDetails(block) {
-    for (const name of DETAILS) {
-      const column = this.index.steps[name];
+    // At the same time: the browser inflates outside of this thread.
+    await Promise.all(DETAILS.map(async (name) => {
+      const column = this.index.steps?.[name];
       if (column) this.details[name] = await block.read(column);
-    }
+    }));
     const optional = (/** @type {import("./format.js").Column|null|undefined} */ column) =>
       column ? block.read(column) : null;
     const blocks = this.index.blocks;
@@ -175,13 +183,13 @@ export class Run {
   laneText(lane) {
     const rank = this.laneRank[lane];
     const single = this.laneRank[lane - 1] !== rank && this.laneRank[lane + 1] !== rank;
-    const name = this.index.lanes.names[this.laneName[lane]];
+    const name = this.index.lanes?.names[this.laneName[lane]];
     return single || !name ? this.rankText(rank) : `${this.rankText(rank)} ${name}`;
   }
 
   /** @param {number} chunk */
   chunkText(chunk) {
-    return this.index.chunks?.names[chunk] ?? `chunk ${chunk}`;
+    return this.index.chunks?.names?.[chunk] ?? `chunk ${chunk}`;
   }
 
   /** Number of the step in its source, or its index. @param {number} step */

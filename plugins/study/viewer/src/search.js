@@ -110,7 +110,7 @@ function addLinks(page, run, text, matches) {
 function addLabels(page, run, text, matches) {
   const data = page.runs[run];
   if (/^\d+$/.test(text)) return;
-  const labels = (data.index.steps.labels ?? []).map((label) => label.toLowerCase().includes(text));
+  const labels = (data.index.steps?.labels ?? []).map((label) => label.toLowerCase().includes(text));
   const kinds = data.index.kinds.map((kind) => kind.name.toLowerCase().includes(text));
   if (!labels.includes(true) && !kinds.includes(true)) return;
   for (let i = 0; i < data.stepCount && matches.length < LARGEST_RESULT_COUNT; i++) {
@@ -122,7 +122,7 @@ function addLabels(page, run, text, matches) {
 function stepMatch(page, run, step, word) {
   const data = page.runs[run];
   const peer = data.details.peer?.[step] ?? -1;
-  const label = data.details.label ? data.index.steps.labels?.[data.details.label[step]] : "";
+  const label = data.details.label ? data.index.steps?.labels?.[data.details.label[step]] : "";
   const parts = [
     `${word} ${data.stepNumber(step)}`, label || data.index.kinds[data.kind[step]].name, data.laneText(data.laneOf(step)),
     peer >= 0 ? `peer ${data.rankText(peer)}` : "", `at ${timeText(data.startOf(step), 6)}`,

@@ -64,7 +64,8 @@ export class TimelinePanel extends CanvasPanel {
     /** @type {Map<string, Set<string>>} */
     const names = new Map();
     for (const run of this.page.runs) {
-      for (const kind of run.index.kinds) {
+      for (const [number, kind] of run.index.kinds.entries()) {
+        if (!run.usedKinds[number]) continue;
         const stepClass = STEP_CLASSES.includes(kind.class) ? kind.class : "other";
         names.set(stepClass, (names.get(stepClass) ?? new Set()).add(kind.name));
       }
@@ -77,10 +78,10 @@ export class TimelinePanel extends CanvasPanel {
 
   /** Heights of the panel and of lanes for the number of lanes and runs. @param {number} width */
   layout(width) {
-    this.gutter = width < 700 ? 84 : 130;
+    this.gutter = width < 700 ? 84 : 150;
     const runs = Math.max(1, this.page.runs.length);
     const lanes = this.laneLimit();
-    const room = Math.max(160, (window.innerHeight * 0.62 - AXIS_HEIGHT) / runs - this.header());
+    const room = Math.max(220, (window.innerHeight * 0.62 - AXIS_HEIGHT) / runs - this.header());
     if (!this.laneHeight) this.laneHeight = Math.min(26, room / Math.max(1, lanes));
     this.area = Math.min(room, Math.max(24, Math.ceil(lanes * this.laneHeight)));
     this.top = Math.min(Math.max(0, this.top), Math.max(0, lanes - this.area / this.laneHeight));
@@ -99,10 +100,13 @@ export class TimelinePanel extends CanvasPanel {
   view(index, width = this.width) {
     const run = this.page.runs[index];
     const { from, to } = this.page.state.values;
+    // A run with fewer lanes than the others has higher lanes; all runs scroll by the same share.
+    const share = Math.max(1, run.laneCount) / this.laneLimit();
+    const laneHeight = Math.min(Math.max(26, this.laneHeight), this.laneHeight / share);
     return {
       x: this.gutter, y: AXIS_HEIGHT + index * (this.area + this.header()) + this.header(),
       width: width - this.gutter - 4, height: this.area, from: from / run.tick, to: to / run.tick,
-      top: this.top, laneHeight: this.laneHeight,
+      top: this.top * share, laneHeight,
     };
   }
 
@@ -131,20 +135,24 @@ export class TimelinePanel extends CanvasPanel {
   #paintLaneNames(surface, run, view) {
     const { ink, faint, accent } = this.page.theme();
     const { first, last } = visibleLanes(run, view);
-    const stride = Math.max(1, Math.ceil(12 / view.laneHeight));
+    const small = view.laneHeight < 12, size = Math.min(12, Math.max(10, view.laneHeight - 2));
+    let free = -Infinity;
     surface.clip(0, view.y, this.gutter, view.height);
     for (let lane = first; lane <= last; lane++) {
-      const selected = run.laneRank[lane] === this.page.state.values.rank;
-      if (lane % stride && !(selected && stride > 1)) continue;
+      const rank = run.laneRank[lane], starts = run.laneRank[lane - 1] !== rank;
+      const selected = rank === this.page.state.values.rank;
       const y = view.y + (lane + 0.5 - view.top) * view.laneHeight;
-      const text = fitText(run.laneText(lane), this.gutter - 10);
-      if (selected) surface.rect(0, y - Math.max(6, view.laneHeight / 2), 3, Math.max(12, view.laneHeight), accent);
-      surface.text(text, 6, y, { colour: selected ? ink : faint, size: Math.min(12, Math.max(10, view.laneHeight - 2)), bold: selected });
+      if (selected) surface.rect(0, y - view.laneHeight / 2, 3, Math.max(3, view.laneHeight), accent);
+      // Small lanes have the name of their rank only, where there is room for it.
+      if (small && (!starts || (y < free && !selected))) continue;
+      const text = small ? run.rankText(rank) : starts || this.gutter < 100 ? run.laneText(lane) : `   ${run.index.lanes?.names[run.laneName[lane]] ?? ""}`;
+      surface.text(fitText(text, this.gutter - 10), 6, Math.max(y, view.y + 7), { colour: selected ? ink : faint, size, bold: selected });
+      free = Math.max(y, view.y + 7) + 12;
     }
     surface.unclip();
   }
 
-  /** @param {Surface} surface @param {number} index */
+  /** Mark steps without counterpart in the other run by a bar at their lower edge. @param {Surface} surface @param {number} index */
   #markUnmatched(surface, index) {
     const run = this.page.runs[index], view = this.view(index);
     const unmatched = this.unmatched[index];
@@ -152,8 +160,8 @@ export class TimelinePanel extends CanvasPanel {
     for (let lane = first; lane <= last; lane++) {
       for (let i = run.firstStepAfter(lane, view.from); i < run.laneFirst[lane + 1] && run.start[i] < view.to; i++) {
         if (!unmatched?.[i]) continue;
-        const box = this.stepBox(index, i);
-        surface.frame(box.x + 1, box.y + 1, Math.max(1, box.width - 2), Math.max(1, box.height - 3), this.page.theme().accent, 2);
+        const box = this.stepBox(index, i), bar = Math.min(4, box.height / 4);
+        surface.rect(box.x, box.y + box.height - bar - 1, box.width, bar, this.page.theme().accent);
       }
     }
   }

@@ -89,11 +89,11 @@ export class TopologyPanel extends CanvasPanel {
     const { nodes } = this;
     const xs = nodes.map((node) => node.x), ys = nodes.map((node) => node.y);
     const left = Math.min(...xs), top = Math.min(...ys);
-    const wide = Math.max(...xs) - left || 1, high = Math.max(...ys) - top || 1;
+    const wide = Math.max(...xs) - left, high = Math.max(...ys) - top;
     const margin = 44;
     return nodes.map((node) => [
-      margin + ((node.x - left) / wide) * (this.width - 2 * margin),
-      margin + ((node.y - top) / high) * (this.height - 2 * margin),
+      margin + (wide ? (node.x - left) / wide : 0.5) * (this.width - 2 * margin),
+      margin + (high ? (node.y - top) / high : 0.5) * (this.height - 2 * margin),
     ]);
   }
 
@@ -113,7 +113,7 @@ export class TopologyPanel extends CanvasPanel {
     for (let link = 0; link < count; link++) {
       const load = this.loads[link];
       const chosen = link === selected && run === this.run;
-      surface.line(this.ends(places, link), chosen ? theme.accent : load > 0 ? loadColour(load, theme) : theme.grid, chosen ? 4 : load > 0 ? 2.5 : 1);
+      surface.line(this.ends(places, link), chosen ? theme.accent : load > 0 ? loadColour(load, theme) : this.transfers ? theme.grid : theme.faint, chosen ? 4 : load > 0 ? 2.5 : 1);
     }
     const names = nodes.length <= 80;
     const radius = nodes.length <= 40 ? 13 : nodes.length <= 200 ? 7 : 3;
@@ -127,7 +127,8 @@ export class TopologyPanel extends CanvasPanel {
       if (!names) return;
       if (radius > 10 && node.kind !== "switch") surface.text(String(i), x, y, { colour: theme.ink, align: "middle", bold: true });
       const text = fitText(node.name, 110, 10);
-      surface.text(text, x, y + radius + 8, { colour: theme.faint, size: 10, align: "middle" });
+      if (radius > 10 && node.name === String(i)) return;
+      surface.text(text, x, y + radius + 9, { colour: theme.faint, size: 10, align: "middle" });
     });
   }
 
