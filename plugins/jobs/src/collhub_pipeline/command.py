@@ -20,7 +20,8 @@ from hub_core import (
     option_pairs,
     timeout_option,
 )
-from hub_core.plugin_api import SearchBudget, WorkloadGenerator
+from hub_core.model import InputError
+from hub_core.plugin_api import BudgetReached, SearchBudget, WorkloadGenerator
 
 # Modules that need numpy are imported inside functions, so that the help is fast.
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ def pipeline(
         )
     shape = shape_of(options)
     with context.progress("scheduling"):
-        result = schedule_from(options, shape, budget)
+        try:
+            result = schedule_from(options, shape, budget)
+        except BudgetReached:
+            message = f"the search found no schedule that fits: {budget.reason}"
+            raise InputError(message, cure="allow more time", code="limit-reached") from None
     artifacts: list[str] = []
     written = None
     if out is not None:

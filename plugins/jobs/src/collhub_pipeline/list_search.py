@@ -24,6 +24,7 @@ from collhub_pipeline.plugin import SEARCHED
 from collhub_pipeline.shapes import Shape, order_backward_units
 from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
+from hub_core.plugin_api import SearchBudget
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,7 +71,7 @@ class ListSearch:
     restored: Ints = field(init=False)
     limits: Ints = field(init=False)
     tick: Fraction = field(init=False)
-    work: int = 0
+    budget: SearchBudget = field(default_factory=SearchBudget)
 
     def __post_init__(self) -> None:
         shape, stages = self.shape, len(self.device_of)
@@ -110,7 +111,7 @@ class ListSearch:
         # Imported here: numba takes a second.
         from collhub_pipeline.list_kernel import build_list_schedule
 
-        self.work += keys.size
+        self.budget.count(keys.size)
         return build_list_schedule(
             np.array(self.device_of, np.int64),
             self.durations,
@@ -160,7 +161,8 @@ class ListSearch:
     def search(self, seeds: Sequence[Schedule], target: Fraction) -> list[Schedule]:
         """Return the best list schedule, if one fits, and the improved orders of it and the seeds.
 
-        `seeds`: schedules with this placement that fit. Ends when the value `target` is reached.
+        `seeds`: schedules with this placement that fit. Ends when the value `target` or a limit of
+        the budget is reached.
         """
         goal = int(target / self.tick)
         found = self._search_lists(goal)
@@ -168,7 +170,7 @@ class ListSearch:
         for schedule in [*results, *seeds]:
             improved, value = self._improve(schedule, goal)
             results.append(improved)
-            if value <= goal:
+            if value <= goal or self.budget.reason:
                 break
         return results
 
@@ -185,12 +187,12 @@ class ListSearch:
         for at, (ahead, (policy, keys)) in enumerate(
             product(grid, zip(_POLICIES, tables, strict=True))
         ):
-            if state.value <= goal or at >= count:
+            if state.value <= goal or at >= count or self.budget.reason:
                 break
             state.offer(keys, ahead, policy.patience, 0 if self._is_within(ahead) else 1)
         random = np.random.default_rng(0)
         for _ in range(count):
-            if state.value <= goal:
+            if state.value <= goal or self.budget.reason:
                 break
             policy_at = int(random.integers(len(tables)))
             is_changed = random.random() < 0.2 or state.keys is None
@@ -211,7 +213,7 @@ class ListSearch:
         stages, units = len(self.device_of), self.shape.units
         passes = 3 * stages * units
         moves = max(_FEWEST, min(_MOST_MOVES, _WORK_OF_MOVES // passes))
-        self.work += moves * passes // _PASSES_PER_WORK
+        self.budget.count(moves * passes // _PASSES_PER_WORK)
         parts = {Pass.BACKWARD: (1, 2), **{kind: (at,) for at, kind in enumerate(_KINDS)}}
         rows = [
             [

@@ -202,7 +202,7 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
 
     Returns whether a limit of the budget ends the search.
     """
-    search = ListSearch(shape, space.device_of, space.recomputed)
+    search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
     known = [
         schedule
         for schedule in best.named
@@ -210,7 +210,6 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
     ]
     for schedule in search.search(sorted(known, key=shape.measure)[:_SEEDS], Fraction(bound)):
         best.offer(schedule)
-    best.budget.count(search.work)
     return bool(best.budget.reason)
 
 

@@ -31,6 +31,12 @@ def test_the_steady_state_is_an_objective(collhub) -> None:
     assert report["bounds"]["critical_path_ns"] == 0
 
 
+def test_a_search_without_time_for_one_schedule_is_refused(collhub) -> None:
+    run = collhub("pipeline", "search", "-O", "memory=1", "--timeout", "0.000001")
+    assert run.code == 1
+    assert "the search found no schedule that fits: the time limit was reached" in run.err
+
+
 @pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
 def test_a_written_file_is_read_and_timed_alike(collhub, tmp_path: Path, form: str) -> None:
     file = tmp_path / "schedule.csv"
