@@ -89,10 +89,10 @@ EXTENDED = (
     log,
     lambda x: row_reduce(x, 1, "max"),
     lambda x: row_reduce(x, 0, "sum"),
-    lambda x: cast(arg_max(x, 1), "float32"),
-    lambda x: cast(index_of(x, 0), "float32"),
+    lambda x: cast(arg_max(x, 1), str(x.type.element)),
+    lambda x: cast(index_of(x, 0), str(x.type.element)),
     lambda x: top_k(x, 1, 1)[0],
-    lambda x: cast(top_k(x, 1, 0)[1], "float32"),
+    lambda x: cast(top_k(x, 1, 0)[1], str(x.type.element)),
     lambda x: reshape(x, "N", 1, "M"),
     lambda x: reshape(x, "N", "M"),
     lambda x: concat(x, x, dimension=1),
@@ -109,14 +109,16 @@ NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 REARRANGING = (lambda x: all_to_all(x, 1), lambda x: all_to_all(x, 0), transpose)
 
 
-def random_extended_program(seed: int, most: int = 20) -> Program:
+def random_extended_program(seed: int, most: int = 20, *, is_wide: bool = False) -> Program:
     """A program with the operations of `EXTENDED`, tables and indices, on one axis or a mesh.
 
-    An axis is drawn for each communication of a mesh.
+    An axis is drawn for each communication of a mesh. `is_wide`: in float64, on a mesh.
     """
     choice = random.Random(seed)
     element = choice.choice([*NARROW, "float16", "float32", "float32", "float64", "int8"])
     mesh = choice.choice([(), ("a",), ("a", "b"), ("a", "b")])
+    if is_wide:
+        element, mesh = "float64", ("a", "b")
     build = ProgramBuilder("extended", mesh, **SIZES)
     gradient = build.argument("g", element, "N", "M", layout=_layout(mesh, partial("sum")))
     states = [build.state(name, element, "N", "M") for name in ("s", "t")]
@@ -129,7 +131,12 @@ def random_extended_program(seed: int, most: int = 20) -> Program:
         values.append(build.argument("y", element, "M", "M", layout={"b": sliced(0)}))
     values.append(all_reduce(gradient, axes=mesh[:1] or None).named("reduced"))
     made = [values[-1]]
-    singles = [*SINGLES, *EXTENDED, *EXTENDED, *REARRANGING]
+    extended = EXTENDED[:-4] if is_wide else EXTENDED
+    if is_wide:
+        # The first operations read a partial value often.
+        made.append((gradient * 0.5).named("half"))
+        values.append(made[-1])
+    singles = [*SINGLES, *extended, *extended, *REARRANGING]
     if mesh:
         singles += [_on_axis(function, axis) for function in COMMUNICATIONS for axis in mesh]
     singles += [

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from collhub_coconet import (
     Binding,
     ElementType,
+    TensorType,
     compare,
     program_from_json,
     program_to_json,
     text,
 )
+from collhub_coconet.execution.array_operations import (
+    collect,
+    distribute,
+    find_local_axes,
+    reduce_over_ranks,
+)
+from collhub_coconet.execution.comparison import draw_arguments
+from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
 from collhub_coconet.lowering.flat import flatten
@@ -82,6 +92,47 @@ def test_legal_transformations_of_extended_programs_keep_the_meaning() -> None:
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     met = set[str]().union(*(check_extended(seed) for seed in range(120)))
     assert met >= NEW_KINDS
+
+
+def complete(parts: list[np.ndarray], kind: TensorType, binding: Binding) -> np.ndarray:
+    """The tensor that the arrays of all ranks stand for; partial axes are reduced."""
+    tensor = collect(parts, kind, binding)
+    for layout in kind.layout.by_axis:
+        if layout.reduction is not None:
+            tensor = reduce_over_ranks(list(tensor), layout.reduction)
+    return tensor.astype(np.float64).reshape(-1)
+
+
+def test_every_layout_stands_for_the_same_tensor_on_every_mesh() -> None:
+    met = set[str]()
+    for seed in range(60):
+        program = random_extended_program(seed, 14, is_wide=True)
+        # Every second program is joined along the first axis, the others along the second one.
+        meshes = (3, 2), ((1, 2), (3, 1))[seed % 2]
+        cut, joined = (Binding.of_mesh(axes, {"N": 5, "M": 4}) for axes in meshes)
+        data = draw_arguments(program, cut, seed)
+        values = []
+        for binding in (cut, joined):
+            arguments = {}
+            for one in program.arguments:
+                tensor = data[one.name]
+                for place, axis in enumerate(find_local_axes(one.type)):
+                    if tensor.shape[place] != binding.axis_sizes[axis]:
+                        tensor = tensor.sum(axis=place, keepdims=True)
+                arguments[one.name] = distribute(tensor, one.type, binding)
+            values.append(simulate_ranks(program, binding, arguments).values)
+        for one in program.operations:
+            kind = program.types[one.name]
+            first, second = (
+                complete(found[one.name], kind, binding)
+                for found, binding in zip(values, (cut, joined), strict=True)
+            )
+            # Parts of an infinite tensor may have no sum.
+            finite = np.isfinite(first) & np.isfinite(second)
+            np.testing.assert_allclose(first[finite], second[finite], 1e-5, 1e-6, err_msg=str(one))
+            partial_reads = any("P(" in str(program.types[name]) for name in one.reads)
+            met.add(f"{one.kind}{' of partial' if partial_reads else ''}")
+    assert met >= {"AllReduce of partial", "Multiply of partial", "Gather", "RowReduce", "Select"}
 
 
 @pytest.mark.slow
