@@ -11,6 +11,7 @@ import numpy as np
 from hub_core.columns import Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import READING, WRITING, Buffer
+from hub_core.model.notebook_display import NotebookDisplay
 
 if TYPE_CHECKING:
     from hub_core.model.collectives import Collective
@@ -50,7 +51,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Algorithm:
+class Algorithm(NotebookDisplay):
     """A `Collective`, the `StepTable` that performs it, and provenance.
 
     `scratch_units`: int64[num_ranks], size of SCRATCH in units, read-only. `collective_bytes`: the

@@ -13,6 +13,7 @@ from hub_core.columns import BoolArray, Int64Array, RankTable, csr, group_pointe
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import JobCollective, NodeKind
+from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.model.steps import Array, ColumnRules, typed_column
 
 NODE_DTYPES: Mapping[str, type[np.generic]] = {
@@ -160,7 +161,7 @@ class NodeColumns(RankTable):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Workload:
+class Workload(NotebookDisplay):
     """The nodes of a job, its process groups and its provenance.
 
     `algorithms`: algorithms of COLLECTIVE nodes. `extras`: further data of nodes, preserved

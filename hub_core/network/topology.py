@@ -13,6 +13,7 @@ import numpy as np
 
 from hub_core.columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.model.quantities import format_ranks
 from hub_core.network.routes import Routes, joined_routes, shortest_routes
 
@@ -77,7 +78,7 @@ class MeasuredSwitches:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Topology:
+class Topology(NotebookDisplay):
     """NPUs 0..num_npus-1, switches num_npus..num_nodes-1, and directed links as columns.
 
     `source`, `destination`: int64 node ids; `bandwidth_bytes_per_s` > 0 and `latency_s` >= 0:

@@ -186,6 +186,14 @@ def write_report(
     return _call_writer(writer, subject, None, target, LossPolicy.WARN)
 
 
+def render_report(subject: ReportSubject, *, registry: Registry) -> bytes:
+    """Return the file that the first writer of this kind of subject writes. Raises `HubError`."""
+    able = [one for one in registry.all(ReportWriter) if one.offer.shows is subject.shows]
+    writer = able[0] if able else _find_report_writer(subject.shows, "", None, registry)
+    result = call(writer, WriteResult, subject, bound_options(writer, None))
+    return b"".join(content.data for content in _check_artifacts(writer, result))
+
+
 def choose_writer(
     registry: Registry, out: str, target_format: str | None, kind: type[W]
 ) -> Provided[W]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic
+from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.plugin_api.options import NoOptions, OptionType, Reference, optional
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class LinkTransfers:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationResult:
+class SimulationResult(NotebookDisplay):
     """Result of a simulation; all times in nanoseconds from the common start.
 
     `rank_finish_ns`: end of the last step of each rank, None if it never finishes. `step_start_ns`,

@@ -29,6 +29,17 @@ class ColumnLines:
         self.omitted: list[str] = []
         self._budget, self._size = budget, 0
 
+    @property
+    def excess(self) -> float:
+        """Size of all lines divided by the budget."""
+        return self._size / self._budget
+
+    def reset(self, num_lines: int) -> None:
+        """Remove all lines from number `num_lines` on, and forget omitted columns."""
+        self._size -= sum(map(len, self.lines[num_lines:]))
+        del self.lines[num_lines:]
+        self.omitted.clear()
+
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
         """Compress a column and return its reference for the index.
 

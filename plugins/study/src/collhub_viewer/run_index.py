@@ -10,7 +10,7 @@ from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
 
 from collhub_viewer.chunk_routes import find_chunks
 from collhub_viewer.columns import ColumnLines
-from collhub_viewer.lanes import LanedSteps, arrange_steps
+from collhub_viewer.lanes import MAX_STEPS, LanedSteps, arrange_steps
 from collhub_viewer.network_index import index_links, index_topology
 from collhub_viewer.run_summaries import (
     compute_rank_totals,
@@ -33,6 +33,7 @@ from hub_core.plugin_api import JobTimeline, RunTimeline
 Index = dict[str, object]
 
 _WAIT = "wait"
+_MIN_STEPS = 1000
 _STEP_CLASSES = {
     StepKind.SEND: ("send", "send"),
     StepKind.RECV: ("receive", "receive"),
@@ -64,7 +65,8 @@ class IndexedRun:
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
     """Describe a run and add its columns to `lines`.
 
-    Raises `UsageError` if the run has no times of steps, or nothing of it is in the excerpt.
+    If the columns that a page needs exceed the budget, later steps are omitted. Raises `UsageError`
+    if the run has no times of steps, or nothing of it is in the excerpt.
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):
@@ -84,8 +86,27 @@ def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> Indexe
             cure="show a file with steps, and see 'collhub verify' for its errors",
             code="nothing-to-show",
         )
+    first_line, max_steps = len(lines.lines), MAX_STEPS
+    while True:
+        indexed = _index_steps_until(timeline, subject, run, lines, max_steps)
+        if lines.excess <= 1 or max_steps < _MIN_STEPS:
+            return indexed
+        steps = indexed.index["steps"]
+        assert isinstance(steps, dict)
+        max_steps = int(0.95 * steps["count"] / lines.excess)
+        lines.reset(first_line)
+
+
+def _index_steps_until(
+    timeline: RunTimeline | JobTimeline,
+    subject: AlgorithmSteps | JobNodes,
+    run: RunTimes,
+    lines: ColumnLines,
+    max_steps: int,
+) -> IndexedRun:
+    """Describe at most `max_steps` steps of a run, those that begin first."""
     sort, sort_names = _sort_rows(subject)
-    laned = arrange_steps(run, sort, timeline.excerpt)
+    laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
     partner = _mirror_partners(run)
     index: Index = {
         "name": timeline.title,

@@ -1,0 +1,41 @@
+"""Display of models in notebooks, for classes that inherit it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class View(Protocol):
+        """A page that a notebook shows in a frame."""
+
+        def _repr_html_(self) -> str: ...
+
+
+# The display uses plugins, which packages below the registry may not import: it is loaded by name
+# when a notebook asks for it.
+_DISPLAY = "hub_core.pipeline.notebooks"
+
+
+class NotebookDisplay:
+    """Base of classes that notebooks such as Jupyter display: facts with a picture, and a page."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return facts about the object and a picture of it as HTML."""
+        html: str = importlib.import_module(_DISPLAY).describe(self)
+        return html
+
+    def view(self, **options: Any) -> View:
+        """Return the interactive page of the object, which a notebook shows in a frame.
+
+        Options: `topology` (a text such as `ring:8`, or a `Topology`) and `size` in bytes of an
+        algorithm or a workload, which is simulated; `algorithm`, `topology` and `size` of the run
+        that a `SimulationResult` describes, or `workload`; `height` in pixels. Raises `HubError` if
+        no plugin writes pages or the simulation fails, and `TypeError` for a missing option.
+        """
+        view: View = importlib.import_module(_DISPLAY).create_view(self, **options)
+        return view

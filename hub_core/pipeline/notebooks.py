@@ -1,0 +1,254 @@
+"""HTML of models in notebooks: facts with a picture, and interactive pages in frames."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.model import (
+    Algorithm,
+    HubError,
+    NodeKind,
+    StepKind,
+    Workload,
+    format_bytes,
+    format_time,
+)
+from hub_core.network.topology import Topology
+from hub_core.pipeline.inputs import as_topology
+from hub_core.pipeline.outputs import render_report
+from hub_core.pipeline.simulation import simulate, simulate_job
+from hub_core.plugin_api import (
+    InteractivePage,
+    JobTimeline,
+    PageSubject,
+    ReportSubject,
+    RunTimeline,
+    SimulationResult,
+    TopologyDrawing,
+    WorkloadRequest,
+)
+from hub_core.registry.discovery import run_registry
+
+DEFAULT_SIZE = 1 << 20
+_HEIGHT = 640
+_MAX_CELLS = 64
+_BAR_WIDTH = 320
+_SIMULATOR = "analytical"
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookView:
+    """An interactive page in a frame that is `height` pixels high."""
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        """Return the frame. The page is its content: nothing is loaded from elsewhere."""
+        return (
+            f'<iframe srcdoc="{escape(self.page)}" title="interactive page"'
+            f' sandbox="allow-scripts allow-downloads"'
+            f' style="width:100%;height:{self.height}px;border:1px solid #8888"></iframe>'
+        )
+
+
+def describe(model: object) -> str:
+    """Return facts about a model as a table, and a picture of it, as HTML. All texts are escaped.
+
+    Algorithms and workloads have a picture of their bytes or nodes, topologies that of the plugin
+    that draws networks, results of simulations the times of their ranks.
+    """
+    if isinstance(model, Algorithm):
+        return _join(_list_algorithm_facts(model), _draw_bytes(model))
+    if isinstance(model, Workload):
+        return _join(_list_workload_facts(model), _draw_nodes(model))
+    if isinstance(model, Topology):
+        return _join(_list_topology_facts(model), _draw_topology(model))
+    assert isinstance(model, SimulationResult)
+    time = "not all ranks finish" if model.time_ns is None else format_time(model.time_ns)
+    facts = {"time": time, "ranks": str(len(model.rank_finish_ns))}
+    ends = {f"rank {rank}": end or 0 for rank, end in enumerate(model.rank_finish_ns[:_MAX_CELLS])}
+    return _join(facts, _draw_bars(ends, format_time))
+
+
+def create_view(
+    model: object,
+    *,
+    topology: Topology | str | None = None,
+    size: int | None = None,
+    algorithm: Algorithm | None = None,
+    workload: Workload | None = None,
+    height: int = _HEIGHT,
+) -> NotebookView:
+    """Return the interactive page of a model; algorithms and workloads are simulated first.
+
+    `topology` is required for an algorithm, and 1 MiB the default of `size`. For a
+    `SimulationResult`, the algorithm or the workload that was simulated is required. Raises
+    `TypeError` for a missing argument and `HubError` if the page cannot be written.
+    """
+    registry = run_registry()
+    network = None if topology is None else as_topology(topology, registry)
+    subject: PageSubject
+    if isinstance(model, Topology):
+        subject = TopologyDrawing(model.name, model)
+    elif isinstance(model, Algorithm):
+        if network is None:
+            raise TypeError("view() of an algorithm needs topology=, such as topology='ring:8'")
+        size = size or model.collective_bytes or DEFAULT_SIZE
+        result = simulate(model, network, size, registry=registry, wants_transfers=True)
+        subject = _create_run(model, size, result, network)
+    elif isinstance(model, Workload):
+        request = WorkloadRequest(model, network, registry)
+        subject = _create_job(model, simulate_job(request, _SIMULATOR, {}), network)
+    else:
+        assert isinstance(model, SimulationResult)
+        if algorithm is not None:
+            size = size or algorithm.collective_bytes or DEFAULT_SIZE
+            subject = _create_run(algorithm, size, model, network)
+        elif workload is not None:
+            subject = _create_job(workload, model, network)
+        else:
+            raise TypeError("view() of a result needs algorithm= or workload=, which was simulated")
+    page = InteractivePage(subject.title, (subject,))
+    return NotebookView(render_report(page, registry=registry).decode(), height)
+
+
+def _create_run(
+    algorithm: Algorithm, size: int, result: SimulationResult, network: Topology | None
+) -> RunTimeline:
+    title = f"{algorithm.collective.kind}, {algorithm.num_ranks} ranks"
+    times = (result.step_start_ns, result.step_end_ns)
+    return RunTimeline(title, algorithm, size, *times, network, result)
+
+
+def _create_job(
+    workload: Workload, result: SimulationResult, network: Topology | None
+) -> JobTimeline:
+    title = f"workload, {workload.num_ranks} ranks"
+    times = (result.step_start_ns, result.step_end_ns)
+    return JobTimeline(title, workload, *times, network, result)
+
+
+def _join(facts: Mapping[str, str], picture: str) -> str:
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(label)}</th>"
+        f"<td style='text-align:left'>{escape(value)}</td></tr>"
+        for label, value in facts.items()
+    )
+    return f"<div><table>{rows}</table>{picture}</div>"
+
+
+def _list_algorithm_facts(algorithm: Algorithm) -> dict[str, str]:
+    steps = algorithm.steps
+    kinds = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
+    counted = [
+        f"{count} {kind.name.lower().replace('_', ' ')}"
+        for kind, count in zip(StepKind, kinds, strict=True)
+        if count
+    ]
+    return {
+        "algorithm": str(algorithm.collective.kind),
+        "ranks": str(algorithm.num_ranks),
+        "units": str(algorithm.collective.unit_count),
+        "steps": f"{len(steps)}: {', '.join(counted)}",
+        "producer": algorithm.provenance.producer or "unknown",
+    }
+
+
+def _list_workload_facts(workload: Workload) -> dict[str, str]:
+    return {
+        "workload": f"{workload.num_ranks} ranks",
+        "nodes": str(len(workload.nodes)),
+        "groups": str(len(workload.groups)),
+        "bytes": format_bytes(int(workload.nodes.bytes.clip(0).sum())),
+        "producer": workload.provenance.producer or "unknown",
+    }
+
+
+def _list_topology_facts(topology: Topology) -> dict[str, str]:
+    rates = topology.bandwidth_bytes_per_s
+    low, high = float(rates.min(initial=np.inf)), float(rates.max(initial=0))
+    bandwidth = "none" if not len(rates) else f"{low / 1e9:g} to {high / 1e9:g} GB/s"
+    return {
+        "topology": topology.name,
+        "NPUs": str(topology.num_npus),
+        "switches": str(topology.num_nodes - topology.num_npus),
+        "links": f"{topology.num_links}, {bandwidth}",
+    }
+
+
+def _draw_topology(topology: Topology) -> str:
+    """Return the picture of a plugin as an image; nothing if no plugin draws this network."""
+    subject: ReportSubject = TopologyDrawing(topology.name, topology)
+    try:
+        content = render_report(subject, registry=run_registry())
+    except HubError:
+        return ""
+    data = base64.b64encode(content).decode()
+    name = escape(topology.name)
+    source = f"data:image/svg+xml;base64,{data}"
+    return f'<img alt="picture of {name}" style="max-width:100%" src="{source}">'
+
+
+def _draw_bytes(algorithm: Algorithm) -> str:
+    """Draw how many units each rank sends to every other; nothing for more than 64 ranks."""
+    steps, count = algorithm.steps, algorithm.num_ranks
+    if count > _MAX_CELLS:
+        return ""
+    sends = np.flatnonzero(steps.sends)
+    units = np.zeros((count, count), np.int64)
+    np.add.at(units, (steps.rank[sends], steps.peer[sends]), steps.count[sends])
+    return _draw_matrix(units)
+
+
+def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
+    """Draw a square per pair of ranks, darker for more units, with a text for each."""
+    count, most = len(units), max(1, int(units.max(initial=0)))
+    cell = max(4, min(24, 320 // count))
+    shapes = [
+        f'<rect x="{to * cell}" y="{source * cell}" width="{cell - 1}" height="{cell - 1}"'
+        f' fill="#0072b2" fill-opacity="{max(0.06, number / most):.2f}">'
+        f"<title>rank {source} sends {number} units to rank {to}</title></rect>"
+        for source, row in enumerate(units.tolist())
+        for to, number in enumerate(row)
+    ]
+    side = count * cell
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{side}" height="{side}">'
+        f"<title>units from rank (row) to rank (column)</title>{''.join(shapes)}</svg>"
+    )
+
+
+def _draw_nodes(workload: Workload) -> str:
+    """Draw the number of nodes of each kind."""
+    counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
+    values = {
+        kind.name.lower(): count for kind, count in zip(NodeKind, counts, strict=True) if count
+    }
+    return _draw_bars(values, str)
+
+
+def _draw_bars(values: Mapping[str, int], write: object) -> str:
+    """Draw a horizontal bar per value; `write` converts a value to the text beside it."""
+    assert callable(write)
+    most = max(1, *values.values()) if values else 1
+    lines = []
+    for row, (label, value) in enumerate(values.items()):
+        y, width = 18 * row, _BAR_WIDTH * value / most
+        lines.append(
+            f'<text x="0" y="{y + 12}">{escape(label)}</text>'
+            f'<rect x="90" y="{y + 2}" width="{width:.1f}" height="13" fill="#0072b2"/>'
+            f'<text x="{95 + width:.1f}" y="{y + 12}">{escape(write(value))}</text>'
+        )
+    size = f'width="{_BAR_WIDTH + 190}" height="{18 * len(values)}"'
+    style = "font:11px sans-serif;fill:currentColor"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} style="{style}">'
+        f"{''.join(lines)}</svg>"
+    )
