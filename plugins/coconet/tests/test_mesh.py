@@ -177,6 +177,28 @@ def test_execution_on_a_mesh_equals_dense_arrays(mesh: tuple[int, int]) -> None:
     assert float(run.values["length"][-1]) == pytest.approx(np.linalg.norm(z))
 
 
+def test_a_communication_over_several_axes_is_that_of_all_their_ranks() -> None:
+    build = ProgramBuilder("all", ("pp", "dp", "tp"), N=(1, 64))
+    x = build.argument("x", "float64", "N", layout={"pp": P, "tp": P})
+    s = reduce_scatter(x, 0, axes=("pp", "tp")).named("s")
+    total = all_reduce(x, axes=("tp", "pp")).named("total")
+    program = build.program(all_gather(s, axes=("pp", "tp")).named("g"), total)
+    binding = Binding.of_mesh((2, 2, 3), {"N": 7})
+    data = draw_arguments(program, binding, 3)
+    arguments = {"x": distribute(data["x"], program.types["x"], binding)}
+    run = simulate_ranks(program, binding, arguments)
+    expected = data["x"].sum(axis=(0, 1))
+    for name in ("g", "total"):
+        for part in run.values[name]:
+            np.testing.assert_allclose(part, expected, 1e-12)
+    assert str(program.types["s"].layout) == "(S_0, R, S_0)"
+    # Blocks of 4 and 3, cut into 2, 2, 0 and 1, 1, 1; both ranks of `dp` have the same one.
+    assert [len(part) for part in run.values["s"]] == [2, 2, 0, 2, 2, 0, 1, 1, 1, 1, 1, 1]
+    groups = {group.ranks for group in lower(program, binding).groups}
+    assert (0, 1, 2, 6, 7, 8) in groups
+    assert compare(program, split(program, "total", 0).program, binding).ok
+
+
 def test_transformations_work_on_one_axis_of_a_mesh() -> None:
     program, binding = product("float32"), Binding.of_mesh((2, 3), {"B": 5})
     moved = split(program, "y", 1).program
