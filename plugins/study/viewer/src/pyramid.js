@@ -37,45 +37,64 @@ export class Pyramid {
   }
 }
 
-/** @param {Run} run @param {number} bins @param {number} end */
+/**
+ * Cells of the finest level. A step writes the bins that it covers completely, and adds its share to
+ * the first and the last one; only those bins are evaluated afterwards. Cost: steps plus bins.
+ * @param {Run} run @param {number} bins @param {number} end
+ */
 function finestCells(run, bins, end) {
   const cells = new Uint16Array(run.laneCount * bins).fill(EMPTY << 8);
   const classes = STEP_CLASSES.length;
-  const covered = new Float32Array(bins * classes);
+  const shares = new Float32Array(bins * classes), touched = new Int32Array(bins), isTouched = new Uint8Array(bins);
   const scale = bins / end;
   const { start, duration, kind, kindClass, laneFirst } = run;
   for (let lane = 0; lane < run.laneCount; lane++) {
-    let lowest = bins, highest = -1;
-    for (let i = laneFirst[lane]; i < laneFirst[lane + 1]; i++) {
+    const base = lane * bins, lastStep = laneFirst[lane + 1];
+    let count = 0;
+    for (let i = laneFirst[lane]; i < lastStep; i++) {
       const from = start[i] * scale, to = from + duration[i] * scale;
       const column = kindClass[kind[i]];
-      const first = Math.max(0, Math.min(bins - 1, Math.floor(from))), last = Math.min(bins - 1, Math.floor(to));
-      if (first < lowest) lowest = first;
-      if (last > highest) highest = last;
+      const first = Math.max(0, Math.min(bins - 1, from | 0)), last = Math.min(bins - 1, to | 0);
+      if (!isTouched[first]) {
+        isTouched[first] = 1;
+        touched[count++] = first;
+      }
       if (first === last) {
-        covered[first * classes + column] += to - from;
+        shares[first * classes + column] += to - from;
         continue;
       }
-      covered[first * classes + column] += first + 1 - from;
-      for (let bin = first + 1; bin < last; bin++) covered[bin * classes + column] += 1;
-      covered[last * classes + column] += to - last;
-    }
-    for (let bin = lowest; bin <= highest; bin++) {
-      let best = -1, most = 0, sum = 0;
-      for (let column = 0; column < classes; column++) {
-        const share = covered[bin * classes + column];
-        if (share === 0) continue;
-        covered[bin * classes + column] = 0;
-        sum += share;
-        if (share > most) {
-          most = share;
-          best = column;
-        }
+      shares[first * classes + column] += first + 1 - from;
+      const full = (column << 8) | 255;
+      for (let cell = base + first + 1; cell < base + last; cell++) cells[cell] = full;
+      if (!isTouched[last]) {
+        isTouched[last] = 1;
+        touched[count++] = last;
       }
-      if (best >= 0) cells[lane * bins + bin] = (best << 8) | Math.max(1, Math.min(255, Math.round(sum * 255)));
+      shares[last * classes + column] += to - last;
+    }
+    for (let k = 0; k < count; k++) {
+      const bin = touched[k], cell = largestShare(shares, bin * classes, classes);
+      isTouched[bin] = 0;
+      if (cells[base + bin] >> 8 === EMPTY) cells[base + bin] = cell;
     }
   }
   return cells;
+}
+
+/** Class with the largest share, and the sum of shares, as a cell; clears the shares. @param {Float32Array} shares @param {number} offset @param {number} classes */
+function largestShare(shares, offset, classes) {
+  let best = EMPTY, most = 0, sum = 0;
+  for (let column = 0; column < classes; column++) {
+    const share = shares[offset + column];
+    if (share === 0) continue;
+    shares[offset + column] = 0;
+    sum += share;
+    if (share > most) {
+      most = share;
+      best = column;
+    }
+  }
+  return (best << 8) | (best === EMPTY ? 0 : Math.max(1, Math.min(255, Math.round(sum * 255))));
 }
 
 /** Unite pairs of bins: the class with the larger share, and the mean share. @param {Uint16Array} cells */
