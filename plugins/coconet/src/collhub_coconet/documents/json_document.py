@@ -41,6 +41,10 @@ History = tuple[Mapping[str, JsonValue], ...]
 """Legality records of the transformations of a program, in order of application."""
 
 
+CAPTURE = "capture"
+"""Name of the record of a program that was captured on a fixed number of ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoundProgram:
     """Program with the sizes of its workload, and the history of its transformations."""
@@ -48,6 +52,21 @@ class BoundProgram:
     program: Program
     binding: Binding
     history: History = ()
+
+    def check_ranks(self, num_ranks: int) -> None:
+        """Raise `InputError` if the program was captured on another number of ranks.
+
+        The graph of one rank has the sizes of its blocks and divisors such as that of an average.
+        """
+        for record in self.history:
+            # Histories of traces have no schema.
+            is_capture = isinstance(record, dict) and record.get("transformation") == CAPTURE
+            captured = record.get("num_ranks") if is_capture else num_ranks
+            if captured != num_ranks:
+                message = f"the program was captured on {captured} ranks, not {num_ranks}"
+                cure = f"choose a network of {captured} ranks, or capture it on {num_ranks}"
+                location = Location(self.program.name)
+                raise InputError(message, location=location, cure=cure, code="ranks")
 
 
 def program_to_json(program: Program, more: Fields | None = None) -> str:
@@ -289,7 +308,9 @@ def bound_from_json(
     axes = dict(zip(program.mesh, document.get("mesh_sizes", ()), strict=False)) | dict(mesh or {})
     history = tuple(document.get("transformations", ()))
     binding = bind_sizes(program, ranks, known | dict(sizes or {}), axes)
-    return BoundProgram(program, binding, history)
+    bound = BoundProgram(program, binding, history)
+    bound.check_ranks(binding.num_ranks)
+    return bound
 
 
 def bind_sizes(

@@ -214,8 +214,8 @@ def _read_network(options: SearchOptions) -> Topology:
 def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
     """Set the number of ranks per group so that every NPU runs one rank.
 
-    Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, or
-    if a group would have fewer than 2 ranks.
+    Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, if
+    a group would have fewer than 2 ranks, or if the program was captured on another number.
     """
     mesh = bound.program.mesh
     if len(mesh) > 1:
@@ -228,6 +228,7 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
         message = f"{topology.name} has {topology.num_npus} NPUs for {groups} groups of ranks"
         cure = "choose a topology with equally many NPUs for every group, at least 2"
         raise InputError(message, cure=cure, code="ranks")
+    bound.check_ranks(ranks)
     binding = bind_sizes(bound.program, ranks, bound.binding.sizes)
     return replace(bound, binding=binding)
 

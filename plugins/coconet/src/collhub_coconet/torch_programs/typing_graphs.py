@@ -26,7 +26,7 @@ from collhub_captured_graphs import (
 )
 from collhub_captured_graphs.graph import ArgumentValue, InputRole, OutputRole, Reference
 
-from collhub_coconet.documents.json_document import BoundProgram
+from collhub_coconet.documents.json_document import CAPTURE, BoundProgram
 from collhub_coconet.program.checking import type_operation
 from collhub_coconet.program.operands import TypingMistakeError
 from collhub_coconet.program.operations import (
@@ -47,7 +47,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, JsonValue, Location
 
 DEFAULT_RANKS = 4
 
@@ -134,7 +134,8 @@ class _GraphTyper:
         program = Program(
             self.graph.name, {}, tuple(arguments), operations, tuple(dict.fromkeys(outputs))
         )
-        return BoundProgram(program, Binding(self.num_ranks, {}))
+        record: dict[str, JsonValue] = {"transformation": CAPTURE, "num_ranks": self.num_ranks}
+        return BoundProgram(program, Binding(self.num_ranks, {}), (record,))
 
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
         """Add an operation and return its name; raises `TypingMistakeError` if it is ill-typed."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collhub_coconet.documents.from_workload import extract_program
-from collhub_coconet.documents.json_document import BoundProgram, parse_call
+from collhub_coconet.documents.json_document import CAPTURE, BoundProgram, parse_call
 from collhub_coconet.plugin import TorchModuleOptions
 from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
@@ -158,6 +158,7 @@ class _ModuleWriter:
 
     def _check(self) -> None:
         """Refuse programs that a module of one process group cannot run."""
+        self.bound.check_ranks(self.bound.binding.num_ranks)
         if self.program.num_groups > 1 or len(self.program.mesh) > 1:
             message = "the program has several groups or mesh axes, a module has one group"
             raise self._refuse(message, "write it as tensor-program")
@@ -170,7 +171,8 @@ class _ModuleWriter:
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
         ]
-        passes = [str(one.get("transformation")) for one in self.bound.history]
+        names = [str(one.get("transformation")) for one in self.bound.history]
+        passes = [name for name in names if name != CAPTURE]
         lines += ["", f"Transformations: {', '.join(passes) or 'none'}."]
         for record in self.bound.history:
             before, after = record.get("predicted_before_ns"), record.get("predicted_ns")
