@@ -150,6 +150,7 @@ def run(example: Example, folder: Path) -> str:
     return result.stdout.decode()
 
 
+@pytest.mark.needs_plugins
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -> None:
     for module in PLUGINS if document.name != "how-to-add.md" else ():
