@@ -46,3 +46,9 @@ def test_longest_term_wins(hooks: ModuleType) -> None:
 )
 def test_code_headings_tables_and_links_stay(hooks: ModuleType, text: str) -> None:
     assert hooks.link_terms(text, "glossary.md") == text
+
+
+def test_notebook_becomes_a_page_with_its_code_and_output(hooks: ModuleType) -> None:
+    page = hooks.convert_notebook(HOOKS.parents[1] / "notebook.ipynb")
+    assert page.startswith("# An algorithm in a notebook\n")
+    assert "```text\nring True\ndirect True\n```" in page

@@ -7,6 +7,7 @@ site these links lead to the pages that are added here.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for address, path in _pages().items():
         files.append(File.generated(config, address, abs_src_path=str(path)))
+    for notebook in sorted((ROOT / "docs").glob("*.ipynb")):
+        files.append(
+            File.generated(config, f"{notebook.stem}.md", content=convert_notebook(notebook))
+        )
     return files
+
+
+def convert_notebook(path: Path) -> str:
+    """Return the cells of a notebook, and the texts that they print, as a page in Markdown."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"]).rstrip("\n")
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        printed = "".join(line for output in cell["outputs"] for line in output["text"])
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -143,10 +163,15 @@ def link_terms(markdown: str, glossary: str) -> str:
 def addresses_of_documents(config: MkDocsConfig) -> dict[Path, str]:
     """The documents of this folder by their files."""
     folder = Path(config.docs_dir)
-    return {
+    addresses = {
         path.resolve(): path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
         if path.is_file()
+    }
+    # The site shows a notebook as a page.
+    return {
+        path: address.removesuffix(".ipynb") + ".md" if path.suffix == ".ipynb" else address
+        for path, address in addresses.items()
     }
 
 
