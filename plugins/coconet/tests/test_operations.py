@@ -112,7 +112,7 @@ LEGAL: list[tuple[Callable[[Names], Value], str]] = [
     (lambda n: concat(n.x(S0, "B", 3), n.x(S0, "B", 4), dimension=1), "float32[B, 7] S_0"),
     (lambda n: permute(n.x(S0, "B", "S", "T"), 2, 0, 1), "float32[T, B, S] S_1"),
     (lambda n: matmul(n.x(LOCAL), n.x(LOCAL, "S", "T")), "float32[B, T] L"),
-    (lambda n: cast(n.x(partial()), "bfloat16"), "bfloat16[B, S] P(sum)"),
+    (lambda n: cast(n.x(partial()), "float16"), "float16[B, S] P(sum)"),
     (lambda n: total(n.x(partial())), "float32[] P(sum)"),
 ]
 
