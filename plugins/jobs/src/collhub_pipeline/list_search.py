@@ -2,8 +2,8 @@
 
 A list schedule follows a table of keys, a limit of activations per stage (`ahead`) and a patience;
 `list_kernel` builds one in some ten microseconds to milliseconds. The search tries a grid of them,
-changes the limits of the best one step by step, and finally moves single passes of this order and
-of known schedules (`order_kernel`).
+changes the limits of the best one step by step, then the starts of its passes, and finally moves
+single passes of this order and of known schedules (`order_kernel`).
 All random numbers have a fixed seed and the number of schedules is a fixed function of the shape,
 so that the result is equal on every host.
 """
@@ -31,8 +31,8 @@ Ints = npt.NDArray[np.int64]
 _KINDS = (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
 _UNLIMITED = 1 << 50
 # Passes that the list schedules of one search have together, and limits of their number per phase.
-_WORK = 1_000_000
-_FEWEST, _MOST = 60, 700
+_WORK = 1_500_000
+_FEWEST, _MOST = 60, 1000
 # The same for moves of single passes, of which one is much cheaper.
 _WORK_OF_MOVES, _MOST_MOVES, _PASSES_PER_WORK = 25_000_000, 30_000, 16
 _CLASS = 1 << 44
@@ -165,7 +165,7 @@ class ListSearch:
         the budget is reached.
         """
         goal = int(target / self.tick)
-        found = self._search_lists(goal)
+        found = self._search_lists(seeds, goal)
         results = [] if found is None else [found]
         for schedule in [*results, *seeds]:
             improved, value = self._improve(schedule, goal)
@@ -174,7 +174,7 @@ class ListSearch:
                 break
         return results
 
-    def _search_lists(self, goal: int) -> Schedule | None:
+    def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
         """Return the best list schedule, or None if none fits."""
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)
@@ -200,7 +200,43 @@ class ListSearch:
             patience = _POLICIES[policy_at].patience if is_changed else state.patience
             ahead = self._change_limits(state.ahead, random)
             state.offer(keys, ahead, patience, 0 if self._is_within(ahead) else 1 + state.turn % 2)
+        for schedule in seeds[:1]:
+            keys = self._build_start_keys(schedule)
+            for patience, guard in product((0, 8, 16), (1, 2)):
+                state.offer(keys, unlimited, patience, guard)
+        self._change_starts(state, random, count, goal)
         return None if state.result is None else self.schedule_from(*state.result)
+
+    def _change_starts(
+        self, state: _Best, random: np.random.Generator, count: int, goal: int
+    ) -> None:
+        """Change the start times of some passes of the best schedule, and use them as keys."""
+        unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
+        step = max(1, int(self.durations.mean()))
+        for at in range(count):
+            if state.value <= goal or state.starts is None or self.budget.reason:
+                break
+            starts = state.starts
+            is_moved = random.random(starts.shape) < (0.02, 0.1, 0.5)[at % 3]
+            noise = random.integers(-4 * step, 4 * step + 1, size=starts.shape)
+            keys = starts + np.where(is_moved, noise, 0)
+            state.offer(keys, unlimited, (0, 8, 16)[at // 3 % 3], 1 + at % 2)
+
+    def _build_start_keys(self, schedule: Schedule) -> Ints:
+        """Return the starts of a schedule with this placement in ticks, as a table of keys.
+
+        Both gradients of a full backward pass get its start.
+        """
+        keys = np.empty((3, len(self.device_of), self.shape.units), np.int64)
+        starts = self.shape.timed(schedule).starts
+        for order, line in zip(schedule.orders, starts, strict=True):
+            for (kind, _, stage, unit), start in zip(order, line, strict=True):
+                time = int(start / self.tick)
+                if kind is Pass.BACKWARD:
+                    keys[1:, stage, unit] = time
+                else:
+                    keys[_KINDS.index(kind), stage, unit] = time
+        return keys
 
     def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
         """Move single passes of a schedule; return the best one and its value in ticks.
@@ -295,6 +331,7 @@ class _Best:
     keys: Ints | None = None
     ahead: Ints = field(init=False)
     patience: int = 0
+    starts: Ints | None = None
     result: tuple[Ints, Ints] | None = None
     turn: int = 0
 
@@ -304,11 +341,14 @@ class _Best:
     def offer(self, keys: Ints, ahead: Ints, patience: int, guard: int) -> None:
         """Build a schedule, and keep it if it is not worse."""
         self.turn += 1
-        passes, _, places, value = self.search.run(keys, ahead, patience, guard)
+        passes, starts, places, value = self.search.run(keys, ahead, patience, guard)
         if not 0 <= value <= self.value:
             return
         self.value, self.result = value, (passes, places)
         self.keys, self.ahead, self.patience = keys, ahead, patience
+        table = np.empty(keys.size, np.int64)
+        table[passes] = starts
+        self.starts = table.reshape(keys.shape)
 
 
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
