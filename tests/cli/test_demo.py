@@ -23,6 +23,7 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
         "bound",
         "ratio",
     ]
+    commands = commands.partition("Open ")[0]
     lines = [line.strip() for line in commands.splitlines() if line.strip()]
     assert len(lines) == 3
     for line in lines:
@@ -32,16 +33,20 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
 
 
 @pytest.mark.usefixtures("msccl", "simulator", "machines")
-def test_without_a_folder_no_file_is_left(
+def test_without_a_folder_only_the_page_is_left_in_a_temporary_folder(
     collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    temporary, current = tmp_path / "temporary", tmp_path / "current"
+    temporary.mkdir()
+    current.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.chdir(current)
     run = collhub("demo")
     assert (run.code, run.err) == (0, "")
     assert "Try next:" in run.out
-    assert str(tmp_path) not in run.out
-    assert list(tmp_path.iterdir()) == []
+    assert list(current.iterdir()) == []
+    pages = [path for path in temporary.rglob("*") if path.is_file()]
+    assert [str(page) in run.out for page in pages] in ([], [True])
     report = collhub("demo", "--json").report()
     assert [algorithm["traces"] for algorithm in report["algorithms"]] == [None] * 3
 

@@ -1,4 +1,4 @@
-"""`collhub demo`: verify the shipped examples, write traces, simulate, compare with bounds."""
+"""`collhub demo`: verify shipped examples, write traces, simulate, compare with bounds, draw."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 SIMULATOR = "analytical"
-SYNTHESIZER = "ring"
 MACHINE = "dgx1v"
 TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", MACHINE)
 SIZES = (1 << 20, 1 << 28)
+PAGE = "demo.html"
+"""Name of the page that shows all examples with an all-reduce on `MACHINE` at the first size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _Run:
     "--output",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Keep the traces in this folder (default: no file is left).",
+    help="Keep the traces and the page in this folder (default: the page in a temporary folder).",
 )
 @json_flag
 @click.pass_obj
@@ -76,6 +77,10 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
         session.print_report(_create_report(examples, runs))
     else:
         _print(examples, runs, list(_suggest_commands(registry, examples, output)))
+        page = _write_page(session, registry, examples, output)
+        if page is not None:
+            print_line()
+            print_line(f"Open {page} in a browser: two all-reduces on {MACHINE} on one time axis.")
 
 
 def _check_plugins(registry: Registry) -> None:
@@ -144,6 +149,49 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
             yield _Run(example, topology.name, timing)
 
 
+def _write_page(
+    session: Session, registry: Registry, examples: Sequence[_Example], folder: Path | None
+) -> Path | None:
+    """Write the page of the all-reduces on `MACHINE`; return its path.
+
+    Without `folder` the page is in a new temporary folder, because a browser opens it after the
+    command has ended. A page of an earlier run is replaced. None if no plugin writes pages.
+    """
+    from hub_core.pipeline.inputs import read_topology
+    from hub_core.pipeline.simulation import simulate
+    from hub_core.plugin_api import InteractivePage, ReportWriter, RunTimeline, Shown
+
+    if not any(writer.offer.shows is Shown.PAGE for writer in registry.all(ReportWriter)):
+        return None
+    topology = read_topology(MACHINE, registry=registry)
+    timelines = []
+    for example in examples:
+        if example.algorithm.collective.kind == "all-reduce":
+            result = simulate(
+                example.algorithm,
+                topology,
+                SIZES[0],
+                backend=SIMULATOR,
+                registry=registry,
+                wants_transfers=True,
+            )
+            timelines.append(
+                RunTimeline(
+                    example.name,
+                    example.algorithm,
+                    SIZES[0],
+                    result.step_start_ns,
+                    result.step_end_ns,
+                    topology,
+                    result,
+                )
+            )
+    page = (folder or Path(tempfile.mkdtemp(prefix="collhub-demo-"))) / PAGE
+    page.unlink(missing_ok=True)
+    session.draw_report(InteractivePage("collhub demo", tuple(timelines)), str(page))
+    return page
+
+
 def _print(
     examples: Sequence[_Example], runs: Sequence[_Run], commands: Sequence[Sequence[str]]
 ) -> None:
@@ -175,30 +223,30 @@ def _print(
 def _suggest_commands(
     registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield arguments of commands to try next: on the traces if they are kept, else on networks.
+    """Yield arguments of commands to try next.
 
-    `folder`: where the traces are kept, None if they are not. With a folder these are `inspect` and
-    `convert` (into JSON in the folder) of the first example, and `simulate` of the last one on a
-    ring of 25 GB/s. Without it, they are `compare`, `synthesize ring` and `topology show dgx1v`,
-    each only if the command or synthesizer is installed. `examples` must not be empty.
+    With a folder these are `inspect` and `convert` (into JSON in the folder) of the first example,
+    and `simulate` of the last one on a ring of 25 GB/s. Without it they are commands for the user's
+    network and files, `compare`, `tune` and `profile`, each only if it is installed. `examples`
+    must not be empty.
     """
-    from hub_core.plugin_api import Command, Synthesizer
+    from hub_core.plugin_api import Command
 
     first, last = examples[0], examples[-1]
-    network = f"ring:{last.algorithm.num_ranks}?bandwidth=25GB/s"
     if folder is not None:
+        network = f"ring:{last.algorithm.num_ranks}?bandwidth=25GB/s"
         yield "inspect", str(first.traces)
         yield "simulate", str(last.traces), "--topology", network, "--size", "64KiB..64MiB"
         yield "convert", str(first.traces), "-o", str(folder / f"{first.name}.json")
         return
-    commands = {provided.name for provided in registry.all(Command)}
-    question = ("--collective", "all-reduce", "--topology", network, "--size")
-    if "compare" in commands:
-        yield "compare", *question, "64KiB..64MiB"
-    if SYNTHESIZER in {provided.name for provided in registry.all(Synthesizer)}:
-        yield "synthesize", SYNTHESIZER, *question, "1MiB"
-    if "topology" in commands:
-        yield "topology", "show", MACHINE
+    collective, network = ("--collective", "all-reduce"), ("--topology", "dgx-h100:4")
+    commands = (
+        ("compare", *collective, *network, "--size", "1MiB..1GiB"),
+        ("tune", *collective, *network, "--size", "1MiB..1GiB", "-o", "tuned"),
+        ("profile", "YOUR_JOB.0.pt.trace.json.gz"),
+    )
+    installed = {provided.name for provided in registry.all(Command)}
+    yield from (command for command in commands if command[0] in installed)
 
 
 def _create_report(examples: Sequence[_Example], runs: Sequence[_Run]) -> DemoReport:
