@@ -239,10 +239,10 @@ def _suggest_commands(
         yield "simulate", str(last.traces), "--topology", network, "--size", "64KiB..64MiB"
         yield "convert", str(first.traces), "-o", str(folder / f"{first.name}.json")
         return
-    collective, network = ("--collective", "all-reduce"), ("--topology", "dgx-h100:4")
+    question = ("--collective", "all-reduce", "--topology", "dgx-h100:4", "--size", "1MiB..1GiB")
     commands = (
-        ("compare", *collective, *network, "--size", "1MiB..1GiB"),
-        ("tune", *collective, *network, "--size", "1MiB..1GiB", "-o", "tuned"),
+        ("compare", *question),
+        ("tune", *question, "-o", "tuned"),
         ("profile", "YOUR_JOB.0.pt.trace.json.gz"),
     )
     installed = {provided.name for provided in registry.all(Command)}
