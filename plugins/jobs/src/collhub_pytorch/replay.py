@@ -210,7 +210,10 @@ class NetworkTimes:
             npus=ranks,
             registry=self.registry,
         )
-        algorithm = placed(synthesis.algorithm, ranks)
+        algorithm = synthesis.algorithm
+        # On a part of the NPUs the algorithm has a rank for every NPU, which is its placement.
+        if algorithm.num_ranks == count:
+            algorithm = placed(algorithm, ranks)
         simulation = hub_core.simulate(
             algorithm,
             self.topology,

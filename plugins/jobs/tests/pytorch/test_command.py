@@ -11,8 +11,11 @@ from collhub_job_traces import writing
 from collhub_jobs import documents
 from collhub_pytorch.ccl_bench import samples as ccl_bench_samples
 from collhub_pytorch.plugin import collhub_commands, collhub_producers
+from collhub_pytorch.replay import NetworkTimes
 from collhub_pytorch.samples import execution_traces, profiles
 
+import hub_core
+from hub_core.model import JobCollective
 from hub_core.plugin_api import NoOptions
 from hub_core.testing import training_step
 
@@ -219,3 +222,22 @@ def test_a_job_in_another_format_is_profiled_on_a_network(
     assert run.report()["num_ranks"] == 4
     assert collhub("profile", tmp_path / name).code == 0
     assert "mark no iterations" in collhub("profile", tmp_path / name, "--step", "1").err
+
+
+@pytest.mark.parametrize("kind", [JobCollective.ALL_REDUCE, JobCollective.ALL_TO_ALL])
+@pytest.mark.parametrize("ranks", [(2, 3, 5), (5, 2, 3)])
+def test_a_group_on_a_part_of_the_network_has_the_times_of_its_part(
+    kind: JobCollective, ranks: tuple[int, ...]
+) -> None:
+    whole, part = (
+        NetworkTimes(
+            hub_core.parse_topology(f"switch:{count}?bandwidth=450GB/s"),
+            {},
+            hub_core.TimingSource(),
+            hub_core.run_registry(),
+        )
+        for count in (8, 3)
+    )
+    time_ns = whole(kind, 1 << 20, ranks)
+    assert time_ns is not None
+    assert time_ns == part(kind, 1 << 20, (0, 1, 2))
