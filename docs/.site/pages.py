@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +83,64 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(
             File.generated(config, f"{notebook.stem}.md", content=convert_notebook(notebook))
         )
+    for name, content in write_interactive_pages().items():
+        files.append(File.generated(config, f"pages/{name}.html", content=content))
     return files
+
+
+INTERACTIVE_PAGES = {
+    "two-all-reduces": (
+        "Two all-reduces on a DGX-1V, on one time axis",
+        "view examples/ring_all_reduce_8.xml examples/all_pairs_all_reduce_8.xml"
+        " --topology dgx1v --size 1MiB -o OUT",
+    ),
+    "all-gather-on-a-ring": (
+        "A hierarchical all-gather on a ring: links that are full, and ranks that wait",
+        "simulate examples/hierarchical_all_gather_8.xml --topology ring:8 --size 16MiB --view OUT",
+    ),
+    "training-step": (
+        "A training step of a transformer on 4 ranks: exposed communication, critical path",
+        "simulate JOB --topology switch:4?bandwidth=100GB/s&latency=500ns --view OUT",
+    ),
+}
+"""Pages of the viewer: title and arguments of `collhub`; OUT is the page, JOB the generated job."""
+_GENERATE = "generate transformer -O layers=2 -O data=4 -o JOB"
+
+
+def write_interactive_pages() -> dict[str, bytes]:
+    """Return the interactive pages of the gallery by name; the plugins must be installed."""
+    pages = {}
+    with tempfile.TemporaryDirectory() as folder:
+        job = str(Path(folder) / "step")
+        run_program([job if word == "JOB" else word for word in _GENERATE.split()])
+        for name, (_, arguments) in INTERACTIVE_PAGES.items():
+            page = Path(folder) / f"{name}.html"
+            values = {"JOB": job, "OUT": str(page)}
+            run_program([values.get(word, word) for word in arguments.split()])
+            pages[name] = page.read_bytes()
+    return pages
+
+
+def run_program(arguments: list[str]) -> None:
+    """Run `collhub` in the root of the repository; raise `CalledProcessError` if it fails."""
+    start = "import sys; from hub_core.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", start, *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def list_interactive_pages() -> str:
+    """Return the section of the gallery that shows the interactive pages."""
+    parts = ["", "## Interactive pages", ""]
+    for name, (title, arguments) in INTERACTIVE_PAGES.items():
+        parts += [
+            f"[{title}](pages/{name}.html):",
+            "",
+            f"```text\ncollhub {arguments.replace('OUT', name + '.html')}\n```",
+            "",
+            f'<iframe src="pages/{name}.html" title="{title}" width="100%" height="600"></iframe>',
+            "",
+        ]
+    return "\n".join(parts)
 
 
 def convert_notebook(path: Path) -> str:
@@ -113,6 +173,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({'../' * depth}{address}{match[2] or ''})"
 
     markdown = LINK.sub(replaced, markdown)
+    if page.file.src_uri == "gallery.md":
+        markdown += list_interactive_pages()
     if source == GLOSSARY or page.file.src_uri.startswith(("reference/", "schemas/", "changelog")):
         return markdown
     return link_terms(markdown, f"{'../' * depth}glossary.md")
