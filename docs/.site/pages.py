@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,32 +101,32 @@ INTERACTIVE_PAGES = {
     ),
     "training-step": (
         "A training step of a transformer on 4 ranks: exposed communication, critical path",
-        "simulate JOB --topology switch:4?bandwidth=100GB/s&latency=500ns --view OUT",
+        "simulate step --topology switch:4?bandwidth=100GB/s&latency=500ns --view OUT",
     ),
 }
-"""Pages of the viewer: title and arguments of `collhub`; OUT is the page, JOB the generated job."""
-_GENERATE = "generate transformer -O layers=2 -O data=4 -o JOB"
+"""Pages of the viewer: title, arguments of `collhub` (OUT: the page; `step`: a generated job)."""
+_GENERATE = "generate transformer -O layers=2 -O data=4 -o step"
 
 
 def write_interactive_pages() -> dict[str, bytes]:
     """Return the interactive pages of the gallery by name; the plugins must be installed."""
     pages = {}
     with tempfile.TemporaryDirectory() as folder:
-        job = str(Path(folder) / "step")
-        run_program([job if word == "JOB" else word for word in _GENERATE.split()])
+        # The pages show the names of their inputs.
+        shutil.copytree(ROOT / "examples", Path(folder) / "examples")
+        run_program(_GENERATE.split(), folder)
         for name, (_, arguments) in INTERACTIVE_PAGES.items():
-            page = Path(folder) / f"{name}.html"
-            values = {"JOB": job, "OUT": str(page)}
-            run_program([values.get(word, word) for word in arguments.split()])
-            pages[name] = page.read_bytes()
+            page = f"{name}.html"
+            run_program([page if word == "OUT" else word for word in arguments.split()], folder)
+            pages[name] = (Path(folder) / page).read_bytes()
     return pages
 
 
-def run_program(arguments: list[str]) -> None:
-    """Run `collhub` in the root of the repository; raise `CalledProcessError` if it fails."""
+def run_program(arguments: list[str], folder: str) -> None:
+    """Run `collhub` in a folder; raise `CalledProcessError` if it fails."""
     start = "import sys; from hub_core.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", start, *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 def list_interactive_pages() -> str:
