@@ -114,8 +114,9 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
     Durations of communications include waiting for the last rank. Collectives without data take no
-    time, and messages the time of a broadcast from one rank to another; messages with measured
-    times keep them. In jobs that are no profiles, a rank runs one computation at a time, in the
+    time, and messages the time of a broadcast from one rank to another, or without such times that
+    of an all-to-all of both ranks that sends the same bytes to the other one; messages with
+    measured times keep them. In jobs that are no profiles, a rank runs one computation at a time, in the
     order in which they can start, and the collectives of a group in their order; dependencies that
     state this order are added. Raises `InputError` for computations without a duration, for calls
     that cannot be predicted, and for ranks that do not match.
@@ -134,6 +135,18 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
         transfer = measure_transfers(measured_timeline(workload), meetings)
     keys = list(predicted_calls(workload, meetings))
     predicted = predictor.predict(key for _, key in keys)
+    # NCCL's sends and receives run the kernel of its all-to-all: profiles rarely have broadcasts.
+    exchanges = [
+        number
+        for number, ((rows, _), time) in enumerate(zip(keys, predicted, strict=True))
+        if time.time_ns is None and nodes.kind[rows[0]] != NodeKind.COLLECTIVE
+    ]
+    exchange_keys = [
+        (JobCollective.ALL_TO_ALL, 2 * keys[number][1][1], keys[number][1][2])
+        for number in exchanges
+    ]
+    for number, time in zip(exchanges, predictor.predict(exchange_keys), strict=True):
+        predicted[number] = time
     for (rows, key), time in zip(keys, predicted, strict=True):
         if time.time_ns is None:
             first = int(rows[0])

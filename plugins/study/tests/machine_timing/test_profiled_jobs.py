@@ -318,3 +318,26 @@ def test_jobs_without_times_of_collectives_have_those_of_the_machine(
     ).report()
     assert on_network["replay"]["saved_ns"] == 0
     assert on_network["notes"][-1].startswith("the times of collectives are not recorded")
+
+
+PROGRAM = """HloModule stage, is_scheduled=true, num_partitions=2
+
+ENTRY %main (p: f32[1048576]) -> f32[1048576] {{
+  %p = f32[1048576]{{0}} parameter(0)
+  ROOT %q = f32[1048576]{{0}} collective-permute(%p), channel_id=1, source_target_pairs={pairs}
+}}
+"""
+
+
+def test_messages_have_the_time_of_an_exchange_where_no_broadcast_is_measured(
+    collhub, tmp_path: Path
+) -> None:
+    """A message of 4 MiB moves the bytes that each rank of an all-to-all of 8 MiB sends."""
+    pytest.importorskip("collhub_hlo")
+    file = tmp_path / "stage.hlo.txt"
+    file.write_text(PROGRAM.format(pairs="{{0,1}}"))
+    run = collhub("profile", file, "--machine", "h100", "--json")
+    assert run.code == 0, run.err
+    call = LibraryCall("all-to-all", (0, 1), 8 << 20)
+    (expected,) = predict_library_times(LibraryTimesRequest("h100", (call,), 2)).times
+    assert run.report()["job_ns"] == pytest.approx(expected.time_ns, abs=1)
