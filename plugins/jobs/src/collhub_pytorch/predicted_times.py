@@ -117,9 +117,9 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     time, and messages the time of a broadcast from one rank to another, or without such times that
     of an all-to-all of both ranks that sends the same bytes to the other one; messages with
     measured times keep them. In jobs that are no profiles, a rank runs one computation at a time,
-    in the order in which they can start, and the collectives of a group in their order; dependencies that
-    state this order are added. Raises `InputError` for computations without a duration, for calls
-    that cannot be predicted, and for ranks that do not match.
+    in the order in which they can start, and the collectives of a group in their order;
+    dependencies that state this order are added. Raises `InputError` for computations without a
+    duration, for calls that cannot be predicted, and for ranks that do not match.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions
