@@ -227,6 +227,36 @@ def test_a_view_is_saved_as_svg_with_the_steps_as_shapes(browser: Browser, ring_
     assert kind == "svg"
 
 
+@pytest.mark.parametrize("kind", ["SVG", "PNG"])
+def test_the_buttons_save_the_view_as_a_file(browser: Browser, ring_page: Path, kind: str) -> None:
+    browser.errors()
+    browser.open(ring_page)
+    name, size, file_type = browser.driver.execute_async_script(
+        """const [kind, done] = arguments;
+        const create = URL.createObjectURL.bind(URL);
+        let saved = null;
+        URL.createObjectURL = (blob) => create(saved = blob);
+        HTMLAnchorElement.prototype.click = function () {
+          done([this.download, saved.size, saved.type]);
+        };
+        [...document.querySelectorAll(".tools button")].find(b => b.innerText === kind).click();""",
+        kind,
+    )
+    assert name == f"ranks-over-time.{kind.lower()}"
+    assert file_type == {"SVG": "image/svg+xml", "PNG": "image/png"}[kind]
+    assert size > 1000
+    assert browser.errors() == []
+
+
+def test_printing_uses_the_light_theme(browser: Browser, ring_page: Path) -> None:
+    browser.open(ring_page)
+    browser.press("t")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("return document.documentElement.dataset.theme") == "light"
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run("return document.documentElement.dataset.theme") == "dark"
+
+
 def test_hostile_names_are_shown_as_text_and_no_request_leaves_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -220,7 +220,9 @@ export class TimelinePanel extends CanvasPanel {
     if (cursor !== null) {
       const x = this.timeX(cursor);
       surface.line([x, AXIS_HEIGHT - 6, x, height], theme.accent, 1.5);
-      surface.text(timeText(cursor, 9), x + 4, AXIS_HEIGHT - 3, { colour: theme.accent, bold: true });
+      const text = timeText(cursor, 9);
+      surface.rect(x + 1, 1, text.length * 7 + 8, AXIS_HEIGHT - 6, theme.paper);
+      surface.text(text, x + 4, 10, { colour: theme.accent, bold: true });
     }
     if (this.pointerTime !== null) {
       const x = this.timeX(this.pointerTime);

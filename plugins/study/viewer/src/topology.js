@@ -13,6 +13,9 @@ import { percentText, rateText, timeText } from "./units.js";
 
 /** Links that are drawn; the first ones of the list. */
 const LARGEST_LINK_COUNT = 20_000;
+/** Transfers up to which the loads follow the window in every frame. */
+const LIVE_TRANSFER_COUNT = 50_000;
+const QUIET_MS = 150;
 const SLIDER_STEPS = 1000;
 const ANIMATION_MS = 12_000;
 
@@ -30,6 +33,7 @@ export class TopologyPanel extends CanvasPanel {
     this.transfers = sameOrder ? page.runs[run].links : null;
     this.loads = new Float64Array(edges.from.length);
     this.playing = 0;
+    this.timer = 0;
     this.canvas.addEventListener("pointermove", (event) => this.#hover(event));
     this.canvas.addEventListener("click", (event) => {
       const link = this.#linkAt(...this.position(event)), node = this.#nodeAt(...this.position(event));
@@ -62,6 +66,17 @@ export class TopologyPanel extends CanvasPanel {
     for (let link = 0; link < this.loads.length; link++) {
       this.loads[link] = busyTicks(this.transfers, link, from / tick, to / tick) / ((to - from) / tick);
     }
+  }
+
+  /** Compute the loads: at once for few transfers, otherwise when the window rests. */
+  #windowChanged() {
+    clearTimeout(this.timer);
+    const compute = () => {
+      this.#computeLoads();
+      this.requestDrawing();
+    };
+    if ((this.transfers?.start.length ?? 0) <= LIVE_TRANSFER_COUNT) compute();
+    else this.timer = setTimeout(compute, QUIET_MS);
   }
 
   /** Start or stop the movement of the cursor through the visible window. */
@@ -150,10 +165,8 @@ export class TopologyPanel extends CanvasPanel {
 
   /** @type {CanvasPanel["stateChanged"]} */
   stateChanged(changed) {
-    if (changed.has("from") || changed.has("to")) {
-      this.#computeLoads();
-      this.requestDrawing();
-    } else if (changed.has("rank") || changed.has("link")) this.requestDrawing();
+    if (changed.has("from") || changed.has("to")) this.#windowChanged();
+    else if (changed.has("rank") || changed.has("link")) this.requestDrawing();
     if (!changed.has("cursor")) return;
     const { cursor } = this.page.state.values;
     this.time.textContent = cursor === null ? "" : timeText(cursor, 7);
