@@ -26,6 +26,7 @@ _CASES = (
     ("transformer_blocks", "mlp", "ring:16", "B=1..16,S=1024,H=3072,F=12288"),
     ("transformer_blocks", "pipeline_boundary", "switch:16", "B=1..8,S=2048,H=12288"),
     ("moe", "moe", "switch:16", "E=16,C=64..4096,H=1024,F=4096"),
+    ("training_step", "training_step", "ring:8", "B=2048,H=1024"),
     ("attention_parallel", "ulysses", "switch:16", "A=16,S=1024..65536,D=64"),
     ("attention_parallel", "ring_attention", "ring:16", "A=16,S=1024..16384,D=64"),
 )
@@ -50,7 +51,11 @@ def main() -> int:
         took = time.process_time() - start
         slowest = max(slowest, took)
         lines = report.changes
-        counts, end, _, times = lines[-4:]
+        counts, end = (
+            next(line for line in lines if text in line)
+            for text in ("programs expanded", "search is")
+        )
+        times = lines[-1]
         gains = [one.rpartition(": ")[2] for one in lines if one.startswith("winner for")]
         is_complete = "complete" if "is complete" in end else "NOT complete"
         print(f"{program:18}{took:7.1f} s  {counts}; {is_complete}; {times}")

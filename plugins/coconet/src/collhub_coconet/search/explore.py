@@ -81,11 +81,21 @@ _STATES_PER_ROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
+class PartStep:
+    """Transformation of the first of `count` equal parts; `before`: its program before the step."""
+
+    rewrite: Rewrite
+    before: Program
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A program with the transformations that lead to it and its costs.
 
     The costs have one entry per size. `peaks`: peak memory of a rank in bytes. `uneven_values`:
-    number of values whose sliced dimension the number of ranks does not divide.
+    number of values whose sliced dimension the number of ranks does not divide. `part_steps`: the
+    steps of a program that was searched in parts.
     """
 
     program: Program
@@ -93,6 +103,7 @@ class Candidate:
     timings: tuple[Timing, ...]
     peaks: tuple[int, ...]
     uneven_values: tuple[int, ...]
+    part_steps: tuple[PartStep, ...] = ()
 
     def sort_key(self, size_index: int) -> tuple[float, int, int, int]:
         """Return the key that orders candidates at one size; the lowest is the best.

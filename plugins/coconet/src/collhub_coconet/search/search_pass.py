@@ -10,6 +10,7 @@ from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import SearchOptions
 from collhub_coconet.program.operations import Binding, Kind, parse_ranges
+from collhub_coconet.program.program import Program
 from collhub_coconet.search.collective_times import (
     Demand,
     Rates,
@@ -17,17 +18,20 @@ from collhub_coconet.search.collective_times import (
     find_slowest_link,
     is_any_to_any,
 )
+from collhub_coconet.search.composition import combine
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import (
     Candidate,
     Exploration,
+    PartStep,
     Progress,
     explore,
     ignore_progress,
 )
 from collhub_coconet.search.hub_algorithms import HubAlgorithms, Omission, describe_omissions
+from collhub_coconet.search.parts import PartClass, divide
 from collhub_coconet.search.simulation import Simulation, simulate_candidates
-from collhub_coconet.transformations.costs import costs
+from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.passes import format_parameter, read_program, record_fields
 from hub_core import Topology, read_topology
 from hub_core.model import InputError, JsonValue, UsageError, Workload, format_bytes, format_time
@@ -95,40 +99,36 @@ def run(
     bound = _assign_ranks(inference.bound, topology)
     bindings = list_bindings(bound, options.sizes, options.points)
     rates = _build_rates(topology, options)
-    # Fraction of the progress that the search by formula accounts for.
-    formula_fraction = 0.5 if options.simulate else 1.0
     hub = _collect_algorithms(topology, options) if options.simulate else None
-    exploration = explore(
-        bound.program,
-        bindings,
-        FormulaModel(rates, hub),
-        options.states,
-        workers=workers,
-        progress=lambda fraction, text: progress(formula_fraction * fraction, text),
-        budget=budget,
-    )
-    times_are = "by formula"
-    omitted: list[Omission] = []
-    if budget.reason and options.simulate:
-        budget.cut("simulation of programs", "all of it: times are by formula")
-    elif hub is not None:
-        simulated = simulate_candidates(
-            exploration,
+    simulation = Simulation(rates, topology, hub.registry, hub) if hub else None
+    classes = divide(bound.program)
+    explorations, times = [], []
+    for index, part in enumerate(classes):
+        exploration, times_are = _search_part(
+            part.program,
             bindings,
-            Simulation(rates, topology, hub.registry, hub),
-            options.simulate,
-            workers=workers,
-            progress=lambda fraction, text: progress(
-                formula_fraction + formula_fraction * fraction, text
+            FormulaModel(rates, hub),
+            simulation,
+            options,
+            workers,
+            lambda fraction, text, index=index: progress(  # type: ignore[misc]
+                (index + fraction) / len(classes), text
             ),
-            budget=budget,
+            budget,
         )
-        if isinstance(simulated, str):
-            times_are = f"by formula, since a program cannot be simulated: {simulated}"
-        else:
-            times_are = f"simulated: {len(simulated.candidates)} programs"
-            exploration = simulated
-            omitted = _list_omissions(exploration, bindings, hub)
+        explorations.append(exploration)
+        times.append(times_are)
+    times_are = times[0]
+    if len(classes) == 1 and len(classes[0].copies) == 1:
+        (exploration,) = explorations
+    else:
+        are_simulated = all(text.startswith("simulated") for text in times)
+        exploration, added = combine(
+            bound.program, classes, explorations, bindings, simulation if are_simulated else None
+        )
+        unlike = next((text for text in times if not text.startswith("simulated")), "simulated")
+        times_are = added if added.startswith("simulated") else f"{unlike}; {added}"
+    omitted = _list_omissions(exploration, bindings, hub) if hub else []
     size_index = _find_size_index(bound, bindings)
     outlook = Outlook(topology, rates, times_are)
     result = _lower_fastest(bound, exploration, size_index, outlook)
@@ -137,11 +137,68 @@ def run(
         *inference.filled_in,
         *describe_exploration(exploration, bindings, omitted),
         *describe_omissions(omitted),
+        *_describe_parts(classes),
         ranks,
         f"times are {times_are}",
     )
     result = replace(result, provenance=workload.provenance)
     return result, PassReport(changes, tuple(budget.cuts))
+
+
+def _search_part(
+    program: Program,
+    bindings: Sequence[Binding],
+    model: FormulaModel,
+    simulation: Simulation | None,
+    options: SearchOptions,
+    workers: Executor | None,
+    progress: Progress,
+    budget: SearchBudget,
+) -> tuple[Exploration, str]:
+    """Search one program, and simulate the most promising candidates if there is a simulation.
+
+    Returns the candidates, and a text about the origin of their times.
+    """
+    # Fraction of the progress that the search by formula accounts for.
+    formula_fraction = 0.5 if simulation else 1.0
+    exploration = explore(
+        program,
+        bindings,
+        model,
+        options.states,
+        workers=workers,
+        progress=lambda fraction, text: progress(formula_fraction * fraction, text),
+        budget=budget,
+    )
+    if simulation is None:
+        return exploration, "by formula"
+    if budget.reason:
+        budget.cut("simulation of programs", "all of it: times are by formula")
+        return exploration, "by formula"
+    simulated = simulate_candidates(
+        exploration,
+        bindings,
+        simulation,
+        options.simulate,
+        workers=workers,
+        progress=lambda fraction, text: progress(
+            formula_fraction + formula_fraction * fraction, text
+        ),
+        budget=budget,
+    )
+    if isinstance(simulated, str):
+        return exploration, f"by formula, since a program cannot be simulated: {simulated}"
+    return simulated, f"simulated: {len(simulated.candidates)} programs"
+
+
+def _describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
+    """Describe the division of a program into parts in one line; nothing for a single part."""
+    num_parts = sum(len(part.copies) for part in classes)
+    if num_parts > 1:
+        yield (
+            f"{num_parts} parts of the program were searched separately; equal ones are one "
+            f"decision: {len(classes)} decisions, with the passes of the first of equal parts"
+        )
 
 
 def _collect_algorithms(topology: Topology, options: SearchOptions) -> HubAlgorithms:
@@ -260,6 +317,11 @@ def _lower_fastest(
     """
     fastest = exploration.fastest(size_index)
     history = list(bound.history)
+    for part_step in fastest.part_steps:
+        history.append(_record_part_step(part_step, bound.binding))
+    if fastest.part_steps:
+        history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
+        return lower(fastest.program, bound.binding, tuple(history))
     previous = bound.program
     for step in fastest.steps:
         effect = costs(step.program, bound.binding) - costs(previous, bound.binding)
@@ -267,6 +329,20 @@ def _lower_fastest(
         previous = step.program
     history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
     return lower(fastest.program, bound.binding, tuple(history))
+
+
+def _record_part_step(step: PartStep, binding: Binding) -> dict[str, JsonValue]:
+    """Build the record of a step of equal parts: its parameters are those of the first one.
+
+    The effect is that of all parts; `parent` is the first part before the step.
+    """
+    rewrite = step.rewrite
+    effect = costs(rewrite.program, binding) - costs(step.before, binding)
+    record = rewrite.record
+    if step.count > 1:
+        record = replace(record, notes=(*record.notes, f"applied to {step.count} equal parts"))
+    total = Costs(**{name: step.count * value for name, value in asdict(effect).items()})
+    return record_fields(record, step.before, total)
 
 
 def describe_exploration(

@@ -1,0 +1,196 @@
+"""Combine the searches of the parts of a program into candidates for the whole program.
+
+Times of parts add up, since kernels of one rank run one after another. Equal parts have equal
+decisions, so that the number of equal tensors does not change a decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from collhub_coconet.lowering.timing import compute_peak_bytes
+from collhub_coconet.program.operations import Binding
+from collhub_coconet.program.program import Program
+from collhub_coconet.search.collective_times import Means
+from collhub_coconet.search.cost_models import Timing
+from collhub_coconet.search.explore import Candidate, Exploration, PartStep
+from collhub_coconet.search.parts import Origin, PartClass, assemble
+from collhub_coconet.search.simulation import Simulation
+from collhub_coconet.transformations.moves import TRANSFORMATIONS
+
+# Communications above which a program is not simulated as a whole.
+_MAX_SIMULATED = 100
+
+
+def combine(
+    program: Program,
+    classes: Sequence[PartClass],
+    explorations: Sequence[Exploration],
+    bindings: Sequence[Binding],
+    simulation: Simulation | None,
+) -> tuple[Exploration, str]:
+    """Combine one exploration per class of equal parts into one of the whole program.
+
+    Its candidates are the original program, and for every size the program of the fastest
+    candidates of all parts, and that of their smallest ones. With a simulation, the whole programs
+    are simulated with the means that were selected for their parts, so that kernels of different
+    parts overlap; programs of more than 100 communications, and those that cannot be simulated,
+    have the sums of the times of their parts. If parts read values of each other, other candidates
+    are tried in the whole program, too. The second result describes the times.
+    """
+    selections = [[exploration.candidates[0] for exploration in explorations]]
+    for size_index in range(len(bindings)):
+        selections.append([exploration.fastest(size_index) for exploration in explorations])
+        selections.append([each.pareto_front(size_index)[-1] for each in explorations])
+    candidates: dict[tuple[int, ...], Candidate] = {}
+    simulated: list[Candidate] = []
+    num_parts = sum(len(part.copies) for part in classes)
+    num_communications = sum(operation.is_communication for operation in program.operations)
+    reason = f"{num_communications} communications are too many to simulate at once"
+    is_simulated = simulation is not None and num_communications <= _MAX_SIMULATED
+    if simulation is not None and is_simulated and _exchange_values(program, classes):
+        for size_index in range(len(bindings)):
+            selections.append(
+                _descend(program, classes, explorations, bindings, size_index, simulation)
+            )
+    for selection in selections:
+        key = tuple(map(id, selection))
+        if key in candidates:
+            continue
+        programs = [candidate.program for candidate in selection]
+        whole, origins = assemble(program, classes, programs)
+        candidate = _add_up(whole, origins, classes, selection, bindings)
+        candidates[key] = candidate
+        if simulation is not None and is_simulated:
+            times = _simulate(whole, origins, selection, bindings, simulation)
+            if isinstance(times, str):
+                is_simulated, reason = False, times
+            else:
+                timings = [
+                    replace(timing, seconds=seconds)
+                    for timing, seconds in zip(candidate.timings, times, strict=True)
+                ]
+                simulated.append(replace(candidate, timings=tuple(timings)))
+    exploration = Exploration(
+        simulated if is_simulated else list(candidates.values()),
+        sum(exploration.expanded for exploration in explorations),
+        sum(exploration.pruned for exploration in explorations),
+        all(exploration.is_complete for exploration in explorations),
+    )
+    if is_simulated:
+        return exploration, f"simulated as a whole with {num_parts} parts"
+    if simulation is None:
+        return exploration, f"of {num_parts} parts, added"
+    return exploration, f"of {num_parts} parts, added, since {reason}"
+
+
+def _exchange_values(program: Program, classes: Sequence[PartClass]) -> bool:
+    """Whether a part reads a value of another part, so that their kernels are ordered."""
+    return any(
+        argument.name in program.by_name for part in classes for argument in part.program.arguments
+    )
+
+
+def _descend(
+    program: Program,
+    classes: Sequence[PartClass],
+    explorations: Sequence[Exploration],
+    bindings: Sequence[Binding],
+    size_index: int,
+    simulation: Simulation,
+) -> list[Candidate]:
+    """Select one candidate per class by simulation of the whole program at one size.
+
+    Starting from the fastest of each class alone, every other candidate of a class that
+    communicates is adopted if it reduces the time of the whole: alone, a part does not overlap with
+    kernels of other parts.
+    """
+    selection = [exploration.fastest(size_index) for exploration in explorations]
+    best_s = math.inf
+    changes = [(-1, selection[0])] + [
+        (index, candidate)
+        for index, exploration in enumerate(explorations)
+        if any(operation.is_communication for operation in classes[index].program.operations)
+        for candidate in exploration.candidates
+    ]
+    for index, candidate in changes:
+        trial = list(selection)
+        if index >= 0:
+            trial[index] = candidate
+        whole, origins = assemble(program, classes, [each.program for each in trial])
+        means = _spread_means(origins, trial, size_index)
+        seconds = simulation.simulate_means(whole, bindings[size_index], means)
+        if not isinstance(seconds, str) and seconds < best_s:
+            best_s, selection = seconds, trial
+    return selection
+
+
+def _add_up(
+    whole: Program,
+    origins: Mapping[str, Origin],
+    classes: Sequence[PartClass],
+    selection: Sequence[Candidate],
+    bindings: Sequence[Binding],
+) -> Candidate:
+    """Build the candidate of a whole program, with the sum of the times of all parts.
+
+    `choices` are those of the first copies. Steps are in the order of `TRANSFORMATIONS`, in which
+    they can be applied to the whole program.
+    """
+    steps = []
+    for part, candidate in zip(classes, selection, strict=True):
+        before = part.program
+        for rewrite in candidate.steps:
+            steps.append(PartStep(rewrite, before, len(part.copies)))
+            before = rewrite.program
+    steps.sort(key=lambda step: TRANSFORMATIONS.index(step.rewrite.record.transformation))
+    counted = [
+        (len(part.copies), candidate) for part, candidate in zip(classes, selection, strict=True)
+    ]
+    timings, uneven = [], []
+    for size_index in range(len(bindings)):
+        seconds = sum(count * each.timings[size_index].seconds for count, each in counted)
+        means = _spread_means(origins, selection, size_index)
+        choices = {name: value for name, value in means.items() if origins[name].is_first}
+        timings.append(Timing(seconds, choices))
+        uneven.append(sum(count * each.uneven_values[size_index] for count, each in counted))
+    return Candidate(
+        whole,
+        tuple(step.rewrite for step in steps),
+        tuple(timings),
+        tuple(compute_peak_bytes(whole, binding) for binding in bindings),
+        tuple(uneven),
+        tuple(steps),
+    )
+
+
+def _simulate(
+    whole: Program,
+    origins: Mapping[str, Origin],
+    selection: Sequence[Candidate],
+    bindings: Sequence[Binding],
+    simulation: Simulation,
+) -> list[float] | str:
+    """Simulate a whole program at every size; return seconds, or why it cannot be simulated."""
+    times = []
+    for size_index, binding in enumerate(bindings):
+        means = _spread_means(origins, selection, size_index)
+        seconds = simulation.simulate_means(whole, binding, means)
+        if isinstance(seconds, str):
+            return seconds
+        times.append(seconds)
+    return times
+
+
+def _spread_means(
+    origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
+) -> dict[str, Means]:
+    """Return the means of all communications; those of copies are those of the first part."""
+    means = {}
+    for name, origin in origins.items():
+        choices = selection[origin.class_index].timings[size_index].choices
+        if origin.name in choices:
+            means[name] = choices[origin.name]
+    return means

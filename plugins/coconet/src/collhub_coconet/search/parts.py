@@ -1,0 +1,449 @@
+"""Division of a program into parts that are searched separately; equal parts are one decision.
+
+Parts are equal if a renaming of values, arguments and seeds maps one onto the other. The search
+decides once for each class of equal parts, and the program of its decisions is assembled from the
+rewritten first part of each class and its renamed copies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from collhub_coconet.program.operations import CONTRACTIONS, Argument, Kind, Operation
+from collhub_coconet.program.program import Chain, Program, Stage, order_groups
+from collhub_coconet.transformations.legality import RefusedMoveError, replace_operands
+from collhub_coconet.transformations.reorder import movable
+from collhub_coconet.transformations.slicing import split
+
+# Operations of a connected program above which it is divided further, at collectives.
+_LARGE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One of several equal parts: names and seeds by those of the first part of the class.
+
+    `position`: of the first operation of the part in the order of the parts.
+    """
+
+    names: Mapping[str, str]
+    seeds: Mapping[int, int]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartClass:
+    """Equal parts: the program of the first one, and all of them as renamings of it."""
+
+    program: Program
+    copies: tuple[Copy, ...]
+
+
+def divide(program: Program) -> list[PartClass]:
+    """Divide a program into classes of equal parts, in the order of their first operations.
+
+    Parts share no operations, and no states that may become slices. Parts without common values are
+    separate; a part of more than 40 operations is divided further: around each collective, the
+    operations that may move before its AllGather and the product before it stay together. A value
+    that another part reads is an output of its part with a fixed layout. Programs with stages or
+    chains are one part.
+    """
+    names = [operation.name for operation in program.operations]
+    if program.stages or program.chains or not names:
+        return [PartClass(program, (_identity(program),))]
+    groups = _Groups(names)
+    for operation in program.operations:
+        for read in operation.reads:
+            if read in program.by_name:
+                groups.unite(read, operation.name)
+    _unite_readers_of_states(program, groups)
+    members = groups.list_groups()
+    if any(len(group) > _LARGE for group in members):
+        members = _divide_at_collectives(program, members)
+    parts = [_extract(program, group) for group in _order(program, members)]
+    if len(parts) == 1:
+        return [PartClass(program, (_identity(program),))]
+    classes: dict[str, PartClass] = {}
+    orders: dict[str, _Order] = {}
+    for position, part in enumerate(parts):
+        order = _Order(part)
+        key = order.key
+        if key not in classes:
+            classes[key], orders[key] = PartClass(part, (_identity(part, position),)), order
+            continue
+        first = orders[key]
+        copy = Copy(
+            dict(zip(first.names, order.names, strict=True)),
+            dict(zip(first.seeds, order.seeds, strict=True)),
+            position,
+        )
+        known = classes[key]
+        classes[key] = replace(known, copies=(*known.copies, copy))
+    return list(classes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Value of an assembled program: index of its class, its name there, and whether the copy is
+    the first.
+    """
+
+    class_index: int
+    name: str
+    is_first: bool
+
+
+def assemble(
+    program: Program, classes: Sequence[PartClass], chosen: Sequence[Program]
+) -> tuple[Program, dict[str, Origin]]:
+    """Assemble the whole program from one rewritten program per class, in the order of `classes`.
+
+    Names of values of `program` remain. New values and stages get the name of the first copy with a
+    number. Also returns the origin of every value. Raises `InputError` if stages of different parts
+    would wait for each other.
+    """
+    origins: dict[str, Origin] = {}
+    arguments: dict[str, Argument] = {}
+    pieces: list[tuple[int, list[Operation], list[Stage], list[Chain]]] = []
+    taken = set(program.types)
+    for index, (part, result) in enumerate(zip(classes, chosen, strict=True)):
+        for copy in part.copies:
+            names = _name_values(result, copy, taken)
+            is_first = copy is part.copies[0]
+            for operation in result.operations:
+                origins[names[operation.name]] = Origin(index, operation.name, is_first)
+            for argument in result.arguments:
+                if names[argument.name] in program.by_name:
+                    # A value of another part.
+                    continue
+                arguments[names[argument.name]] = replace(argument, name=names[argument.name])
+            operations = [_rename(entry, names, copy.seeds) for entry in result.operations]
+            labels = dict(names)
+            for stage in result.stages:
+                labels[stage.name] = _choose_free_name(stage.name, taken)
+            stages = [
+                Stage(
+                    labels[stage.name], stage.family, tuple(map(names.__getitem__, stage.members))
+                )
+                for stage in result.stages
+            ]
+            chains = [
+                replace(chain, members=tuple(labels[member] for member in chain.members))
+                for chain in result.chains
+            ]
+            pieces.append((copy.position, operations, stages, chains))
+    pieces.sort(key=lambda piece: piece[0])
+    whole = replace(
+        program,
+        arguments=tuple(arguments.get(entry.name, entry) for entry in program.arguments),
+        operations=tuple(entry for piece in pieces for entry in piece[1]),
+    )
+    all_stages = tuple(stage for piece in pieces for stage in piece[2])
+    all_chains = tuple(chain for piece in pieces for chain in piece[3])
+    if all_stages or all_chains:
+        whole = whole.with_stages(all_stages, all_chains)
+    return whole, origins
+
+
+class _Groups:
+    """Disjoint sets of names; names are listed in the order in which they were given."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parent = {name: name for name in names}
+
+    def find(self, name: str) -> str:
+        """Return the representative of the set of a name."""
+        root = name
+        while self._parent[root] != root:
+            root = self._parent[root]
+        while self._parent[name] != root:
+            self._parent[name], name = root, self._parent[name]
+        return root
+
+    def unite(self, first: str, second: str) -> None:
+        """Unite the sets of two names."""
+        self._parent[self.find(second)] = self.find(first)
+
+    def list_groups(self) -> list[list[str]]:
+        """List the sets in the order of their first names."""
+        groups: dict[str, list[str]] = {}
+        for name in self._parent:
+            groups.setdefault(self.find(name), []).append(name)
+        return list(groups.values())
+
+
+def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
+    """Unite all readers of a state that may become a slice, since its layout is one decision."""
+    for name, state in program.states.items():
+        if state.whole_after:
+            continue
+        readers = program.readers.get(name, ())
+        for reader in readers[1:]:
+            groups.unite(readers[0].name, reader.name)
+
+
+def _divide_at_collectives(program: Program, members: list[list[str]]) -> list[list[str]]:
+    """Divide connected sets of operations around their collectives; small sets remain.
+
+    Sets that would wait for each other are united.
+    """
+    groups = _Groups(operation.name for operation in program.operations)
+    near: set[str] = set()
+    for group in members:
+        if len(group) <= _LARGE:
+            near.update(group)
+            for name in group[1:]:
+                groups.unite(group[0], name)
+            continue
+        for name in group:
+            operation = program.by_name[name]
+            if operation.is_communication:
+                inside = _find_neighbours(program, operation)
+                near |= {name, *inside}
+                for other in inside:
+                    groups.unite(name, other)
+    # Of the remaining operations, those stay together that may be fused.
+    loose = {
+        operation.name
+        for operation in program.operations
+        if operation.name not in near and operation.kind not in CONTRACTIONS
+    }
+    levels = _find_levels(program, loose)
+    for operation in program.operations:
+        for read in operation.reads:
+            if {read, operation.name} <= loose and levels[read] == levels[operation.name]:
+                groups.unite(read, operation.name)
+    _unite_readers_of_states(program, groups)
+    _unite_cycles(program, groups)
+    return groups.list_groups()
+
+
+def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
+    """Find the levels of the `loose` operations; those of one level can be fused without a cycle.
+
+    The level is the largest number of other operations on a path to the operation. If all readers
+    are loose, it is the lowest level of a reader, beside which the operation can be computed.
+    """
+    early: dict[str, int] = {}
+    for operation in program.operations:
+        early[operation.name] = max(
+            (early[read] + (read not in loose) for read in operation.reads if read in early),
+            default=0,
+        )
+    levels: dict[str, int] = {}
+    for operation in reversed(program.operations):
+        name = operation.name
+        readers = [reader.name for reader in program.readers.get(name, ())]
+        is_movable = readers and name not in program.outputs and loose.issuperset(readers)
+        if name in loose:
+            levels[name] = min(map(levels.__getitem__, readers)) if is_movable else early[name]
+    return levels
+
+
+def _find_neighbours(program: Program, operation: Operation) -> list[str]:
+    """Find the operations that a decision about a communication concerns.
+
+    These are the product or pointwise operation that produces its operand, and all operations that
+    may move before its AllGather (of an AllReduce: after a split along any dimension); of other
+    communications their readers.
+    """
+    names = [
+        read
+        for read in operation.reads
+        if read in program.by_name and program.by_name[read].kind in CONTRACTIONS
+    ]
+    if operation.kind is Kind.ALL_REDUCE:
+        for dimension in range(len(program.types[operation.name].shape)):
+            try:
+                scattered = split(program, operation.name, dimension).program
+            except RefusedMoveError:
+                continue
+            names += movable(scattered, operation.name)
+    elif operation.kind is Kind.ALL_GATHER:
+        names += movable(program, operation.name)
+    else:
+        names += [reader.name for reader in program.readers.get(operation.name, ())]
+    return [name for name in dict.fromkeys(names) if name in program.by_name]
+
+
+def _unite_cycles(program: Program, groups: _Groups) -> None:
+    """Unite sets until they have an order in which every set reads earlier ones only."""
+    while True:
+        members = groups.list_groups()
+        if order_groups(program.operations, [group for group in members if len(group) > 1]):
+            return
+        # Unite the sets on a cycle, found by removing sets that wait for nothing that remains.
+        node_of = {name: index for index, group in enumerate(members) for name in group}
+        waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
+        for operation in program.operations:
+            node = node_of[operation.name]
+            waits[node] |= {node_of[read] for read in operation.reads if read in node_of} - {node}
+        node = min(_find_blocked(waits))
+        path: list[int] = []
+        while node not in path:
+            path.append(node)
+            node = min(waits[node] & _find_blocked(waits))
+        cycle = path[path.index(node) :]
+        for other in cycle[1:]:
+            groups.unite(members[cycle[0]][0], members[other][0])
+
+
+def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
+    """Find the nodes that wait, directly or indirectly, for a cycle or are in one."""
+    blocked = set(waits)
+    while ready := {node for node in blocked if not waits[node] & blocked}:
+        blocked -= ready
+    return blocked
+
+
+def _order(program: Program, members: list[list[str]]) -> list[list[str]]:
+    """Order sets of operations so that every set reads values of earlier sets only."""
+    ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
+    assert ordered is not None
+    return [[operation.name for operation in group] for group in ordered]
+
+
+def _extract(program: Program, members: Sequence[str]) -> Program:
+    """Extract a part as a program; values of other parts become arguments.
+
+    Its outputs are those of the program, values that other parts read, and without either all its
+    updates.
+    """
+    inside = set(members)
+    operations = tuple(program.by_name[name] for name in members)
+    arguments: dict[str, Argument] = {}
+    for operation in operations:
+        for read in operation.reads:
+            if read in program.declared:
+                arguments[read] = program.declared[read]
+            elif read not in inside:
+                arguments[read] = Argument(read, program.types[read])
+    outputs = [
+        name
+        for name in members
+        if name in program.outputs
+        or any(reader.name not in inside for reader in program.readers.get(name, ()))
+    ]
+    if not outputs:
+        outputs = [entry.name for entry in operations if entry.kind is Kind.UPDATE]
+    symbols = {
+        size
+        for name in (*inside, *arguments)
+        for size in program.types[name].shape
+        if isinstance(size, str)
+    }
+    sizes = {name: bounds for name, bounds in program.sizes.items() if name in symbols}
+    return replace(
+        program,
+        sizes=sizes,
+        arguments=tuple(arguments.values()),
+        operations=operations,
+        outputs=tuple(outputs),
+    )
+
+
+class _Order:
+    """Values of a part in an order that does not depend on their names.
+
+    Operations follow their operands, from the results that are not read within the part; these are
+    sorted by a hash without names. `key`: equal for equal parts. `names`: arguments and values;
+    `seeds`: of random numbers.
+    """
+
+    def __init__(self, part: Program) -> None:
+        self._part = part
+        self._hashes: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._seed_numbers: dict[int, int] = {}
+        self._rows: list[str] = []
+        for argument in part.arguments:
+            kind = f"{argument.type} {argument.is_state} {argument.whole_after}"
+            self._hashes[argument.name] = _hash(kind)
+        for operation in part.operations:
+            operands = [
+                self._hashes[operand] if isinstance(operand, str) else repr(operand)
+                for operand in operation.operands
+            ]
+            self._hashes[operation.name] = _hash(f"{_describe(operation)} {operands}")
+        ends = [entry.name for entry in part.operations if not part.readers.get(entry.name)]
+        for name in sorted(ends, key=lambda name: (self._hashes[name], part.places[name])):
+            self._visit(name)
+        outputs = sorted(self._numbers[name] for name in part.outputs)
+        self.key = _hash(f"{self._rows} {outputs} {part.sizes}")
+        self.names = tuple(self._numbers)
+        self.seeds = tuple(self._seed_numbers)
+
+    def _visit(self, name: str) -> None:
+        """Number a value after all values on which it depends; numbered values are skipped."""
+        stack = [(name, False)]
+        while stack:
+            current, are_operands_done = stack.pop()
+            if current in self._numbers:
+                continue
+            operation = self._part.by_name.get(current)
+            if operation is None:
+                self._numbers[current] = len(self._numbers)
+                self._rows.append(self._hashes[current])
+            elif not are_operands_done:
+                stack.append((current, True))
+                stack += [(read, False) for read in reversed(operation.reads)]
+            else:
+                operands = [
+                    self._numbers[operand] if isinstance(operand, str) else repr(operand)
+                    for operand in operation.operands
+                ]
+                seed = -1
+                if operation.seed is not None:
+                    count = len(self._seed_numbers)
+                    seed = self._seed_numbers.setdefault(operation.seed, count)
+                self._numbers[current] = len(self._numbers)
+                is_inner = operation.is_inner
+                self._rows.append(f"{_describe(operation)} {operands} {seed} {is_inner}")
+
+
+def _describe(operation: Operation) -> str:
+    """Describe an operation without names and seeds."""
+    ignored = ("name", "operands", "reads", "seed")
+    attributes = [
+        f"{entry.name}={getattr(operation, entry.name)}"
+        for entry in fields(operation)
+        if entry.name not in ignored and getattr(operation, entry.name) is not None
+    ]
+    return " ".join(attributes)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identity(part: Program, position: int = 0) -> Copy:
+    """Return the first part of a class as a copy of itself."""
+    seeds = {entry.seed: entry.seed for entry in part.operations if entry.seed is not None}
+    return Copy({name: name for name in part.types}, seeds, position)
+
+
+def _name_values(result: Program, copy: Copy, taken: set[str]) -> dict[str, str]:
+    """Choose the names of all values of a rewritten copy; new ones are added to `taken`."""
+    names = {}
+    for name in result.types:
+        names[name] = copy.names.get(name) or _choose_free_name(name, taken)
+    return names
+
+
+def _choose_free_name(name: str, taken: set[str]) -> str:
+    """Return a name with the first free number, and add it to `taken`."""
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name}_{number}"
+    taken.add(chosen)
+    return chosen
+
+
+def _rename(operation: Operation, names: Mapping[str, str], seeds: Mapping[int, int]) -> Operation:
+    """Copy an operation with other names and seeds."""
+    renamed = replace_operands(operation, names)
+    seed = None if operation.seed is None else seeds[operation.seed]
+    return replace(renamed, name=names[operation.name], seed=seed)
