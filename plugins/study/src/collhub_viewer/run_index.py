@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
@@ -109,7 +110,8 @@ def _index_steps_until(
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
     partner = _mirror_partners(run)
     index: Index = {
-        "name": timeline.title,
+        # The folder of a file would fill the page.
+        "name": Path(timeline.title).name or timeline.title,
         "facts": _list_facts(timeline, run),
         "tick_ps": 1000,
         "end": run.last,
@@ -120,7 +122,9 @@ def _index_steps_until(
         "steps": None,
         "links": None,
         "topology": None,
-        "critical_path": list_critical_path(subject, run, partner, laned),
+        "critical_path": list_critical_path(
+            subject, run, partner, laned, _find_local_work(subject)
+        ),
         "chunks": None,
         "collectives": None,
         "rank_totals": compute_rank_totals(run, _find_computations(subject), lines),
@@ -291,6 +295,13 @@ def _index_blocks(
         ),
         "source": timeline.algorithm.provenance.source_name or None,
     }
+
+
+def _find_local_work(subject: AlgorithmSteps | JobNodes) -> BoolArray:
+    """Return the mask of rows that do not communicate, also those of the host."""
+    if isinstance(subject, AlgorithmSteps):
+        return ~subject.is_message
+    return ~(subject.is_message | subject.table.is_kind(NodeKind.COLLECTIVE))
 
 
 def _find_computations(subject: AlgorithmSteps | JobNodes) -> BoolArray:

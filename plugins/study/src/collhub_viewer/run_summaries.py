@@ -16,7 +16,11 @@ _MAX_COLLECTIVES = 1000
 
 
 def list_critical_path(
-    subject: Subject, run: RunTimes, partner: Int64Array, laned: LanedSteps
+    subject: Subject,
+    run: RunTimes,
+    partner: Int64Array,
+    laned: LanedSteps,
+    is_local: BoolArray,
 ) -> dict[str, object] | None:
     """Return the steps that determine the end of the run, in order of time.
 
@@ -34,7 +38,9 @@ def list_critical_path(
         rank = int(subject.table.rank[node.row])
         if step >= 0:
             text = f"rank {rank}: {subject.name(node.row)}, {format_time(node.duration_ns)}"
-            reason = _find_reason(subject, node.row, before)
+            reason = "message"
+            if is_local[node.row]:
+                reason = "compute" if before in (-1, rank) else "order"
             entries.append(
                 {
                     "step": step,
@@ -46,14 +52,6 @@ def list_critical_path(
             )
         before = rank
     return {"steps": [entry["step"] for entry in entries], "entries": entries} if entries else None
-
-
-def _find_reason(subject: Subject, row: int, rank_before: int) -> str:
-    if subject.is_message[row]:
-        return "message"
-    if rank_before >= 0 and int(subject.table.rank[row]) != rank_before:
-        return "order"
-    return "compute"
 
 
 def compute_rank_totals(

@@ -152,5 +152,5 @@ def test_hostile_names_do_not_leave_the_document(collhub, save, tmp_path: Path) 
     assert collhub("view", hostile, *ASKED, "-o", out).code == 0
     page = Page(out)
     assert page.html.count(b"<script") == 3
-    assert page.index["runs"][0]["name"] == str(hostile)
+    assert page.index["runs"][0]["name"] == hostile.name
     assert b"alert(1)<" not in page.html

@@ -101,3 +101,15 @@ def test_a_report_that_cannot_be_shown_is_one_line(collhub, tmp_path: Path) -> N
     run = collhub("view", report, "-o", tmp_path / "x.html")
     assert run.code == 2
     assert "a page cannot show the report 'collhub/report-verify-1'" in run.error_lines[0]
+
+
+def test_collectives_are_communication_on_the_critical_path(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_models")
+    out = tmp_path / "job.html"
+    options = ("-O", "data=2", "-O", "layers=1", "-o", tmp_path / "job.json", "--view", out)
+    assert collhub("generate", "transformer", *options).code == 0
+    page = Page(out)
+    steps, entries = page.steps(), page.index["runs"][0]["critical_path"]["entries"]
+    reasons = {(steps["kinds"][entry["step"]], entry["reason"]) for entry in entries}
+    assert ("all-reduce", "message") in reasons
+    assert ("compute", "message") not in reasons
