@@ -422,7 +422,7 @@ export function paintTimeAxis(surface, page, left, width, height) {
   for (const tick of ticks) {
     const x = left + ((tick - from) / (to - from)) * (width - left - 4);
     surface.line([x, AXIS_HEIGHT - 8, x, height], theme.grid, 1);
-    surface.text(timeText(tick, digits), x + 3, 9, { colour: theme.faint });
+    if (width - x > 34) surface.text(timeText(tick, digits), x + 3, 9, { colour: theme.faint });
   }
   surface.line([left, AXIS_HEIGHT - 2, width, AXIS_HEIGHT - 2], theme.faint, 1);
 }

@@ -25,7 +25,9 @@ export class WaitsPanel extends CanvasPanel {
     });
     const rows = graph.edges.slice(0, LARGEST_TABLE).map(({ from, to, text }) => tableRow([`rank ${from}`, `rank ${to}`, text]));
     this.body.append(
-      element("p", { class: "hint" }, "Square: culprit; circle: waiting; grey circle: unknown. An arrow leads to the awaited rank."),
+      element("p", { class: "hint" }, "Square: culprit; circle: waiting; grey circle: unknown. An arrow leads to the awaited rank."));
+    if (!rows.length) return;
+    this.body.append(
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Waiting ranks" },
         element("table", {}, element("thead", {}, tableRow(["Rank", "Waits for", "Operation"], "th")), element("tbody", {}, ...rows))));
     if (graph.edges.length > LARGEST_TABLE) this.body.append(element("p", {}, `The table shows the first ${LARGEST_TABLE} of ${graph.edges.length} waits.`));
