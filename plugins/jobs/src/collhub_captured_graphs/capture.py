@@ -349,7 +349,8 @@ def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
 
 def _find_group(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> State:
     """Return the options of the group that contains a parameter."""
-    for group in optimizer.param_groups:
+    groups: list[State] = optimizer.param_groups
+    for group in groups:
         if any(member is parameter for member in group["params"]):
             return group
     raise UsageError("a parameter of the module is not in the optimizer", cure="add it")
