@@ -1,0 +1,110 @@
+"""Winners of the search against exhaustive choice of the hub's algorithms for their collectives.
+
+`python benchmarks/coconet/algorithms.py` searches small programs on several networks. For each
+winner, every combination of all compared algorithms, one per distinct collective, is simulated with
+the fastest protocol of each and one chunk count for all. The bar is 3 % above the best combination.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+
+from collhub_coconet import (
+    LOCAL,
+    Binding,
+    Program,
+    ProgramBuilder,
+    all_reduce,
+    norm,
+    select,
+    update,
+)
+from collhub_coconet.search.collective_times import (
+    Demand,
+    Means,
+    Rates,
+    find_demand,
+    find_slowest_link,
+)
+from collhub_coconet.search.cost_models import FormulaModel
+from collhub_coconet.search.explore import Exploration, explore
+from collhub_coconet.search.simulation import CHUNKS, Simulation, simulate_candidates
+
+import hub_core
+
+_NETWORKS = ("ring:8", "torus:2x4", "switch:8", "dgx-a100:2", "fat-tree:4")
+_BAR = 1.03
+_ELEMENTS = 2**22
+_SCALAR_BYTES = 64
+
+
+def clip() -> Program:
+    """A step of gradient descent with a gradient that is clipped by its norm."""
+    build = ProgramBuilder("clip", N=(1, 2**30))
+    gradient = all_reduce(build.argument("g", "float32", "N", layout=LOCAL)).named("h")
+    weight = build.state("w", "float32", "N", whole_after=True)
+    length = norm(gradient).named("n")
+    factor = select(length > 1.0, 1.0 / length, 1.0).named("factor")
+    return build.program(update(weight, weight - 0.01 * factor * gradient).named("w1"))
+
+
+def momentum() -> Program:
+    """A step of momentum."""
+    build = ProgramBuilder("momentum", N=(1, 2**30))
+    gradient = all_reduce(build.argument("g", "float32", "N", layout=LOCAL)).named("h")
+    state = build.state("m", "float32", "N")
+    weight = build.state("w", "float32", "N", whole_after=True)
+    new = update(state, 0.9 * state + gradient).named("m1")
+    return build.program(new, update(weight, weight - 0.01 * new).named("w1"))
+
+
+def find_best_combination(simulation: Simulation, program: Program, binding: Binding) -> float:
+    """Simulate all combinations of algorithms with common chunk counts; return the best seconds."""
+    names: dict[Demand, list[str]] = {}
+    for operation in program.operations:
+        demand = find_demand(program, binding, operation)
+        if demand is not None:
+            names.setdefault(demand, []).append(operation.name)
+    best_s = float("inf")
+    for chosen in itertools.product(*map(simulation.hub.list_offers, names)):
+        for count in CHUNKS:
+            means: dict[str, Means] = {}
+            for offer, (demand, group) in zip(chosen, names.items(), strict=True):
+                # A scalar is one chunk.
+                chunks = count if demand.size_bytes > _SCALAR_BYTES else 1
+                one = Means(offer.name, offer.find_fastest_protocol(), chunks)
+                means |= dict.fromkeys(group, one)
+            seconds = simulation.simulate_means(program, binding, means)
+            if not isinstance(seconds, str):
+                best_s = min(best_s, seconds)
+    return best_s
+
+
+def main() -> int:
+    """Run and print; 1 if a winner is slower than the bar."""
+    worst = 0.0
+    for text in _NETWORKS:
+        network = hub_core.parse_topology(text)
+        rates = Rates(90e12, 765e9, *find_slowest_link(network), 5e-6)
+        simulation = Simulation(rates, network)
+        binding = Binding(network.num_npus, {"N": _ELEMENTS})
+        for program in (clip(), momentum()):
+            start = time.process_time()
+            found = explore(program, [binding], FormulaModel(rates, simulation.hub), 5000)
+            judged = simulate_candidates(found, [binding], simulation, 3)
+            assert isinstance(judged, Exploration), judged
+            searched_s = time.process_time() - start
+            winner = judged.fastest(0)
+            best_s = find_best_combination(simulation, winner.program, binding)
+            ratio = winner.timings[0].seconds / best_s
+            worst = max(worst, ratio)
+            times = f"{winner.timings[0].seconds * 1e6:9.1f} us, exhaustive {best_s * 1e6:9.1f} us"
+            print(f"{text:12}{program.name:10}{times}, ratio {ratio:.3f}, {searched_s:.1f} s CPU")
+            sys.stdout.flush()
+    return int(worst > _BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
