@@ -88,6 +88,7 @@ def requirement_lists() -> dict[str, set[str]]:
         "plugins": all_of_them | extras | set(TESTS),
         "types": all_of_them | extras | {*TESTS, *TYPES},
         "oracle": core | oracle | {*TESTS, "protobuf>=6.31.1", "grpcio-tools"},
+        "browser": core | {*TESTS, "selenium>=4.20"},
         "docs": core | {"mkdocs-material>=9.5", "mkdocstrings[python]>=0.26"},
         "lint": {"ruff==0.17.6"},
         "build": {"hatchling>=1.27"},
