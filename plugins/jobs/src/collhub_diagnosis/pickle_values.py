@@ -16,6 +16,8 @@ MAX_TEXT_BYTES = 1 << 20
 # Empty containers occupy 56 to 216 bytes of memory for one byte of the file.
 MAX_CONTAINERS = 1 << 19
 MAX_INTEGER_BYTES = 8
+# A dump has about 80 opcodes per entry: 37 000 entries are allowed, which bounds time and memory.
+MAX_OPCODES = 3_000_000
 
 _WITHIN = "the file ends within an opcode"
 _COPY = "copy the file again"
@@ -119,7 +121,7 @@ class _Walker:
         push = stack.append
         containers_left = MAX_CONTAINERS
         try:
-            while True:
+            for _ in range(MAX_OPCODES):
                 opcode = content[position]
                 if opcode == 0x68:  # BINGET
                     try:
@@ -235,6 +237,9 @@ class _Walker:
         except struct.error:
             self.offset = position
             self.refuse(_WITHIN, cure=_COPY)
+        self.offset = position
+        cure = "reduce TORCH_FR_BUFFER_SIZE, or dump JSON"
+        return self.refuse(f"more than {MAX_OPCODES} opcodes", cure=cure)
 
     def memoize(self, number: int) -> None:
         """Assign a memo number to the value on top of the stack.

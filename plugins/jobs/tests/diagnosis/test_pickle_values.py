@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collhub_diagnosis.pickle_values import MAX_CONTAINERS, MAX_DEPTH, parse_pickle
+from collhub_diagnosis.pickle_values import MAX_CONTAINERS, MAX_DEPTH, MAX_OPCODES, parse_pickle
 
 from hub_core.model import InputError
 
@@ -151,6 +151,13 @@ def test_shared_references_are_not_copied() -> None:
 def test_too_many_containers_are_refused() -> None:
     with pytest.raises(InputError, match=f"more than {MAX_CONTAINERS} containers"):
         parse_pickle(b"\x80\x02(" + b"}" * 2_000_000 + b"l.", "f")
+
+
+def test_too_many_opcodes_are_refused() -> None:
+    # A list of small integers: two bytes of the file for each element.
+    content = b"\x80\x02](" + b"K\x01" * (MAX_OPCODES + 1) + b"e."
+    with pytest.raises(InputError, match=f"more than {MAX_OPCODES} opcodes"):
+        parse_pickle(content, "f")
 
 
 def test_mutated_pickles_are_read_or_refused() -> None:
