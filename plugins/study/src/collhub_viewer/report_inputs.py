@@ -57,7 +57,9 @@ def read_report(path: Path) -> PageSubject | None:
 
 def _read_waits(title: str, document: Any) -> WaitForGraph:
     waits = [
-        WaitingRanks(tuple(wait["ranks"]), tuple(wait["awaited"]), wait["operation"])
+        WaitingRanks(
+            tuple(wait["ranks"]), tuple(wait["for"]), f"{wait['operation']} ({wait['sequence']})"
+        )
         for wait in document["waits"]
     ]
     return WaitForGraph(title, tuple(document["culprits"]), waits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from page_reading import Page
 
-from hub_core.testing import ring_all_reduce
+from hub_core import write
+from hub_core.testing import ring_all_reduce, training_step
 
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"
 ASKED = ("--topology", RING, "--size", "1MiB")
@@ -154,3 +156,41 @@ def test_hostile_names_do_not_leave_the_document(collhub, save, tmp_path: Path) 
     assert page.html.count(b"<script") == 3
     assert page.index["runs"][0]["name"] == hostile.name
     assert b"alert(1)<" not in page.html
+
+
+def test_a_report_of_a_hang_shows_who_waits_for_whom(collhub, tmp_path: Path) -> None:
+    folder, report, out = tmp_path / "hang", tmp_path / "report.json", tmp_path / "hang.html"
+    folder.mkdir()
+    for rank in range(2):
+        entry = {
+            "process_group": ["1", "tp"],
+            "collective_seq_id": 1,
+            "profiling_name": "nccl:all_reduce",
+            "input_sizes": [[1024]],
+            "output_sizes": [[1024]],
+            "state": "started",
+        }
+        document = {
+            "version": "2.10",
+            "pg_config": {"1": {"desc": "tp", "ranks": "[0, 1]"}},
+            "entries": [entry] if rank == 0 else [],
+        }
+        (folder / f"dump_{rank}").write_text(json.dumps(document))
+    report.write_text(collhub("diagnose", folder, "--json").out)
+    assert collhub("view", report, "-o", out).code == 0
+    waits = Page(out).index["waits"]
+    assert waits["edges"] == [{"from": 0, "to": 1, "text": "all_reduce (1)"}]
+    assert {node["rank"]: node["state"] for node in waits["nodes"]} == {0: "waiting", 1: "culprit"}
+
+
+def test_a_job_and_a_plan_are_shown(collhub, tmp_path: Path) -> None:
+    job, out = tmp_path / "job", tmp_path / "job.html"
+    write(training_step(num_ranks=4), job)
+    assert collhub("view", job, "--topology", RING, "-o", out).code == 0
+    assert Page(out).index["runs"][0]["ranks"] == 4
+    plan, out = tmp_path / "plan.plan.json", tmp_path / "plan.html"
+    ring = tmp_path / "ring.json"
+    write(ring_all_reduce(4), ring)
+    assert collhub("convert", ring, "-o", plan, "--to", "mscclpp").code == 0
+    assert collhub("view", plan, *ASKED, "-o", out).code == 0
+    assert Page(out).index["runs"][0]["blocks"] is not None
