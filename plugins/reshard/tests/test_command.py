@@ -15,6 +15,8 @@ import hub_core
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import check_examples, ring_all_reduce
 
+pytestmark = pytest.mark.once
+
 README = Path(__file__).resolve().parents[1] / "README.md"
 CASE_6 = (
     "--tensor", "3072x1024x170:float32", "--from", "mesh(2,4): S0 R R", "--to",

@@ -14,6 +14,8 @@ from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.network import Topology
 
+pytestmark = pytest.mark.once
+
 PAIR = "fc:2?bandwidth=50GB/s+fc:2?bandwidth=10GB/s"
 MIXED = "fc:3?bandwidth=40GB/s+switch:3?bandwidth=10GB/s"
 

@@ -18,6 +18,8 @@ from emitted import make, missing_tools, run, tables, write_fixed
 
 from hub_core.testing import samples
 
+pytestmark = pytest.mark.once
+
 # Beyond -Wconversion, for which clang also means -Wsign-conversion.
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
 CUDA_SOURCES = ("library.cu", "main.cu")

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from collhub_execution import RecordKind
 from emitted import link, run, tables
 
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, StepKind
 from hub_core.testing import samples
+
+pytestmark = pytest.mark.once
 
 
 def with_channels(algorithm: Algorithm, channel: Int64Array) -> Algorithm:

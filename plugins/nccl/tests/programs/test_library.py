@@ -28,6 +28,8 @@ from emitted import tables
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.testing import samples
 
+pytestmark = pytest.mark.once
+
 RANKS = 4
 COUNTS = (0, 1, 3, 4, 5, 63, 4099)
 

@@ -12,6 +12,8 @@ from collhub_nccl.programs.emit import choose_names, write
 from hub_core.model import CollectiveKind, Provenance, UsageError
 from hub_core.testing import samples
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("provenance", "name"),

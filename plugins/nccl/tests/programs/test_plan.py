@@ -10,6 +10,8 @@ from emitted import make, missing_tools, tables, write_fixed
 
 from hub_core.testing import samples
 
+pytestmark = pytest.mark.once
+
 # Prints a line a batch: for each job its first operand, its number of sources and its target.
 _PRINTER = """
 #include <cstdio>

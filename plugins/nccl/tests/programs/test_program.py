@@ -30,6 +30,8 @@ from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, U
 from hub_core.plugin_api import CheckRequest, NoOptions, WriteResult
 from hub_core.testing import samples
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="session")
 def ring(folder: Path) -> Path:

@@ -13,6 +13,8 @@ import hub_core
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import Diagnostic, UsageError
 
+pytestmark = pytest.mark.once
+
 MOST_STEPS = 1500
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 NODE = ("--collective", "all-reduce", "--topology", "dgx-h100", "--no-cache")
 RINGS = ("--with", "ring", "--with", "double-binary-tree")
 NOMINAL = "nominal links, not a machine"

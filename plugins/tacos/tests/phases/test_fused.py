@@ -25,6 +25,8 @@ from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
 from hub_core.schedules import algorithm_of
 
+pytestmark = pytest.mark.once
+
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 
 

@@ -28,6 +28,8 @@ from hub_core.model import (
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.testing import ring_all_reduce
 
+pytestmark = pytest.mark.once
+
 BOTH = "multicast=true&reduce=true"
 WAYS: dict[str, dict[str, Any]] = {
     "simple": {},
