@@ -203,9 +203,12 @@ class SessionOutputs(SessionState):
         return SelectionFolders(self.registry())
 
     def write_file(self, out: str, content: bytes) -> Written:
-        """Write one file, or standard output for `-`; an existing file is replaced.
+        """Write bytes to the file `out`, or to standard output if `out` is `-`.
 
-        Returns the written path without losses. Raises `HubError` if the file cannot be written.
+        An existing file is replaced without a question; missing parent folders are created. The
+        file is written completely or not at all. The result has the path of the file, or no path
+        for standard output, and an empty list of losses. Raises `UsageError`, a `HubError`, if
+        `out` is empty, is a folder, or cannot be written.
         """
         from hub_core.pipeline.artifacts import Content, destination
         from hub_core.pipeline.outputs import Written

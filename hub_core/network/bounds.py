@@ -325,7 +325,17 @@ class _Links:
         return float(latencies.max())
 
     def _distance_ns(self, traffic: Traffic) -> float:
-        """Return the largest of the inexpensive bounds by distances in ns; 0 if there are none."""
+        """Return a lower bound in ns from the distance that every byte must travel.
+
+        The links together must carry the sum of bytes times distance over all pairs of ranks.
+        Divided by the capacity of all links, the sum of rate times length, this is a bound. It is
+        computed for two lengths of a link, 1 and the inverse of its bandwidth, and the larger
+        result is returned; latencies play no part.
+
+        Returns 0 if the collective is not an all-to-all, a gather or a scatter, since only in these
+        every byte has one destination; also if ranks times links exceed 2^19, where distances cost
+        too much.
+        """
         times = (
             _byte_lengths(distance, traffic) / capacity
             for distance, capacity in self._plain_distances

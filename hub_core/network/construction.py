@@ -326,9 +326,16 @@ def _switches_between(machines: Topology) -> Int64Array:
 
 
 def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return (ports, machine number of each port, rows of links from ports to switches), int64.
+    """Return the ports of all machines, the machine of each port, and the links that leave ports.
 
-    Assumes equal machines, whose nodes of a kind are numbered machine by machine.
+    `between`: the switches between machines. A port is any other node that has a link to one of
+    these switches. All three results are int64: ports ascending, each once; for every port the
+    number of its machine, from 0; and rows of `machines` of all links from a port to a switch
+    between machines, ascending.
+
+    The machines are the groups of `machines`. They must be equal, with their nodes of a kind
+    numbered machine by machine: the ports are divided among the machines evenly, in ascending
+    order. All results are empty if there are no ports.
     """
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True

@@ -134,7 +134,13 @@ class SearchBudget:
             raise BudgetReached
 
     def spend(self, work: int) -> None:
-        """Count work, then raise `BudgetReached` if a limit is reached."""
+        """Count `work` steps, then raise `BudgetReached` if a limit of this search is reached.
+
+        The steps are counted for this search and all searches that contain it, and also if the
+        exception is raised. It is raised only once per budget, so that the search can finish: later
+        calls just count. The limits are those of this budget, by work and by time; the limit of
+        work never applies while the counted work is 0.
+        """
         self.count(work)
         self.check()
 

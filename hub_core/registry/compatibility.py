@@ -111,12 +111,19 @@ def find_offer_defect(hook: str, returned: object) -> str | None:
 
 
 def _find_unmet_specifier(text: str, line: str) -> str:
-    """Return the version specifier of a requirement that this core does not satisfy, or "".
+    """Return the version specifier of a requirement if this core does not satisfy it, otherwise "".
 
-    `text`: the part after the name; `line`: the full requirement. Plain specifiers are compared
-    here, and the clauses are returned sorted; others by `packaging`, with pre-releases allowed. A
-    requirement without a version, one that is invalid, or whose marker excludes this environment,
-    is satisfied.
+    `line`: the full requirement, such as `collhub>=0.1,<0.2; marker`. `text`: the part after the
+    name.
+
+    A specifier is simple if it has only comparisons with numbers between commas, such as
+    `>=0.1,<0.2`. A simple specifier is compared here if the version of the core has only numbers;
+    missing numbers count as 0. If one clause fails, all clauses are returned, sorted and without
+    spaces. Any other requirement is evaluated by the package `packaging`, with pre-releases
+    allowed.
+
+    The result is also "" for a requirement without a version, one that is invalid, and one whose
+    marker excludes this environment.
     """
     clauses = [_PLAIN_CLAUSE.match(part) for part in text.split(",")]
     if not text or (all(clauses) and _PLAIN_VERSION.match(__version__)):

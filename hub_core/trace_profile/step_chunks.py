@@ -198,10 +198,16 @@ def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[st
 
 
 def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
-    """Return [node, parents] of nodes whose parents are not listed in ascending plain order.
+    """Return the nodes that list their parents in another order than the plain form does.
 
-    `edges`: grouped by child, parents in the order of the file. `plain`: plain position of every
-    node. Repeated parents are listed once, at their first place. Empty if all lists are plain.
+    In the plain form, which needs no record, the nodes of a rank are in the order of their steps,
+    and every node lists its parents in ascending positions of that order. `plain[i]` is the
+    position of node i in that order. `edges` has the parents of each node together, as the file
+    lists them.
+
+    An entry is [node, parents], with the parents as the file lists them; a parent that is repeated
+    is kept at its first place only. Repetitions alone do not make a list unusual. The result is
+    empty if all lists are as in the plain form.
     """
     unusual: list[JsonValue] = []
     cuts = run_starts(edges.children)

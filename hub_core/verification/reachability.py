@@ -116,10 +116,16 @@ def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -
 def _contract(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Move `earlier` to its single successor and `later` to its single predecessor, repeatedly.
+    """Shorten the question whether a path leads from `earlier[i]` to `later[i]`, for every pair i.
 
-    At most `_CONTRACTIONS` times, and only pairs that are not yet decided by a chain. Whether there
-    is a path does not change. Returns the new pairs; the arguments are not modified.
+    In each round, `earlier[i]` is replaced by its successor if it has exactly one, and then
+    `later[i]` by its predecessor if it has exactly one. This does not change whether there is a
+    path. There are at most 16 rounds; they end sooner if nothing moves.
+
+    A pair is not moved, or not moved any more, if the answer is known: both nodes are equal or on
+    one chain (`_are_on_a_chain`), or `earlier[i]` is not the lower node, so that there is no path
+    because all edges lead to higher nodes. Nodes are positions in the graph. Returns the new pairs
+    as (earlier, later); the arguments are not modified.
     """
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):

@@ -459,7 +459,15 @@ class _Walker:
             self.refuse(f"a {name} is a key or member of a set")
 
     def pop_mark(self) -> list[object]:
-        """Return the stack below the last MARK and remove the mark."""
+        """Remove the last MARK, and return the stack as it was when the MARK was set.
+
+        A MARK saves the current stack and begins an empty one. The values that were pushed after
+        the MARK are therefore in `stack` until the caller replaces it: the caller must keep that
+        list as the arguments of its opcode, and assign the result to `stack`. This function does
+        not change `stack`.
+
+        Raises `InputError`, at the offset of the opcode, if there is no MARK.
+        """
         if not self.marks:
             self.refuse("the opcode has no MARK before it")
         return self.marks.pop()

@@ -209,7 +209,17 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
 
 
 def _device_ids(text: str, count: int) -> Int64Array:
-    """Parse the devices of a mesh: a list, or an iota with or without parentheses."""
+    """Parse the device ids of a mesh, in the order in which the mesh contains the devices.
+
+    The text has one of two forms. A list in parentheses, `(0,2,1,3)`, gives the ids themselves. An
+    iota gives the ids 0 to count - 1 arranged in dimensions, transposed by `T` if stated, and
+    flattened: `[4]`, `[4]<=[2,2]T(1,0)`, or one of these in parentheses. Numbers in brackets are
+    always dimensions, never ids.
+
+    `count`: number of devices of the mesh. Raises `ValueError` for text of another form, for an
+    iota that does not have `count` ids, and for ids that are not each of 0 to count - 1 exactly
+    once.
+    """
     text = text.strip()
     inside = text[1:-1] if text.startswith("(") else text
     if match := _DEVICE_IOTA.match(inside):

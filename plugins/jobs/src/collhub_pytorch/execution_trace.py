@@ -74,11 +74,19 @@ def read(source: Source, options: RankOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: RankOptions, provenance: Provenance
 ) -> Workload:
-    """Read these files as a workload, one file at a time.
+    """Read PyTorch execution traces, one file per rank, and join them to a workload.
 
-    A file without a rank in its name gets its position. The extension lists numbers of operators
-    and waits, and schemas, in the order of the files. Raises `InputError` for other formats, and
-    for communications that do not match if `options.mismatches` is `refuse`.
+    The files are read one after the other. A file of which no rank is known gets its position in
+    `files`, from 0, as its rank. Every rank executes its collectives and messages in the recorded
+    order.
+
+    The plugin's extension of the workload gets three lists, with one entry per file in the order of
+    `files`: `operators`, the number of nodes in the file; `waits`, how many `record_param_comms` in
+    it are not collectives or messages; and `schemas`, the version that the file states.
+
+    Raises `InputError` for files of another format and for damaged ones, for ranks with two files,
+    for ranks without a file unless `options.ranks_missing` is `assume-same`, and, if
+    `options.mismatches` is `refuse`, for collectives and messages that do not match between ranks.
     """
     parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):

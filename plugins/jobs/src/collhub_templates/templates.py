@@ -55,14 +55,24 @@ class Template(ColumnTable):
 
 
 def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:
-    """Build the nodes of an algorithm with a full buffer of `size` bytes; `members`: ranks.
+    """Build the nodes that execute an algorithm in a group, with a full buffer of `size` bytes.
 
-    As in Chakra traces of algorithms, a receive that reduces is two nodes, and a local step without
-    a stated duration has 0, for which ASTRA-sim takes a nanosecond. One that states 0 takes no time
-    and becomes no node: what waits for it waits for what it waited for. A collective is over on a
-    rank when all that it received and computed is there; its sends may still be under way. A rank
-    that only sends ends with its sends. Raises `InputError` where ranks beyond the members have
-    steps, and for empty messages.
+    `members[p]` is the rank of the algorithm at position p of the group. The nodes of each step
+    are:
+
+    - A send or a receive is one node, with the bytes of its message.
+    - A receive that reduces is two nodes: the receive, then a computation that waits for it. If the
+      step states a duration of 0, the computation is left out.
+    - A local step is a computation. If the step states a duration of 0, it has no node: the nodes
+      that wait for the step wait for what the step waited for.
+
+    A computation without a stated duration gets 0, as in Chakra traces of algorithms; ASTRA-sim
+    takes 1 ns for it.
+
+    The collective is over on a rank after all its receives and computations; its sends may still be
+    under way. On a rank that only sends, it is over after the sends. Raises `InputError` if a rank
+    that is not a member has a step (code `relay-outside`), if a message would be empty (code
+    `size-too-small`), and if all messages together have 2^63 bytes or more.
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
     _check_members(steps, position)

@@ -78,13 +78,20 @@ _CHILD = "collhub_msccl.language.child:main"
 
 
 def read(source: Source, options: ProgramOptions) -> Algorithm:
-    """Execute an MSCCLang program in a separate process and return the algorithm that it describes.
+    """Execute an MSCCLang program in a separate process, and return its algorithm.
 
-    Output of the program, failed calls of `Check()` and suspicious buffers are reported as warnings
-    to `source.report`. Raises `InputError`, with the line in the program, if the program fails. A
-    file that neither imports `msccl` nor refers to `MSCCLProgram`, or that is a program of MSCCL++,
-    is refused with `InputError` and not executed. Raises `UsageError` if the program is selected
-    twice.
+    Two kinds of files are refused with `InputError` and not executed: those that neither import
+    `msccl` (or `collhub_msccl`) nor refer to `MSCCLProgram`, and those of MSCCL++, which import
+    `mscclpp` or refer to `MSCCLPPProgram`.
+
+    Three findings are reported to `source.report` as warnings: output of the program, which is
+    otherwise ignored; failed calls of `Check()`; and an in-place collective for which the program
+    gives the input and the output of a rank as two lists.
+
+    `options.mode` replaces what the program says about calls in place. Raises `InputError` if the
+    program fails, with the line in it if that is known, or if it exceeds the limits of time and
+    memory. Raises `UsageError` if the program is selected twice, by the option `program` and by
+    `--program` in `arguments`, or if none is selected and the file has several.
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.

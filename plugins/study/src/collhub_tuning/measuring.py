@@ -378,10 +378,14 @@ def _check_collective(
     algorithm: Algorithm,
     question: ComparisonQuestion,
 ) -> Callable[[int], Algorithm]:
-    """Return a function that gives the same algorithm, of a file, for every size.
+    """Check that an algorithm of a file answers the question; return it as a function.
 
-    Raises `UsageError` (code `other-collective`) if collective, number of ranks or root differ from
-    the question, and the `HubError` of `_check_modes` if it cannot be called as asked.
+    The function takes a size in bytes, ignores it, and always returns `algorithm`. `name`: the
+    file, for messages.
+
+    Raises `UsageError` with code `other-collective` if the kind of the collective, the number of
+    ranks or the root differ from those of the question; with code `other-mode` if the question asks
+    for calls in place or out of place, and the algorithm does not claim to support them.
     """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (

@@ -189,8 +189,11 @@ class FlowJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a lower bound in ps for all orders: the busiest link's load or the longest path
-        latency.
+        """Return a time in ps that no order of the jobs on their links can beat.
+
+        It is the larger of two values: the sum of the times for which the busiest link is occupied,
+        and the largest latency of a path. The latency of a path is the sum, over its links, of
+        arrival time minus occupied time.
         """
         load = np.bincount(self.link, self.busy, self.num_links)
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])

@@ -160,9 +160,12 @@ class _Listener(event.Listener):
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """Start without kernels.
+        """Create a listener that has recorded no kernel yet.
 
-        `on_change()` is called when a compilation begins and when it finishes.
+        `compiled` is the list of the kernels that were compiled since then, in the order in which
+        they finished. `on_change()` is called without arguments when the compilation of a kernel
+        begins, and again when it has finished and is listed. Compilations of functions that the
+        kernel calls are part of that of the kernel, and cause no further calls.
         """
         self.compiled: list[CompiledKernel] = []
         self._on_change = on_change

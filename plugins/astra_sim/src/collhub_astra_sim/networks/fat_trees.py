@@ -127,11 +127,16 @@ class FatTree:
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
 
     def _list_cables(self) -> Iterator[Cable]:
-        """Yield all cables, tier by tier from the NPUs, as (low node, high node, ...).
+        """Yield all cables of the network, those below the lowest tier first.
 
-        NPU i is joined to switch i // radix_down of tier 0. Between tiers, each lower switch is
-        joined to the switches above it by as many cables as the upper tier's bundle. Nodes are
-        numbered NPUs first, then the switches tier by tier.
+        Nodes are numbered NPUs first, then the switches tier by tier. A cable has the number of its
+        lower node, that of its upper node, and the bandwidth and latency that the tier of the upper
+        node states for the cables below it.
+
+        NPU i has one cable, to switch i // radix_down of tier 0. Every switch below the top tier is
+        joined to each of the switches above it that `_list_switches_above` names, by as many
+        parallel cables as the `bundle` of the upper tier. Cables between two tiers are ordered by
+        lower switch, then by upper switch.
         """
         first = self.npus
         for npu in range(self.npus):

@@ -213,9 +213,15 @@ def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) ->
 
 
 def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return two lines: counts with the size of servers, and the switches, NVSwitches first.
+    """Return the first two lines of SimAI's form of a topology file.
 
-    Raises `UsageError` for servers that SimAI cannot number.
+    The first line has the number of nodes, NPUs per server, the number of NVSwitches, that of the
+    other switches, `cables` (the number of cables), and the type of GPU of the options. The second
+    line lists the switches by node number, NVSwitches first. An NVSwitch is a switch inside a
+    server, as found by `find_servers`; without any, every NPU is a server.
+
+    Raises `UsageError` (code `uneven-servers`) for servers of different sizes, or that do not begin
+    at a multiple of their size: SimAI divides the number of an NPU by the size to get the server.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = find_servers(topology)

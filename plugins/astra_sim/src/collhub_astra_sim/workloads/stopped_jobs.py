@@ -284,10 +284,17 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 
 
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
-    """Return the row of the workload's node to which an event belongs.
+    """Return the row of the workload's node to which an event at time 0 belongs.
 
-    For a batch of delays: that of its first delay; for the release of a link: the first message on
-    it. For a message of a native collective: the only collective that its rank has started.
+    `kind` is the kind of the event, `item` the index of its record. The node depends on the kind:
+
+    - `BATCH_ENDS`, the end of a batch of delays: the node of the first delay of the batch.
+    - `DELIVERY`, the arrival of a message: the node that sends the message.
+    - `LINK_FREE`, the release of link `item`: the node that sends the first message on this link.
+
+    A step of a custom algorithm belongs to the collective that runs the algorithm. A step of a
+    native collective, which ASTRA-sim expands itself, does not name its node: it belongs to the
+    first collective that the same rank has started at time 0. At this time there is only one.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:

@@ -232,13 +232,21 @@ class PackingTask:
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
-        """Build the task from a request and its options.
+        """Build the task from a request and its options, and check both.
 
-        Data must reach all ranks from the root (rank 0 without one) unless the collective only
-        leads to the root, and the root from all ranks unless it only leads from the root. The unit
-        count becomes the minimum. `depth` 0 and `within` 0 mean no limit; `time_limit` is converted
-        to steps of work. Raises `UsageError` for a single rank and wrong options, and `InputError`
-        for collectives that do not run on trees and for ranks that data cannot reach.
+        The start is the root, or rank 0 for collectives without one. Data must be able to flow in
+        the directions that the collective needs: from the start to every rank for broadcast and
+        scatter, from every rank to the start for reduce and gather, and both ways for all other
+        kinds.
+
+        The collective of the task has the smallest unit count, one unit per share of the data: a
+        share is the part of one rank, or the full buffer if the kind does not divide it. `depth` 0
+        and `within` 0 mean no limit. `time_limit` s become 1,000,000 search steps per second,
+        rounded down.
+
+        Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
+        2^20. Raises `InputError` for all-to-all and custom collectives, which do not run on trees,
+        for ranks that data cannot reach, and for bandwidths without a common unit.
         """
         collective = request.collective
         _check_suitable(collective)

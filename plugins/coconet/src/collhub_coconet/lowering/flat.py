@@ -479,12 +479,18 @@ class _FlatBuilder:
     def _connect(
         self, runs: CollectiveRuns, operand: str, numbers: Int64Array, position: Int64Array
     ) -> None:
-        """Let the steps wait for the chunks that they read, and record the producers of the result.
+        """Connect the nodes of a collective with the operand before and the result after it.
 
-        Every chunk of the result is ready on a rank at the node that writes it last. Chunks that no
-        step writes keep the producers of the operand, and are recorded in `pass_through` as (rank,
-        chunk). `numbers`: of the nodes of all pieces; `position`: in the group, by node of the
-        algorithm.
+        A collective runs its algorithm once per piece of the data. In every piece, each node that
+        reads chunks of the operand waits for the nodes that produce these chunks on its rank. A
+        chunk of the result is ready on a rank after the node that writes it last; this node is
+        recorded as its producer in `producers.ready`. A chunk that no node writes has the value of
+        the operand: it keeps the producers of the operand, and is recorded as (rank, chunk) in
+        `pass_through`.
+
+        `operand`: name of the value that is read. `numbers`: numbers in the flat graph of the nodes
+        of all pieces, piece after piece. `position`: for every node of the algorithm, the position
+        of its rank in the group; position 0 is rank `runs.first_rank`.
         """
         contents, grid, first = runs.contents, runs.grid, runs.first_rank
         count, region = len(contents.template), self.regions[runs.operation.name]

@@ -41,7 +41,16 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
 
 
 def _run(module: str, original: str) -> dict[str, float]:
-    """Run a module, and return the report that it prints as its last line."""
+    """Run a written module in a new Python process, and return the report that it prints.
+
+    The module measures itself and the module `original`, each in 5 steps, and compares their
+    results. Both arguments are paths of files. The report is the last line of its output, a JSON
+    object: `ranks`, `seconds` and `original_seconds` (median of a step), and `max_relative_error`.
+
+    Raises `InputError` (code `run`) if the process takes more than 600 s, if it fails, or if it
+    prints nothing; the message quotes the last line of its error output. Raises `UsageError` if the
+    module does not find PyTorch.
+    """
     command = [sys.executable, "-P", "-W", "ignore", module]
     command += ["--original", original, "--repeats", str(REPEATS)]
     try:

@@ -390,7 +390,18 @@ class _GraphTyper:
         )
 
     def _add_output(self, output: GraphOutput) -> str:
-        """Return the output's value; a new value of a state of its layout becomes an Update."""
+        """Return the program value of an output; add an `Update` for a new value of a state.
+
+        A state is an input whose new value the graph computes. An output with the role `MUTATION`
+        names it in `target`, by the target or the name of the input. If the state is sliced along
+        dimension 0 and the value is not sliced, the value is first converted to blocks. Then an
+        operation `Update` of the state is added, and its name is returned.
+
+        No `Update` is added, and the value itself is returned, for outputs with other roles,
+        without a target, or whose target is no input; for states that are local to each rank or
+        have an `Update` already; and if the value, after the conversion, does not have the type of
+        the state (then the converted value is returned).
+        """
         value = self._values[output.value]
         if output.role is not OutputRole.MUTATION or not output.target:
             return value

@@ -264,10 +264,16 @@ def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Arr
 def _issued_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """List the collectives issued within the window, in the order of issue.
+    """List the collectives that were issued within a window of time, in the order of issue.
 
-    The window includes its start and excludes its end; None for all. Collectives of device
-    libraries are issued at the start of their span, and precede those of the host at equal times.
+    The window is (start, end) in ns; it includes its start and excludes its end. None stands for
+    the entire trace. A collective of a device library counts as issued at the start of its span; of
+    spans within each other only one is taken, see `_device_library_spans`. A collective of a host
+    library counts as issued at the start of the operator of torch.distributed that issued it. At
+    equal times, collectives of device libraries precede those of host libraries.
+
+    Raises `InputError` if a collective of a host library has no such operator, and its own span
+    starts within the window.
     """
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:

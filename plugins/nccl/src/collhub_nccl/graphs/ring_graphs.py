@@ -218,11 +218,17 @@ _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Rings (starting at rank 0) with the number of parts on each, in the order of first use.
+    """Return the rings of an algorithm, each with the number of equal parts of the data on it.
 
-    Parts are equal: the blocks of the levelled program. Every part must be forwarded along a path
-    over all ranks; an all-reduce must use the same cycle twice. Raises `InputError` with the first
-    part that violates this.
+    The data is divided into the blocks of `levelled_program`, which are the parts; each is followed
+    through all messages. A ring lists the ranks in the order in which data passes them, from rank
+    0. The rings are in the order of their first part.
+
+    A part must be sent along one path over all n ranks, in n - 1 messages. In an all-reduce it is
+    sent twice, in 2 (n - 1) messages, and both times over links of the same cycle. Raises
+    `InputError` (code `not-rings`) for the first part that is not, for other kinds than all-reduce,
+    all-gather, reduce-scatter, broadcast and reduce, for one rank, and if no rank sends anything.
+    Raises the `InputError` of `levelled_program` for algorithms that cannot be levelled.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:

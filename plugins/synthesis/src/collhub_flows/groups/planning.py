@@ -248,9 +248,15 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 def _combine_separate(
     single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], GroupTime]
 ) -> list[_Candidate]:
-    """Combine separate algorithms to the candidate `at once`, timed by `judge`.
+    """Return the candidate in which the separate algorithms of all groups run at the same time.
 
-    Empty if their sizes have no common unit.
+    The algorithms `single`, one per group, are combined to one algorithm without dependencies
+    between groups. The list has one candidate: the method `at once`, the separate algorithms, the
+    combined one, and its time, as computed by `judge`.
+
+    The combined algorithm counts the data of all groups in the largest unit that divides all their
+    units. The list is empty if the algorithms cannot be combined, because one of them would have
+    more than 2^40 of these units.
     """
     try:
         joint = combine_algorithms(single, own_provenance(topology.name))
@@ -265,11 +271,17 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group alone: packed trees, or the named synthesizer.
+    """Find the fastest algorithm of each group alone, and the groups without a full search.
 
-    Of equally fast ones the packed trees are taken. Also returns, by number of the group, why the
-    synthesizer did not run (the budget, which all groups share, was used up); packed trees are
-    always computed.
+    For every group the packed trees of this package are computed. The synthesizer `choices.name` is
+    also run, unless its budget is used up before the group begins. The faster of the two, by
+    simulated time, is taken; of equally fast ones the packed trees. Where the synthesizer does not
+    support the request, only the packed trees remain.
+
+    All groups share one budget for the synthesizer: `choices.work` steps, within the limits of the
+    plan's own budget. The first groups may leave nothing of it to later ones. The second result has
+    an entry for every group for which the synthesizer was not run for this reason: the group's
+    number, from 0, and the limit that was reached.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}

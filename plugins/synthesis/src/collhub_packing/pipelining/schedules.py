@@ -274,12 +274,15 @@ class Pipelining:
         )
 
     def _compute_urgency(self) -> Int64Array:
-        """Return the priority of every operation within its round; the largest is sent first.
+        """Return the priority of every operation within its round; the highest is sent first.
 
-        Operations with more remaining messages come first, then those whose root follows the source
-        at the smallest cyclic distance of NPU numbers, then earlier streams, then destinations by
-        cyclic distance. Operations that are equal in all of these share a priority; the lowest is
-        0.
+        Operations are compared by the following keys, each of which decides only if all earlier
+        ones are equal: more remaining messages first; smaller distance from the source to the root;
+        earlier stream; smaller distance from the source to the destination. The distance from NPU a
+        to NPU b is (b - a) modulo the number of NPUs.
+
+        The result is int64 by operation. Operations that are equal in all keys have the same
+        priority. The priorities in use are 0, 1, 2, ... without gaps.
         """
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
