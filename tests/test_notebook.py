@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hub_core
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
 from hub_core.testing import ring_all_reduce
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebook.ipynb"
@@ -77,3 +78,12 @@ def test_an_algorithm_shows_the_bytes_between_its_ranks() -> None:
 def test_a_view_without_the_network_says_what_is_missing() -> None:
     with pytest.raises(TypeError, match="needs topology="):
         ring_all_reduce(4).view()
+
+
+def test_a_comparison_shows_the_fastest_algorithm() -> None:
+    series = [BandwidthSeries("ring", (1e9, 2e9)), BandwidthSeries("tree", (2e9, None))]
+    comparison = BandwidthComparison("all-reduce on ring:4", (1024, 2048), series)
+    shown = comparison._repr_html_()
+    assert "fastest at 2 KiB</th><td style='text-align:left'>ring</td>" in shown
+    with pytest.raises(TypeError, match="compare --view"):
+        comparison.view()

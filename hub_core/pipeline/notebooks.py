@@ -24,6 +24,7 @@ from hub_core.pipeline.inputs import as_topology
 from hub_core.pipeline.outputs import render_report
 from hub_core.pipeline.simulation import simulate, simulate_job
 from hub_core.plugin_api import (
+    BandwidthComparison,
     InteractivePage,
     JobTimeline,
     PageSubject,
@@ -61,15 +62,17 @@ class NotebookView:
 def describe(model: object) -> str:
     """Return facts about a model as a table, and a picture of it, as HTML. All texts are escaped.
 
-    Algorithms and workloads have a picture of their bytes or nodes, topologies that of the plugin
-    that draws networks, results of simulations the times of their ranks.
+    Algorithms and workloads have a picture of their bytes or nodes, topologies and comparisons that
+    of the plugin that draws them, results of simulations the times of their ranks.
     """
     if isinstance(model, Algorithm):
         return _join(_list_algorithm_facts(model), _draw_bytes(model))
     if isinstance(model, Workload):
         return _join(_list_workload_facts(model), _draw_nodes(model))
     if isinstance(model, Topology):
-        return _join(_list_topology_facts(model), _draw_topology(model))
+        return _join(_list_topology_facts(model), _draw(TopologyDrawing(model.name, model)))
+    if isinstance(model, BandwidthComparison):
+        return _join(_list_comparison_facts(model), _draw(model))
     assert isinstance(model, SimulationResult)
     time = "not all ranks finish" if model.time_ns is None else format_time(model.time_ns)
     facts = {"time": time, "ranks": str(len(model.rank_finish_ns))}
@@ -106,6 +109,8 @@ def create_view(
     elif isinstance(model, Workload):
         request = WorkloadRequest(model, network, registry)
         subject = _create_job(model, simulate_job(request, _SIMULATOR, {}), network)
+    elif isinstance(model, BandwidthComparison):
+        raise TypeError("a comparison has no view(); 'collhub compare --view FILE' writes its page")
     else:
         assert isinstance(model, SimulationResult)
         if algorithm is not None:
@@ -183,16 +188,29 @@ def _list_topology_facts(topology: Topology) -> dict[str, str]:
     }
 
 
-def _draw_topology(topology: Topology) -> str:
-    """Return the picture of a plugin as an image; nothing if no plugin draws this network."""
-    subject: ReportSubject = TopologyDrawing(topology.name, topology)
+def _list_comparison_facts(comparison: BandwidthComparison) -> dict[str, str]:
+    """Return the sizes, and the algorithm with the highest bandwidth at the largest size."""
+    rates = {
+        series.name: series.bandwidths[-1] or 0 for series in comparison.series if series.bandwidths
+    }
+    facts = {"comparison": comparison.title, "algorithms": str(len(comparison.series))}
+    if comparison.sizes:
+        first, last = format_bytes(comparison.sizes[0]), format_bytes(comparison.sizes[-1])
+        facts["sizes"] = f"{first} to {last}"
+        if rates:
+            facts[f"fastest at {last}"] = max(rates, key=rates.__getitem__)
+    return facts
+
+
+def _draw(subject: ReportSubject) -> str:
+    """Return the picture of a plugin as an image; nothing if no plugin draws the subject."""
     try:
         content = render_report(subject, registry=run_registry())
     except HubError:
         return ""
     data = base64.b64encode(content).decode()
-    name = escape(topology.name)
     source = f"data:image/svg+xml;base64,{data}"
+    name = escape(subject.title)
     return f'<img alt="picture of {name}" style="max-width:100%" src="{source}">'
 
 

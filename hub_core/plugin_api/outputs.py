@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from hub_core.model.diagnostics import Loss
+from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.plugin_api.formats import Format, FormatOffer
 from hub_core.plugin_api.options import NoOptions, Reference
 
@@ -182,7 +183,7 @@ class BandwidthSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class BandwidthComparison:
+class BandwidthComparison(NotebookDisplay):
     """Bus bandwidths of several algorithms by size, for a picture.
 
     `sizes`: of the full buffer in bytes, ascending. `bound`: the bandwidth that no algorithm
