@@ -257,9 +257,12 @@ class _Header:
         return Dependencies(group_pointer(owner, len(self._batch)), ids)
 
     def _ordered_runs(self, column: str) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return nodes, first bytes and ends of the non-empty byte runs of dependencies, by node.
+        """Return the byte ranges of the encoded dependencies, sorted by node, as parallel arrays.
 
-        Several runs of a node keep their order. Empty arrays if there are no runs.
+        `column`: the kind of the dependencies, "data" or "control". The arrays are (nodes, starts,
+        stops), all int64. Entry i says that bytes `starts[i]` to `stops[i]` - 1 of the batch's data
+        encode dependencies of node `nodes[i]`. Empty ranges are left out. Several ranges of one
+        node keep the order in which they were read. Without ranges, the arrays are empty.
         """
         empty = np.zeros(0, np.int64)
         runs = [(empty, empty, empty), *self._runs[column]]

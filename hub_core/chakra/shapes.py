@@ -358,9 +358,12 @@ def _decode_matching(
 ) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the other ones.
 
-    `left`: indices into `rows` and `window`. A record has the shape if all its fixed bits are equal
-    to those of the template. Values and kinds are written to `columns` at the rows of the records,
-    and the group (shape, rows) is appended.
+    All records have the same length. Record i has its bytes in row i of `window`, and belongs to
+    row `rows[i]` of `columns`. `left` and the result are numbers i of records that have no shape so
+    far. A record has the shape if it equals the template in all bits that the shape fixes (`mask`).
+    The values and kinds of its attributes are written to its row of `columns`. One entry (shape,
+    rows of all records with this shape) is appended to `columns.groups`. If no record has the
+    shape, `columns` remains unchanged.
     """
     chosen = window if len(left) == len(window) else window[left]
     # Bits that the shape fixes: tags, names, lengths, continuation bits.

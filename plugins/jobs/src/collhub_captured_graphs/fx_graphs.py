@@ -155,7 +155,12 @@ class _FxReader:
         )
 
     def _add_group(self, name: str) -> None:
-        """Record the ranks of a process group."""
+        """Record the global ranks of a process group under its name, for the captured graph.
+
+        The ranks are those of the group that torch.distributed has registered under this name, in
+        the order of the group. Nothing happens if the name is empty or already recorded. A name
+        that is not registered raises the error of torch.
+        """
         import torch.distributed as dist
 
         if name and name not in self._groups:

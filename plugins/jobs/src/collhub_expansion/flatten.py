@@ -69,12 +69,17 @@ def expanded(
 def _dependencies(
     nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
 ) -> tuple[Edges, Edges]:
-    """Build data and control dependencies of the new nodes, each as (parents, children).
+    """Build the data and the control dependencies of the new nodes, each as (parents, children).
 
-    An old node is replaced by pieces: an edge leads from the pieces at its exit to those at the
-    entrance of the child. Between pieces, it leads from all ends to all starts of their templates.
-    Data edges include the chains of pieces in `plan`, control edges `turns` (the order of
-    collectives); both include the edges within templates.
+    Every old node was replaced by one or several blocks, which `plan` lists. A block is the old
+    node itself, or the nodes of a template on one rank. Dependencies are translated in two steps.
+    One between old nodes leads from the last blocks of the parent (`plan.exits`) to the first
+    blocks of the child (`plan.entrances`). One between blocks leads from all end nodes of the
+    earlier block to all start nodes of the later one.
+
+    Data dependencies are those of `nodes`, `plan.chains` (between blocks of one old node), and the
+    data dependencies within templates. Control dependencies are those of `nodes`, `turns` (the
+    order of collectives, in old nodes), and the control dependencies within templates.
     """
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)

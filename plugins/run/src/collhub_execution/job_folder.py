@@ -194,10 +194,13 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data of a rank: its task with the input, its log, and its shared ranges.
+        """Return the data of a rank: its task with its input, its log, its memory and its end mark.
 
-        Input, log and memory are views of the shared arrays, so that writes are seen by the
-        launcher and the other ranks. Raises `OSError` if the files do not exist.
+        The task is read from the file of the rank. The log has the position and the times of the
+        rank, and the memory has its buffers. The end mark is the first element of `ended`, which
+        becomes 1 when the OUTPUT of the rank is available. Input, log, memory and end mark are
+        views of the shared arrays and not copies, so that the launcher and the other ranks see what
+        is written to them. Raises `OSError` if the files of the job do not exist.
         """
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())

@@ -110,7 +110,13 @@ class StartedRun:
         return choose_background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
-        """Create and check the inputs of all ranks; undefined inputs contain the background."""
+        """Create the inputs of all ranks, and return them as read-only flat arrays by rank.
+
+        The option `data` decides whether their values are exact or random; every call returns equal
+        values. If the collective defines no INPUT for a rank, such as for all ranks except the root
+        of a broadcast, every element of its array is `background`, a value that no correct result
+        has. Raises `UsageError` if the arrays do not fit the program.
+        """
         collective = self.setup.algorithm.collective
         inputs = self.setup.inputs()
         return check_inputs(collective, self.program.blocks, inputs, self.background)

@@ -73,10 +73,16 @@ def _generate_divisions(
     full_task: PackingTask,
     time_ns: PipelineTimer,
 ) -> Iterator[Division]:
-    """Yield all data on the fastest single plane, then balanced shares of several planes.
+    """Yield all data on the fastest single plane, then divisions among several planes.
 
-    The single plane is chosen by rate and start-up time. Yields nothing if there is too little data
-    for it. A share that is too small for the requested chunks ends the balanced divisions.
+    The fastest plane has the smallest sum of its start-up time and the size divided by the rate of
+    its best packing. If this plane cannot carry all data because there is too little, nothing is
+    yielded. The other divisions give every plane such a share that all planes finish at about the
+    same time. There are up to three of them, each corrected by the simulated times of the previous
+    shares, and none if fewer than two planes get a share. They end without an error if a share is
+    too small for the requested chunks (`InputError` with the code `size-too-small`). All other
+    errors are raised, and also this one if all data on the single plane is too little for the
+    chunks.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)

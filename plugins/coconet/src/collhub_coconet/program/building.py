@@ -76,9 +76,13 @@ class ProgramBuilder:
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
 
     def apply(self, kind: Kind, operands: Sequence[Value | float], **attributes: object) -> Value:
-        """Add one operation and return its value, which has a name with `_` until it is named.
+        """Add one operation to the program, and return the value that it computes.
 
-        Raises `InputError` with the operation's number and the violated typing condition.
+        `operands`: values of this program, or numbers. `attributes`: further fields of the
+        operation, such as `root`. The value gets the provisional name `_N`, where N is the number
+        of the operation, counted from 1; `Value.named` replaces it by a chosen name. Raises
+        `InputError` for a value of another builder, and, with the number of the operation, for a
+        violated typing condition. The program is unchanged after an error.
         """
         names = tuple(self._operand(operand) for operand in operands)
         line = len(self._operations) + 1

@@ -48,8 +48,12 @@ def split(program: Program, target: str, dimension: int = 0) -> Rewrite:
 def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
     """Replace `a = AllReduce(op, x)` by `s = Reduce(op, x, root); a = Broadcast(s, root)`.
 
-    `root`: a rank of the group, counted from 0. Raises `RefusedMoveError` unless the operator is
-    commutative and the root is not negative.
+    `target`: name of the AllReduce, which the Broadcast takes over. The Reduce is named
+    `TARGET_root`, or `TARGET_root_2` and so on if that name is taken. `root`: a rank of the group,
+    counted from 0; it is not compared with the number of ranks, which a program does not define.
+
+    Raises `RefusedMoveError` if no AllReduce has the name `target`, if its operator is not
+    commutative, if the root is negative, and if `build_program` refuses the new program.
     """
     conditions = Conditions("split-at-root", program, {"target": target, "root": root})
     operation = _check_target(program, target, conditions)

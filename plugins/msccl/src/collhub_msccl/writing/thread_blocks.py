@@ -275,9 +275,13 @@ def number_lanes(
     lane: Int64Array,
     is_given: bool,
 ) -> Lanes:
-    """Number the pairs (rank, lane) from 0 on, in ascending order, and return the lanes.
+    """Number the pairs (rank, lane) that occur from 0 on without gaps, and return the lanes.
 
-    `is_given`: the producer chose them, so their order of rows counts.
+    `lane`: a number, at least 0, for every row of `draft`; equal numbers on different ranks are
+    different lanes. The new numbers are in ascending order of rank, then of `lane`. `is_given`:
+    whether the producer of the algorithm chose the lanes. It is stored in the result, and tells
+    later stages to keep the steps of each lane in the order of the rows of `draft`; in new lanes,
+    only dependencies order the steps.
     """
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)

@@ -286,7 +286,11 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
     """Return whether all packets that the operation reads were written in this launch.
 
-    True without packets. Launches count from 0; in odd ones the shift is added to addresses.
+    Every cell of memory has the number of the launch that last wrote it as a packet. The result is
+    False if a cell that the operation reads as a packet has another number, and True if it reads no
+    packets. `launch`: counted from 0. In every odd launch, the cells of a range are those at a
+    distance of `read_shift`, because a double scratch buffer has one half for even and one for odd
+    launches. `read_shift` is 0 for ranges that do not alternate.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -534,8 +538,11 @@ def _join(clock: Clocks, other: Clocks) -> None:
 
 @part
 def _take_clock(state: Any) -> int:
-    """Remove a free row of `kept` from the pool and return it; `run` has checked that there is
-    one.
+    """Take a free row of `state.kept`, the table of stored clocks, and return its number.
+
+    A stored clock is a copy of the clock of an actor, for example at a signal. The caller writes it
+    into the row. The last row of the list of free rows is taken. An empty list is not checked here:
+    `run` executes an operation only if there are enough free rows for it.
     """
     left = state.scalars[FREE_CLOCKS]
     state.scalars[FREE_CLOCKS] = left - 1

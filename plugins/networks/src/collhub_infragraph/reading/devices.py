@@ -277,10 +277,17 @@ class DeviceList:
 
 
 def find_ends(edge: Value, device: Device, end: str) -> Int64Array:
-    """Return the vertices of one end (`ep1` or `ep2`) of an edge within a device.
+    """Return the vertices that one end of an edge names, within a device, as int64.
 
-    The endpoint's `component` is a path of steps; the steps of its optional `device` precede it.
-    The leftmost index varies slowest. Raises `InputError` for a component that does not exist.
+    `end`: `ep1` or `ep2`. The `component` of this endpoint is a path of names that are separated by
+    points, such as `nic[0:2].port[0]`. If the endpoint also has a `device`, which is such a path
+    too, its names come first. Brackets select parts of a component by an index or a Python slice;
+    missing or empty brackets select all parts. If several names select several parts, the vertices
+    are in the order of nested loops, with the leftmost name as the outermost loop.
+
+    Raises `InputError` for text that is not such a path, for a component or an index that does not
+    exist, for a slice that selects nothing, and for a path that ends at a nested device or
+    continues after a vertex.
     """
     endpoint = edge[end]
     steps = parse_endpoint(endpoint["component"])

@@ -48,9 +48,14 @@ from hub_core.network import Topology
 
 
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
-    """Build a custom collective with the contract of the resharding.
+    """Build the custom collective whose contract describes the resharding.
 
-    The inputs of replicas are equal, which a contract cannot express: it names those that are sent.
+    The buffer sizes are those of `layout`. A rank without input units has no defined INPUT. The
+    contract states for every output unit in `origins` which unit of which rank's INPUT it must
+    contain: the one from which it is sent. Replicas of a box have equal inputs, but a contract
+    cannot express that, so it names only the replica that is sent. Origins without units are
+    skipped; several origins of one output unit are reduced to one value. The unit count of the
+    collective is the largest number of units in any input or output, at least 1.
     """
     parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]

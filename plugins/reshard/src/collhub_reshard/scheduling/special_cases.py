@@ -202,11 +202,18 @@ def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[
 
 
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
-    """Divide the tasks among their senders so that every sender gets its share of their group.
+    """Divide tasks among the hosts that can send them, so that the busiest host finishes earliest.
 
-    Shares are in bytes, exact. Each task takes from its senders in order what is left of their
-    shares, so it may have several parts; a part begins at a fraction of the task. Returns the parts
-    task by task.
+    `single`: numbers of the tasks to divide, each of which has one receiver. Tasks that the same
+    hosts can send form a group. First, `share_among_senders` computes how many bytes of each group
+    every host has to send. Then the tasks are divided in the order of `single`: each task takes
+    from its senders, in ascending order, what is left of their shares of its group, until all of
+    its bytes have a sender.
+
+    A task may thus have several parts, and a task without bytes has none. A part has its first
+    position as a fraction of the task, and its length in ticks, in proportion to the duration of
+    the task from its first sender. All numbers are exact fractions. Returns the parts, task by
+    task.
     """
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)

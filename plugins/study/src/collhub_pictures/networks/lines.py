@@ -316,11 +316,13 @@ def _find_quarter(busy: float | None) -> int:
 
 
 def _compute_widths(lines: DrawnLines) -> Float64Array:
-    """Return widths in pixels that grow linearly with the bandwidth, float64[lines].
+    """Return the width of every line in pixels, which grows linearly with its bandwidth.
 
-    They lie between `_MIN_WIDTH` and the thickest, which the largest bandwidth has: `_MAX_WIDTH`,
-    less in pictures of more than `_FEW_LINES` lines (by the square root), but at least 2 x
-    `_MIN_WIDTH`.
+    Widths begin at `_MIN_WIDTH` for a bandwidth of 0, and the line with the largest bandwidth has
+    the maximum width. For up to `_FEW_LINES` lines, the maximum is `_MAX_WIDTH`. For n lines that
+    are more than that, it is `_MAX_WIDTH` times the square root of `_FEW_LINES` / n, but at least
+    twice `_MIN_WIDTH`: thinner lines remain distinguishable. The result is float64[lines], empty
+    without lines.
     """
     if not len(lines):
         return np.zeros(0)

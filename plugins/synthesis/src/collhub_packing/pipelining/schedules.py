@@ -176,13 +176,18 @@ class Pipelining:
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
-        """Divide the data into chunks; `counts`: chunks per stream.
+        """Divide the data into chunks, and divide the collective into units that fit the chunks.
 
-        Every stream is cut into equal chunks, listed stream by stream. A share gets the smallest
-        number of units for which all chunks are whole numbers of units. Returns the collective with
-        its units, the chunks, and the units of a chunk per stream. Raises `InputError` for less
-        than a byte per chunk, and if the fractions of trees with unlike weights need more than 2^62
-        units.
+        `counts`: number of chunks of every stream. The data consist of equal shares, one per rank
+        or a single one (`num_shares`). A stream carries a fraction of one share, and this fraction
+        is cut into equal chunks. The chunks are listed stream by stream. Every share is divided
+        into the same number of units: the smallest one for which all chunks are whole numbers of
+        units. Returns the collective with the total number of units, the chunks, and the units of
+        one chunk by stream.
+
+        Raises `InputError` with the code `size-too-small` if a chunk has less than one byte, and
+        with `too-many-units` if all shares together need more than 2^62 units, which happens if the
+        weights of trees give fractions with large denominators.
         """
         # Compute the fraction of a share that a chunk of each stream is.
         pairs = zip(self.streams, counts, strict=True)

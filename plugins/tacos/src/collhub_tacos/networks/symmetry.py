@@ -283,7 +283,13 @@ class ShortestPaths:
         return length
 
     def in_batches(self, sources: Int64Array) -> Iterator[Int64Array]:
-        """Yield `lengths` for successive groups of the sources, which together fit in 16 MiB."""
+        """Yield the path lengths of `lengths` for one group of sources after the other.
+
+        The groups are successive parts of `sources`. They limit the memory of the computation,
+        which needs one number of 8 bytes for every source of a group and every link: a group has as
+        many sources as fit in 16 MiB, but at least one. The last group may have fewer sources.
+        Every array is int64[sources of the group, nodes]. Yields nothing without sources.
+        """
         size = max(1, _MAX_CELLS_IN_MEMORY // max(1, len(self._source)))
         for first in range(0, len(sources), size):
             yield self.lengths(sources[first : first + size])

@@ -274,7 +274,15 @@ def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
 
 
 def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
-    """Yield schedules in stages: of an all-gather, or else of a broadcast from the first origin."""
+    """Yield schedules that follow fixed plans of stages, one complete schedule per plan.
+
+    An example of a plan is to send first to one member of every group, then within the groups; to
+    send directly to all NPUs is a plan of one stage. If the task is an all-gather, every chunk goes
+    from its own origin to all NPUs. Otherwise the schedules are broadcasts of all chunks from the
+    origin of the first chunk; the origins of the other chunks are ignored. Plans that the network
+    does not support or that `task.trials` does not consider promising are left out, so there may be
+    no schedule at all.
+    """
     if task.is_all_gather:
         return generate_staged_all_gathers(task.network, task.times, task.origin, task.trials)
     root, chunks = int(task.origin[0]), len(task.origin)
