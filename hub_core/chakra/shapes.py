@@ -358,12 +358,9 @@ def _decode_matching(
 ) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the other ones.
 
-    All records have the same length. Record i has its bytes in row i of `window`, and belongs to
-    row `rows[i]` of `columns`. `left` and the result are numbers i of records that have no shape so
-    far. A record has the shape if it equals the template in all bits that the shape fixes (`mask`).
-    The values and kinds of its attributes are written to its row of `columns`. One entry (shape,
-    rows of all records with this shape) is appended to `columns.groups`. If no record has the
-    shape, `columns` remains unchanged.
+    `left`, result: numbers of records without a shape so far. Record i has its bytes in row i of
+    `window` and its values in row `rows[i]` of `columns`. It has the shape if it equals `template`
+    in the bits of `mask`. (shape, rows of its records) is appended to `columns.groups`.
     """
     chosen = window if len(left) == len(window) else window[left]
     # Bits that the shape fixes: tags, names, lengths, continuation bits.
