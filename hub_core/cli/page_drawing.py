@@ -26,7 +26,7 @@ def draw_job_page(
     """
     if topology is None:
         topology = context.read_topology(f"switch:{workload.num_ranks}")
-    request = WorkloadRequest(workload, topology)
+    request = WorkloadRequest(workload, topology, wants_transfers=True)
     times = context.simulate_workload(request, _SIMULATOR, {})
     timeline = JobTimeline(
         name,

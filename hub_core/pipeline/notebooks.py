@@ -107,7 +107,7 @@ def create_view(
         result = simulate(model, network, size, registry=registry, wants_transfers=True)
         subject = _create_run(model, size, result, network)
     elif isinstance(model, Workload):
-        request = WorkloadRequest(model, network, registry)
+        request = WorkloadRequest(model, network, registry, wants_transfers=True)
         subject = _create_job(model, simulate_job(request, _SIMULATOR, {}), network)
     elif isinstance(model, BandwidthComparison):
         raise TypeError("a comparison has no view(); 'collhub compare --view FILE' writes its page")

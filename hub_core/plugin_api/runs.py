@@ -217,13 +217,14 @@ class WorkloadRequest:
     `topology`: None for the network that the source of the workload declares. `hub`: the plugins of
     the run, None in a request built by hand. `read_input_topology`: reads the network that the
     input contains beside the job, None if it contains none; for simulators of workloads that do not
-    contain their network.
+    contain their network. `wants_transfers`: report the transfers on links, which take memory.
     """
 
     workload: Workload
     topology: Topology | None = None
     hub: Registry | None = None
     read_input_topology: Callable[[], Topology | None] | None = None
+    wants_transfers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

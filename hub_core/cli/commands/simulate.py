@@ -185,6 +185,7 @@ def _simulate_job(
         given_topology,
         session.registry(),
         lambda: _find_network_of_input(session, opened),
+        outputs.view_out is not None,
     )
     return simulate_workload(session, request, backend, options["simulator"], outputs, warnings)
 

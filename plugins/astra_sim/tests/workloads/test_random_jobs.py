@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_kernels import compile_at_once, kernels
-from golden_cases import Json, simulated
+from golden_cases import Json, simulated, topology_of
 
 # Imports of `collhub simulate FOLDER` today: 430 modules, of which numpy has 90.
 # numpy's own modules are not counted: their number depends on its version (107 in 1.26, 86 in 2.4).
@@ -114,6 +114,29 @@ def test_interpreted_jobs_equal_machine_code(monkeypatch: pytest.MonkeyPatch, sl
         finished += None not in plain.rank_finish_ns
     # Others wait for one another for ever, which is compared as well.
     assert finished >= 10
+
+
+def test_transfers_explain_the_load_of_every_link() -> None:
+    total = 0
+    for seed in range(40):
+        case = random_case(seed) | {"backend": "aware", "rendezvous": False}
+        times = simulated(case, wants_transfers=True)
+        assert times.start_ns.tolist() == simulated(case).start_ns.tolist(), seed
+        topology, transfers = topology_of(case["net"]), times.transfers
+        assert transfers is not None
+        busy = np.bincount(transfers.link, transfers.busy_ns, topology.num_links)
+        ends = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+        loads = {(load.source, load.destination): load.busy_ns for load in times.link_loads}
+        assert busy.tolist() == [loads.get(link, 0) for link in ends], seed
+        assert (transfers.ready_ns <= transfers.start_ns).all(), seed
+        order = np.lexsort((transfers.start_ns, transfers.link))
+        link, start = transfers.link[order], transfers.start_ns[order]
+        stop = start + transfers.busy_ns[order]
+        assert (start[1:] >= stop[:-1])[link[1:] == link[:-1]].all(), seed
+        begun = times.start_ns[transfers.row]
+        assert ((begun >= 0) & (begun <= transfers.ready_ns)).all(), seed
+        total += len(link)
+    assert total > 1000
 
 
 def test_a_small_job_imports_little(corpus: Path) -> None:

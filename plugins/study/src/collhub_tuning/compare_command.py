@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,7 +112,8 @@ def compare(
         return _compare_job(
             context,
             arguments,
-            {"--csv": csv_out, "--picture": picture_out, "--view": view_out},
+            {"--csv": csv_out, "--picture": picture_out},
+            view_out,
             as_json,
         )
     _require_collective(arguments)
@@ -205,12 +207,14 @@ def _compare_job(
     context: CommandContext,
     arguments: dict[str, Any],
     outputs: dict[str, str | None],
+    view_out: str | None,
     as_json: bool,
 ) -> int:
     """Compare candidates and networks for the job `arguments["job"]`, and print the result.
 
     The networks are those of `--topology`, followed by the variations of each (other bandwidth or
-    latency, failed links). Prints JSON with `as_json`, else a table, then notes and failures.
+    latency, failed links). Prints JSON with `as_json`, else a table, then notes and failures, and
+    writes a page to `view_out`.
     Returns `ExitCode.INVALID` if no candidate could be timed, else `DONE`. Raises `UsageError` for
     an option that only single collectives have, such as `--measured`, a machine other than none or
     an output, and for variations without a network.
@@ -246,6 +250,10 @@ def _compare_job(
     context.say(TimingSource().note)
     for line in report.comparison_failures(comparison):
         context.say(line)
+    if view_out is not None and comparison.fastest is not None:
+        subjects = report.create_page_subjects(context, comparison)
+        page = InteractivePage(Path(comparison.source).name, subjects)
+        context.say_written(context.draw_report(page, view_out))
     return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
 
 

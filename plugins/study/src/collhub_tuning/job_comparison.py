@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collhub_tuning.comparison_records import ComparedPlace, CompareJobReport, JobResult
 from hub_core import CommandContext, HubError, UsageError, apply_rules, assign
 from hub_core.model import STANDARD_KINDS, CollectiveKind, JobCollective, NodeKind, format_time
-from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator
+from hub_core.plugin_api import (
+    JobTimeline,
+    PageSubject,
+    ReportDocument,
+    WorkloadRequest,
+    WorkloadSimulator,
+)
+from hub_core.reports import to_json
 
 if TYPE_CHECKING:
     from hub_core import OpenedInput
@@ -49,11 +57,17 @@ class JobMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """All measurements of a job; `baseline`: the reference of the speedups."""
+    """All measurements of a job; `baseline`: the reference of the speedups.
+
+    `workload`, `networks`, `options`: the job, its networks in the order of the measurements, and
+    the options of the simulator.
+    """
 
     source: str
-    num_ranks: int
+    workload: Workload
+    networks: tuple[Topology, ...]
     backend: str
+    options: Mapping[str, str]
     measurements: tuple[JobMeasurement, ...]
     baseline: JobMeasurement
 
@@ -109,7 +123,13 @@ def compare_job(
     )
     chosen = names.index(baseline) if baseline is not None else 0
     return JobComparison(
-        opened.name, workload.num_ranks, backend, measurements, measurements[chosen]
+        opened.name,
+        workload,
+        tuple(networks),
+        backend,
+        options["simulator"],
+        measurements,
+        measurements[chosen],
     )
 
 
@@ -137,8 +157,7 @@ def _measure(
     diagnostic and the finish times of the ranks.
     """
     try:
-        rules = [*_create_rules(workload, name)]
-        job = apply_rules(context, workload, rules, network) if rules else workload
+        job = _apply_candidate(context, workload, name, network)
         times = context.simulate_workload(WorkloadRequest(job, network), backend, options)
     except HubError as error:
         cause = error.diagnostics[0]
@@ -152,6 +171,48 @@ def _measure(
     return JobMeasurement(
         name, network.name, times.time_ns, max(exposed, default=None), times.rank_finish_ns
     )
+
+
+def _apply_candidate(
+    context: CommandContext, workload: Workload, name: str, network: Topology
+) -> Workload:
+    """Return the job with the algorithms of a candidate."""
+    rules = [*_create_rules(workload, name)]
+    return apply_rules(context, workload, rules, network) if rules else workload
+
+
+def create_page_subjects(
+    context: CommandContext, comparison: JobComparison
+) -> tuple[PageSubject, ...]:
+    """Return the comparison and the runs of the baseline and of the fastest candidate.
+
+    Only one run is returned if the baseline is the fastest candidate or has no time. The job is
+    simulated again for each run.
+    """
+    # The folder of a file would fill the page.
+    title = Path(comparison.source).name or comparison.source
+    subjects: list[PageSubject] = [ReportDocument(title, to_json(create_job_report(comparison)))]
+    shown = dict.fromkeys((comparison.baseline, comparison.fastest))
+    number_of_names = len(comparison.measurements) // len(comparison.networks)
+    for measurement in shown:
+        if measurement is None or measurement.time_ns is None:
+            continue
+        position = comparison.measurements.index(measurement)
+        network = comparison.networks[position // number_of_names]
+        job = _apply_candidate(context, comparison.workload, measurement.algorithms, network)
+        request = WorkloadRequest(job, network, wants_transfers=True)
+        times = context.simulate_workload(request, comparison.backend, comparison.options)
+        subjects.append(
+            JobTimeline(
+                f"{measurement.algorithms} on {network.name}",
+                job,
+                times.step_start_ns,
+                times.step_end_ns,
+                network,
+                times,
+            )
+        )
+    return tuple(subjects)
 
 
 def _create_rules(workload: Workload, name: str) -> Iterator[str]:
@@ -220,7 +281,7 @@ def create_job_report(comparison: JobComparison) -> CompareJobReport:
     fastest = comparison.fastest
     return CompareJobReport(
         source=comparison.source,
-        num_ranks=comparison.num_ranks,
+        num_ranks=comparison.workload.num_ranks,
         backend=comparison.backend,
         baseline=_create_place(comparison.baseline),
         fastest=None if fastest is None else _create_place(fastest),

@@ -189,17 +189,17 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 def _write_page(
     context: CommandContext, outcome: TuningOutcome, paths: Sequence[Path], out: str
 ) -> None:
-    """Write a page with the comparison of the first collective and the text of all files."""
+    """Write a page with the comparison of every collective and the text of all files."""
     from collhub_tuning.comparison_report import create_comparison_report
     from hub_core.reports import to_json
 
-    compared = outcome.tuned[0].outcome
-    title = f"{compared.question.collective.kind} on {compared.question.topology}"
-    if len(outcome.tuned) > 1:
-        context.say(f"{out} compares {title}; the files hold all collectives")
-    subjects: list[PageSubject] = [
-        ReportDocument(title, to_json(create_comparison_report(compared)))
-    ]
+    subjects: list[PageSubject] = []
+    for compared in (collective.outcome for collective in outcome.tuned):
+        question = compared.question
+        title = f"{question.collective.kind} on {question.topology}"
+        if sum(one.outcome.question.kind == question.kind for one in outcome.tuned) > 1:
+            title += f", {question.mode}"
+        subjects.append(ReportDocument(title, to_json(create_comparison_report(compared))))
     if paths:
         files = tuple((path.name, path.read_text("utf-8", "replace")) for path in paths)
         subjects.append(TextFiles("files", files))

@@ -218,7 +218,7 @@ def _simulate_job(
     )
     workload = context.read_workload(opened, options["reader"])
     topology = request.topology or context.own_topology(opened)
-    job = WorkloadRequest(workload, topology, context.registry())
+    job = WorkloadRequest(workload, topology, context.registry(), wants_transfers=True)
     result = context.simulate_workload(job, request.backend, options["simulator"])
     context.report(result.diagnostics)
     return JobTimeline(

@@ -9,6 +9,7 @@ from hub_core.model import UsageError, format_bytes, format_time
 from hub_core.plugin_api import ReportDocument, WaitForGraph
 
 COMPARISON_SCHEMA = "collhub/report-compare-1"
+JOB_COMPARISON_SCHEMA = "collhub/report-compare-job-1"
 _MAX_WAITS = 20_000
 _BOUND = "bound"
 
@@ -36,18 +37,47 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
     return {"nodes": nodes, "edges": edges[:_MAX_WAITS]}
 
 
-def index_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return curves of time over size, and the fastest algorithm by range of sizes.
+def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
+    """Return the list of the page's index to which a report belongs, and its entry.
 
-    `report`: a valid report of `collhub compare --json`. Raises `UsageError` for another report.
+    `report`: a valid report of `collhub compare --json`, for a collective or for a job. Raises
+    `UsageError` for another report.
     """
+    schema = report.document.get("schema")
+    if schema == COMPARISON_SCHEMA:
+        return "comparisons", _index_comparison(report)
+    if schema == JOB_COMPARISON_SCHEMA:
+        return "job_comparisons", _index_job_comparison(report)
+    raise UsageError(
+        f"{report.title}: a page cannot show the report {schema!r:.60}",
+        cure="give the output of 'collhub compare --json'",
+        code="unknown-report",
+    )
+
+
+def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
+    """Return the times of a job with each candidate on each network, the baseline marked."""
     document: Mapping[str, Any] = report.document
-    if document.get("schema") != COMPARISON_SCHEMA:
-        raise UsageError(
-            f"{report.title}: a page cannot show the report {document.get('schema')!r:.60}",
-            cure="give the output of 'collhub compare --json'",
-            code="unknown-report",
-        )
+    baseline = document["baseline"]
+    rows = [
+        {
+            "algorithms": row["algorithms"],
+            "network": row["topology"],
+            "time_ns": row["time_ns"],
+            "exposed_ns": row["exposed_ns"],
+            "speedup": row["speedup"],
+            "failure": row["failure"],
+            "is_baseline": all(row[key] == baseline[key] for key in ("algorithms", "topology")),
+        }
+        for row in document["results"]
+    ]
+    facts = [["job", document["source"]], ["ranks", str(document["num_ranks"])]]
+    return {"title": report.title, "facts": facts, "rows": rows}
+
+
+def _index_comparison(report: ReportDocument) -> dict[str, object]:
+    """Return curves of time over size, and the fastest algorithm by range of sizes."""
+    document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]
     times: dict[str, dict[int, int | None]] = {}
     for row in document["results"]:

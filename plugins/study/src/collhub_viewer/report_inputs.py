@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collhub_viewer.report_index import COMPARISON_SCHEMA
+from collhub_viewer.report_index import COMPARISON_SCHEMA, JOB_COMPARISON_SCHEMA
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location, UsageError
 from hub_core.plugin_api import (
@@ -40,7 +40,7 @@ def read_report(path: Path) -> PageSubject | None:
         return None
     document = parse_json_object(content, str(path))
     schema = document.get("schema")
-    if schema not in (COMPARISON_SCHEMA, _DIAGNOSIS_SCHEMA):
+    if schema not in (COMPARISON_SCHEMA, JOB_COMPARISON_SCHEMA, _DIAGNOSIS_SCHEMA):
         raise UsageError(
             f"{path}: a page cannot show the report {schema!r:.60}",
             cure="give a report of 'collhub compare --json' or 'collhub diagnose --json'",
@@ -50,9 +50,9 @@ def read_report(path: Path) -> PageSubject | None:
     if violations := schema_violations(document, file_name):
         findings = [one.finding(Location(str(path)), "invalid-report") for one in violations]
         raise InputError(findings)
-    if schema == COMPARISON_SCHEMA:
-        return ReportDocument(path.name, document)
-    return _read_waits(path.name, document)
+    if schema == _DIAGNOSIS_SCHEMA:
+        return _read_waits(path.name, document)
+    return ReportDocument(path.name, document)
 
 
 def _read_waits(title: str, document: Any) -> WaitForGraph:

@@ -16,7 +16,7 @@ from importlib import resources
 
 from collhub_viewer.columns import ColumnLines
 from collhub_viewer.network_index import index_topology
-from collhub_viewer.report_index import index_comparison, index_waits
+from collhub_viewer.report_index import index_report, index_waits
 from collhub_viewer.run_index import index_run
 from hub_core import __version__
 from hub_core.model import PluginError, UsageError
@@ -70,7 +70,8 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
         "created_by": f"collhub {__version__}",
         "notes": notes,
         "runs": runs,
-        "comparison": None,
+        "comparisons": [],
+        "job_comparisons": [],
         "files": None,
     }
     for subject in page.subjects:
@@ -81,12 +82,16 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
         elif isinstance(subject, TopologyDrawing):
             runs.append(_index_network(subject))
         elif isinstance(subject, ReportDocument):
-            index["comparison"] = index_comparison(subject)
+            part, comparison = index_report(subject)
+            parts = index[part]
+            assert isinstance(parts, list)
+            parts.append(comparison)
         elif isinstance(subject, WaitForGraph):
             index["waits"] = index_waits(subject)
         elif isinstance(subject, TextFiles):
             index["files"] = [{"name": name, "text": text} for name, text in subject.files]
-    if not (runs or index["comparison"] or index["files"] or index.get("waits")):
+    parts = ("runs", "comparisons", "job_comparisons", "files", "waits")
+    if not any(index.get(part) for part in parts):
         raise UsageError("the page would be empty", cure="name a file to show")
     if lines.omitted:
         omitted = ", ".join(dict.fromkeys(lines.omitted))

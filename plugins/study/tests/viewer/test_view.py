@@ -146,6 +146,22 @@ def test_two_runs_are_on_one_page(collhub, save, tmp_path: Path) -> None:
     assert len(Page(out).index["runs"]) == 2
 
 
+def test_the_links_of_a_job_show_the_messages_of_its_collectives(collhub, tmp_path: Path) -> None:
+    job, out = tmp_path / "job", tmp_path / "job.html"
+    write(training_step(num_ranks=4), job)
+    assert collhub("view", job, "--topology", RING, "-o", out).code == 0
+    page = Page(out)
+    links, steps = page.index["runs"][0]["links"], page.steps()
+    step = page.column(links["step"]).astype(int)
+    assert {steps["kinds"][one] for one in step} == {"all-reduce"}
+    source = np.repeat(page.column(links["from"]), np.diff(page.column(links["first"]).astype(int)))
+    # On a ring every message goes to a neighbour, so that its rank is the source of the link.
+    assert np.array_equal(steps["rank"][step], source)
+    start, end = (page.column(links["start"]), steps["start"] + steps["duration"])
+    assert (start >= steps["start"][step]).all()
+    assert (start + page.column(links["duration"]) <= end[step]).all()
+
+
 def test_hostile_names_do_not_leave_the_document(collhub, save, tmp_path: Path) -> None:
     name = "ring</script><script>alert(1)</script>&.json"
     ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "run.html"

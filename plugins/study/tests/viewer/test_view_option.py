@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from page_reading import Page
 
-from hub_core.testing import ring_all_reduce
+from hub_core import write
+from hub_core.testing import ring_all_reduce, training_step
 
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"
 RING_NS = 6 * 5742 + 3
@@ -72,7 +73,7 @@ def test_a_comparison_shows_every_time_and_the_bound(collhub, tmp_path: Path) ->
     asked = ("compare", "--collective", "all-gather", "--topology", "ring:4", "--size")
     run = collhub(*asked, "1KiB..2KiB", "--with", "ring", "--json", "--view", out)
     assert run.code == 0
-    comparison, document = Page(out).index["comparison"], json.loads(run.out)
+    comparison, document = Page(out).index["comparisons"][0], json.loads(run.out)
     assert comparison["sizes"] == [1024, 2048]
     ring, bound = comparison["curves"][:2]
     assert ring["time_ns"] == [row["time_ns"] for row in document["results"]]
@@ -80,7 +81,36 @@ def test_a_comparison_shows_every_time_and_the_bound(collhub, tmp_path: Path) ->
     report.write_text(run.out)
     again = tmp_path / "again.html"
     assert collhub("view", report, "-o", again).code == 0
-    assert Page(again).index["comparison"]["curves"] == comparison["curves"]
+    assert Page(again).index["comparisons"][0]["curves"] == comparison["curves"]
+
+
+def test_a_page_shows_the_job_with_the_baseline_and_the_fastest(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_classic")
+    job, out = tmp_path / "job", tmp_path / "job.html"
+    write(training_step(num_ranks=4), job)
+    asked = ("compare", job, "--topology", RING, "--with", "ring", "--with", "hierarchical")
+    run = collhub(*asked, "--json", "--view", out)
+    assert run.code == 0, run.err
+    page, report = Page(out), json.loads(run.out)
+    (shown,) = page.index["job_comparisons"]
+    assert [row["time_ns"] for row in shown["rows"]] == [
+        row["time_ns"] for row in report["results"]
+    ]
+    assert [row["is_baseline"] for row in shown["rows"]] == [True, False]
+    assert page.index["runs"][0]["end"] == report["results"][0]["time_ns"]
+    saved, again = tmp_path / "report.json", tmp_path / "again.html"
+    saved.write_text(run.out)
+    assert collhub("view", saved, "-o", again).code == 0
+    assert Page(again).index["job_comparisons"][0]["rows"] == shown["rows"]
+
+
+def test_a_tuned_page_compares_every_collective(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_classic")
+    out, kinds = tmp_path / "view.html", ["all-gather", "reduce-scatter"]
+    options = [text for kind in kinds for text in ("--collective", kind)]
+    asked = ("tune", "--topology", "ring:4", "--size", "1KiB..2KiB", "--with", "ring", *options)
+    assert collhub(*asked, "--view", out).code == 0
+    assert [one["collective"] for one in Page(out).index["comparisons"]] == kinds
 
 
 def test_a_generated_job_is_shown_on_a_switch(collhub, tmp_path: Path) -> None:

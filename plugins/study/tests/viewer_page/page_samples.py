@@ -196,7 +196,8 @@ def view_index(*runs: dict[str, Any], title: str = "Sample", **more: Any) -> dic
         "created_by": "test",
         "notes": [],
         "runs": list(runs),
-        "comparison": None,
+        "comparisons": [],
+        "job_comparisons": [],
         "files": None,
         **more,
     }

@@ -24,7 +24,7 @@ def full_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "source_line": columns.add(range(1, steps + 1), "i32"),
         "source": "\n".join(f"line {number}" for number in range(1, steps + 1)),
     }
-    index = view_index(run, title="All panels", comparison=comparison(), waits=WAITS)
+    index = view_index(run, title="All panels", comparisons=[comparison()], waits=WAITS)
     index["files"] = [{"name": "tuned.conf", "text": "first\nsecond"}]
     return write_page(tmp_path_factory.mktemp("pages") / "full.html", index, columns)
 
@@ -167,12 +167,36 @@ def test_waiting_ranks_are_below_the_culprit(browser: Browser, full_page: Path) 
 
 
 def test_a_comparison_without_runs_is_a_complete_page(browser: Browser, tmp_path: Path) -> None:
-    index = view_index(comparison=comparison(), title="Comparison")
+    index = view_index(
+        comparisons=[comparison(), comparison() | {"title": "All-gather"}], title="Comparison"
+    )
     browser.errors()
     browser.open(write_page(tmp_path / "comparison.html", index, ColumnLines()))
     browser.press("t")
     browser.press("a")
     assert browser.run("return document.documentElement.dataset.theme") == "dark"
+    assert browser.errors() == []
+
+
+def test_candidates_of_a_job_are_bars_and_rows(browser: Browser, tmp_path: Path) -> None:
+    row = {"network": "ring:4", "failure": None, "is_baseline": False}
+    rows = [
+        row | {"algorithms": "native", "time_ns": 4000, "exposed_ns": 1000, "speedup": 1.0,
+               "is_baseline": True},
+        row | {"algorithms": "tacos", "time_ns": 2000, "exposed_ns": 1000, "speedup": 2.0},
+        row | {"algorithms": "tree", "time_ns": None, "exposed_ns": None, "speedup": None,
+               "failure": "needs 8 ranks"},
+    ]  # fmt: skip
+    comparison_of_job = {"title": "step.json", "facts": [["ranks", "4"]], "rows": rows}
+    index = view_index(job_comparisons=[comparison_of_job], title="Job")
+    browser.errors()
+    browser.open(write_page(tmp_path / "job.html", index, ColumnLines()))
+    title = "Time of the job by algorithms: step.json"
+    text = panel_text(browser, title)
+    assert all(part in text for part in ("baseline", "2.00", "2 µs", "needs 8 ranks"))
+    svg = panel(browser, title, "return panel.svgText()")
+    # Of each of the two bars one part is exposed communication, 1000 ns of at most 4000.
+    assert svg.count('fill="#d55e00"') == 2
     assert browser.errors() == []
 
 

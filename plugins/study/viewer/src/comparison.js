@@ -51,7 +51,7 @@ export class CurvesPanel extends CanvasPanel {
     this.boxes = [];
     this.legend = element("ul", { class: "legend", "aria-label": "Curves" });
     this.swatches = comparison.curves.map((curve, i) => {
-      const box = element("input", { type: "checkbox", checked: !this.hidden.has(i), id: `curve${i}` });
+      const box = element("input", { type: "checkbox", checked: !this.hidden.has(i), id: `${this.id}curve${i}` });
       box.addEventListener("change", () => {
         if (box.checked) this.hidden.delete(i);
         else this.hidden.add(i);
@@ -59,7 +59,7 @@ export class CurvesPanel extends CanvasPanel {
       });
       this.boxes.push(box);
       const swatch = element("span", { class: "swatch" });
-      this.legend.append(element("li", {}, box, element("label", { for: `curve${i}` }, swatch, this.#curveName(curve))));
+      this.legend.append(element("li", {}, box, element("label", { for: `${this.id}curve${i}` }, swatch, this.#curveName(curve))));
       return swatch;
     });
     if (comparison.facts?.length) this.body.prepend(factList(comparison.facts));
@@ -226,7 +226,7 @@ export class CurvesPanel extends CanvasPanel {
 export class TimesPanel extends Panel {
   /** @param {PageContext} page @param {Comparison} comparison */
   constructor(page, comparison) {
-    super(page, "Times");
+    super(page, page.index.comparisons.length > 1 ? `Times: ${comparison.title}` : "Times");
     this.element.classList.add("wide");
     const { sizes, curves, algorithms } = comparison;
     const rows = curves.flatMap((curve) => curve.time_ns.map((time, i) => {

@@ -85,13 +85,20 @@
  * @property {Curve[]} curves
  * @property {Winner[]} [winners]
  *
+ * @typedef {{algorithms: string, network: string, time_ns: number|null, exposed_ns: number|null, speedup: number|null, failure: string|null, is_baseline: boolean}} JobRow
+ * @typedef {object} JobComparison  A job with each candidate on each network.
+ * @property {string} title
+ * @property {[string, string][]} facts
+ * @property {JobRow[]} rows
+ *
  * @typedef {object} ViewIndex
  * @property {"collhub-view-1"} format
  * @property {string} title
  * @property {string} created_by
  * @property {string[]} notes
  * @property {RunIndex[]} runs
- * @property {Comparison|null} [comparison]
+ * @property {Comparison[]} comparisons
+ * @property {JobComparison[]} job_comparisons
  * @property {WaitGraph|null} [waits]
  * @property {{name: string, text: string}[]|null} [files]
  */

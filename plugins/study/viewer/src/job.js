@@ -1,8 +1,9 @@
-/** Panels of a job: time of each rank by use, and collectives by exposed cost. */
+/** Panels of jobs: time of each rank by use, collectives by exposed cost, comparison of candidates. */
 
-import { element } from "./dom.js";
+import { element, factList } from "./dom.js";
 import { CanvasPanel, Panel } from "./panel.js";
 import { sortableTable } from "./sortable_table.js";
+import { fitText } from "./surface.js";
 import { axisTicks, bytesText, percentText, timeText } from "./units.js";
 
 /** @typedef {import("./panel.js").PageContext} PageContext */
@@ -105,4 +106,59 @@ export class CollectivesPanel extends Panel {
       })),
     }));
   }
+}
+
+const BAR_HEIGHT = 20;
+/** Bars up to which the candidates are drawn; the table has all of them. */
+const LARGEST_BAR_COUNT = 40;
+
+/** Time of a job with each candidate on each network: bars with the exposed communication, and a table. */
+export class JobTimesPanel extends CanvasPanel {
+  /** @param {PageContext} page @param {import("./format.js").JobComparison} comparison */
+  constructor(page, comparison) {
+    super(page, `Time of the job by algorithms: ${comparison.title}`, "Time of the job with each candidate; the table below has all values.", 60);
+    this.element.classList.add("wide");
+    this.rows = comparison.rows.filter((row) => row.time_ns !== null).slice(0, LARGEST_BAR_COUNT);
+    const legend = [["compute", "computation"], ["collective", "exposed communication"]];
+    this.body.prepend(factList(comparison.facts), element("ul", { class: "legend", "aria-label": "Colours of bars" }, ...legend.map(([swatch, text]) =>
+      element("li", {}, element("span", { class: `swatch ${swatch}` }), text))));
+    const time = (/** @type {number|null} */ value) => (value === null ? "–" : timeText(value * 1000));
+    this.body.append(sortableTable({
+      label: "Times of the job", sortedBy: 2,
+      columns: ["Algorithms", "Network", "Time", "Exposed", "Speedup", "Reason without time"],
+      rows: comparison.rows.map((row) => ({
+        values: [row.algorithms, row.network, row.time_ns, row.exposed_ns, row.speedup, row.failure ?? ""],
+        texts: [row.algorithms, row.network, time(row.time_ns), time(row.exposed_ns), speedupText(row), row.failure ?? ""],
+      })),
+    }));
+    this.canvas.addEventListener("pointermove", (event) => {
+      const row = this.rows[Math.floor(this.position(event)[1] / BAR_HEIGHT)];
+      if (!row) return page.tooltip.hide();
+      page.tooltip.show(event.clientX, event.clientY, [
+        `${row.algorithms} on ${row.network}`, `Time: ${time(row.time_ns)}`, `Exposed communication: ${time(row.exposed_ns)}`, `Speedup: ${speedupText(row)}`]);
+    });
+  }
+
+  layout() {
+    this.height = BAR_HEIGHT * this.rows.length + 4;
+  }
+
+  /** @type {CanvasPanel["paint"]} */
+  paint(surface, width) {
+    const theme = this.page.theme(), left = Math.min(260, width / 3);
+    const largest = Math.max(1, ...this.rows.map((row) => row.time_ns ?? 0));
+    this.rows.forEach((row, i) => {
+      const y = i * BAR_HEIGHT, total = row.time_ns ?? 0, exposed = Math.min(total, row.exposed_ns ?? 0);
+      const scale = (width - left - 100) / largest;
+      surface.text(fitText(`${row.algorithms}, ${row.network}`, left - 12), left - 6, y + BAR_HEIGHT / 2, { colour: theme.ink, align: "end", bold: row.is_baseline });
+      surface.rect(left, y + 2, (total - exposed) * scale, BAR_HEIGHT - 5, theme.classes[4]);
+      surface.rect(left + (total - exposed) * scale, y + 2, exposed * scale, BAR_HEIGHT - 5, theme.classes[6]);
+      surface.text(timeText(total * 1000), left + total * scale + 6, y + BAR_HEIGHT / 2, { colour: theme.ink });
+    });
+  }
+}
+
+/** @param {import("./format.js").JobRow} row */
+function speedupText(row) {
+  return row.is_baseline ? "baseline" : row.speedup === null ? "–" : row.speedup.toFixed(2);
 }

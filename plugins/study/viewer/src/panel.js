@@ -26,7 +26,9 @@ export class Panel {
   constructor(page, title) {
     this.page = page;
     this.title = title;
-    const heading = element("h2", { id: `panel${panelCount++}` }, title);
+    /** Prefix of the identifiers of elements of this panel. */
+    this.id = `panel${panelCount++}`;
+    const heading = element("h2", { id: this.id }, title);
     this.tools = element("div", { class: "tools" });
     this.body = element("div", { class: "body" });
     this.element = element("section", { class: "panel", "aria-labelledby": heading.id },

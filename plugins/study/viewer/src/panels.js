@@ -2,7 +2,7 @@
 
 import { CurvesPanel, TimesPanel } from "./comparison.js";
 import { CriticalPathPanel } from "./critical_path.js";
-import { CollectivesPanel, RankTotalsPanel } from "./job.js";
+import { CollectivesPanel, JobTimesPanel, RankTotalsPanel } from "./job.js";
 import { LinksPanel } from "./links.js";
 import { MatrixPanel } from "./matrix.js";
 import { BlocksPanel, FilesPanel } from "./texts.js";
@@ -26,7 +26,8 @@ export async function createPanels(page, block) {
   const panels = [];
   const waits = index.waits ?? index.runs.find((run) => run.waits)?.waits;
   if (waits) panels.push(new WaitsPanel(page, waits));
-  if (index.comparison) panels.push(new CurvesPanel(page, index.comparison), new TimesPanel(page, index.comparison));
+  for (const comparison of index.comparisons) panels.push(new CurvesPanel(page, comparison), new TimesPanel(page, comparison));
+  for (const comparison of index.job_comparisons) panels.push(new JobTimesPanel(page, comparison));
   for (let run = 0; run < page.runs.length; run++) panels.push(...(await panelsOfRun(page, run, block)));
   if (index.files?.length) panels.push(new FilesPanel(page, index.files));
   return panels;

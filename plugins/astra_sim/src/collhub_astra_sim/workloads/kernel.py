@@ -328,7 +328,7 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
             rank["compute_ns"] += node["work"]
         delay(index, now, node["work"], code, machine)
     elif action == SEND_NODE:
-        send(index, node["peer"], node["work"], tag, code, now, machine)
+        send(index, node["peer"], node["work"], tag, code, row, now, machine)
     elif action == RECV_NODE:
         receive(node["peer"], index, node["work"], tag, code, now, machine)
     elif action == COLLECTIVE_NODE:

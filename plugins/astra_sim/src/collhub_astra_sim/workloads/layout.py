@@ -40,6 +40,8 @@ from collhub_astra_sim.workloads.machine_state import (
     SLOTS,
     STORES,
     STREAM,
+    TRANSFER,
+    TRANSFERS,
     TYPES,
     Machine,
 )
@@ -90,12 +92,19 @@ class Layout:
         )
 
     def build_machine(
-        self, *, queues: int, has_rendezvous: bool, is_shared: bool, has_slots: bool
+        self,
+        *,
+        queues: int,
+        has_rendezvous: bool,
+        is_shared: bool,
+        has_slots: bool,
+        max_transfers: int = 0,
     ) -> Machine:
         """Return the machine, i.e. all records and tables of the simulation, before the start.
 
         `queues`: per level. `has_rendezvous`: messages wait for their receivers. `is_shared`:
-        messages contend for links. `has_slots`: a rank runs one node of each kind at a time. Pools
+        messages contend for links. `has_slots`: a rank runs one node of each kind at a time.
+        `max_transfers`: messages on links that are recorded. Pools
         of streams get 2, those of messages, batches, delays and events 4 records per unit of the
         margin; they can be expanded. The active chunks of the system are divided among the queues
         of a level, rounded up. No node has run: all records of pools are zero, and no rank has
@@ -129,6 +138,7 @@ class Layout:
             message=np.zeros(4 * margin, MESSAGE),
             unmet=_create_records(LINE, _UNMET_LINES, first=-1, last=-1),
             link=link,
+            transfer=np.empty(max_transfers, TRANSFER),
             pair_first=pair_first,
             pair_peer=pair_peer,
             path_first=path_first,
@@ -150,7 +160,7 @@ class Layout:
             event=np.zeros(4 * margin, EVENT),
             recent=np.full(RECENT_TIMES, -1, np.int64),
             store=_create_records(STORE, STORES, returned=-1),
-            counter=np.zeros(5, np.int64),
+            counter=np.zeros(TRANSFERS + 1, np.int64),
             identity=tables.identity,
             element=tables.element,
             before=tables.before,

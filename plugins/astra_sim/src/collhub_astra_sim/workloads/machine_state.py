@@ -41,6 +41,8 @@ ANY_QUEUE, FIRST_QUEUES, LAST_QUEUES = range(3)
 # Kinds of free lists: events and buckets as in `simulating.kernel`, then these.
 MESSAGES, DELAYS, BATCHES, STREAMS = range(2, 6)
 STORES = 6
+# Index in `counter`, after those of the kernel.
+TRANSFERS = 5
 # Value of `node["choice"]` and `member_choice` without an algorithm; custom algorithm t is -2 - t.
 NO_CHOICE = -1
 MOST_PHASES = 16
@@ -149,6 +151,8 @@ MESSAGE = np.dtype(
         ("last_hop", np.int64),
         ("next_in_line", np.int64),
         ("next_unmet", np.int64),
+        ("ready", np.int64),  # when it reached the source of its link
+        ("node", np.int32),  # of the workload, -1 for a clearance
         ("source", np.int32),
         ("destination", np.int32),
         ("is_receive", np.bool_),
@@ -168,6 +172,16 @@ LINK = np.dtype(
         ("is_busy", np.bool_),
     ],
     align=True,
+)
+# A message on a link; times in ns.
+TRANSFER = np.dtype(
+    [
+        ("ready", np.int64),
+        ("start", np.int64),
+        ("busy_ns", np.int64),
+        ("link", np.int32),
+        ("node", np.int32),
+    ]
 )
 LINE = np.dtype([("first", np.int64), ("last", np.int64), ("active", np.int64)], align=True)
 # The delays of one rank that expire at the same time.
@@ -218,7 +232,9 @@ class Machine(NamedTuple):
     state of the round robin, by rank and level: all queues, first half, last half, and trees by
     type. `stream_queue`: queue, direction and tree of every phase of a stream. `custom_rank`: by
     custom algorithm and position; `custom_first`: by algorithm. `memory`: queues of transfers to
-    remote memory. `memory_of`: by rank, -1: no queue.
+    remote memory. `memory_of`: by rank, -1: no queue. `transfer`: messages on links in order of
+    time, empty if they are not recorded; `counter[TRANSFERS]`: their number, which may exceed the
+    number of records.
 
     Scalars: `reduce_bytes_per_s` 0: reductions take no time.
     """
@@ -238,6 +254,7 @@ class Machine(NamedTuple):
     message: Records
     unmet: Records
     link: Records
+    transfer: Records
     pair_first: Int64Array
     pair_peer: Int64Array
     path_first: Int64Array

@@ -20,6 +20,7 @@ from collhub_astra_sim.workloads.machine_state import (
     MESSAGES,
     RECEIVE_IS_CLEARED,
     SEND_IS_CLEARED,
+    TRANSFERS,
     Machine,
 )
 
@@ -32,15 +33,16 @@ _LOW_BITS = (1 << 24) - 1
 @outlined
 def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
-    now: Integer, machine: Machine,
+    node: Integer, now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Send a message; the action with code `sender` is performed on its arrival, -1: none.
+    """Send a message of a node; on its arrival the action with code `sender` is performed, if any.
 
     With rendezvous the message waits for the clearance that its receiver sends.
     """
     index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
     message["sender"] = sender
+    message["node"] = node
     if machine.has_rendezvous:
         clearance = (index << CODE_BITS) | SEND_IS_CLEARED
         _post_receive(
@@ -104,6 +106,7 @@ def _take_message(
     side["bytes"], side["tag"] = size, tag
     side["sender"] = -1
     side["receiver"] = -1
+    side["node"] = -1
     side["next_in_line"] = -1
     side["next_unmet"] = -1
     side["is_receive"] = False
@@ -233,6 +236,7 @@ def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
     If the link is busy, the message is appended to its queue, first come, first served.
     """
     link_index = machine.path_link[machine.message[index]["hop"]]
+    machine.message[index]["ready"] = now
     link = machine.link[link_index]
     if not link["is_busy"]:
         _start_transmission(link_index, index, now, machine)
@@ -257,6 +261,8 @@ def _start_transmission(
     serialization_ns = size / link["bytes_per_ns"]
     arrival = now + int(link["latency_ns"] + serialization_ns)
     push(machine, arrival, (index << 2) | DELIVERY)
+    if len(machine.transfer) > 0:
+        _record_transfer(link_index, index, now, int(serialization_ns), machine)
     # Without congestion every pair has a private link, which serves any number of messages at once.
     if machine.is_shared:
         busy_ns = int(serialization_ns)
@@ -264,6 +270,27 @@ def _start_transmission(
         link["bytes"] += size
         link["busy_ns"] += busy_ns
         push(machine, now + busy_ns, (link_index << 2) | LINK_FREE)
+
+
+@outlined
+def _record_transfer(
+    link_index: Integer, index: Integer, now: Integer, busy_ns: Integer, machine: Machine
+) -> None:
+    """Record that a message occupies a link from `now` for `busy_ns`.
+
+    Transfers after the pool's last record are counted only. Clearances of a rendezvous belong to no
+    node and are not recorded.
+    """
+    message = machine.message[index]
+    if message["node"] < 0:
+        return
+    count = machine.counter[TRANSFERS]
+    machine.counter[TRANSFERS] = count + 1
+    if count < len(machine.transfer):
+        transfer = machine.transfer[count]
+        transfer["link"], transfer["node"] = link_index, message["node"]
+        transfer["ready"], transfer["start"] = message["ready"], now
+        transfer["busy_ns"] = busy_ns
 
 
 @outlined

@@ -331,7 +331,8 @@ def _send_to(
     """Send a message of the stream to a position."""
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
-    send(stream["rank"], _get_rank_at(index, position, machine), size, tag, -1, now, machine)
+    peer = _get_rank_at(index, position, machine)
+    send(stream["rank"], peer, size, tag, -1, stream["row"], now, machine)
 
 
 @outlined

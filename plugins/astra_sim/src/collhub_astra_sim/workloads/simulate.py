@@ -15,9 +15,11 @@ from hub_core import NodeTable
 from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Severity, UsageError, Workload
 from hub_core.network import Topology
-from hub_core.plugin_api import LinkLoad
+from hub_core.plugin_api import LinkLoad, LinkTransfers
 
 if TYPE_CHECKING:
+    from collhub_kernels.event_queue import Records
+
     from collhub_astra_sim.workloads.choices import NamedAlgorithms
     from collhub_astra_sim.workloads.layout import Layout
     from collhub_astra_sim.workloads.machine_state import Machine
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 ASTRA_SIM_SLOTS = "astra-sim"
 UNLIMITED_SLOTS = "unlimited"
 _LIMIT_64 = 1 << 64
+MAX_TRANSFERS = 4_000_000
+"""Limit of recorded messages on links; the records take up to 128 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +38,8 @@ class WorkloadTimes:
     `rank_finish_ns`: None for a rank that never finishes. `rank_exposed_ns`: finish time minus the
     sum of the rank's computation, modulo 2^64 as ASTRA-sim prints it; None likewise. `start_ns`,
     `end_ns`: int64 by row of the workload's nodes, -1 for never. `link_loads`: the busiest first,
-    empty if messages do not share links. `events`: number of processed events.
+    empty if messages do not share links. `events`: number of processed events. `transfers`: rows
+    are those of the workload's nodes; None if they were not requested.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -44,6 +49,7 @@ class WorkloadTimes:
     link_loads: tuple[LinkLoad, ...]
     diagnostics: tuple[Diagnostic, ...]
     events: int
+    transfers: LinkTransfers | None = None
 
 
 def simulate_workload(
@@ -60,6 +66,7 @@ def simulate_workload(
     backend: str = CONGESTION_AWARE,
     slots: str = ASTRA_SIM_SLOTS,
     stops_at_abort: bool = False,
+    wants_transfers: bool = False,
 ) -> WorkloadTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
@@ -69,9 +76,11 @@ def simulate_workload(
     `num-queues-per-dim`. `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time;
     otherwise the aborts are warnings and the times are those without the assertion. `slots`:
     `astra-sim`, at most one node of each kind running per rank, or `unlimited`: any number, and
-    every collective has separate queues. Networks of several dimensions are simulated with
-    congestion, too, which ASTRA-sim cannot do. Raises `InputError` and `UsageError` for inputs that
-    are not modelled, and for those that ASTRA-sim refuses when it reads them.
+    every collective has separate queues. `wants_transfers`: report the first `MAX_TRANSFERS`
+    messages on links, with a warning if there are more; none if messages do not share links.
+    Networks of several dimensions are simulated with congestion, too, which ASTRA-sim cannot do.
+    Raises `InputError` and `UsageError` for inputs that are not modelled, and for those that
+    ASTRA-sim refuses when it reads them.
     """
     from collhub_astra_sim.workloads.layout import Layout
 
@@ -91,8 +100,10 @@ def simulate_workload(
         has_rendezvous=rendezvous,
         is_shared=backend == CONGESTION_AWARE,
         has_slots=slots == ASTRA_SIM_SLOTS,
+        max_transfers=MAX_TRANSFERS if wants_transfers and backend == CONGESTION_AWARE else 0,
     )
     from collhub_astra_sim.workloads.kernel import EVENTS
+    from collhub_astra_sim.workloads.machine_state import TRANSFERS
 
     machine, aborts = _run_machine(workload, layout, machine, stops_at_abort=stops_at_abort)
     start, end = np.empty(len(workload.nodes), np.int64), np.empty(len(workload.nodes), np.int64)
@@ -109,7 +120,23 @@ def simulate_workload(
 
         findings = report_waiting_ranks(workload, layout, machine)
     warnings = tuple(replace(abort, severity=Severity.WARNING) for abort in aborts)
-    return WorkloadTimes(finish, exposed, start, end, loads, (*findings, *warnings), events)
+    transfers, num_transfers = None, int(machine.counter[TRANSFERS])
+    if len(machine.transfer):
+        transfers = _convert_transfers(layout, machine.transfer[:num_transfers])
+        if num_transfers > MAX_TRANSFERS:
+            message = f"the transfers on links after the first {MAX_TRANSFERS} are omitted"
+            omission = Diagnostic("omitted-transfers", message, Severity.WARNING)
+            warnings = (*warnings, replace(omission, cure="show a job with fewer steps or ranks"))
+    return WorkloadTimes(
+        finish, exposed, start, end, loads, (*findings, *warnings), events, transfers
+    )
+
+
+def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
+    """Return the recorded messages on links; their rows are those of the workload's nodes."""
+    link, node = records["link"].astype(np.int64), layout.order[records["node"]]
+    ready, start, busy = (records[name].copy() for name in ("ready", "start", "busy_ns"))
+    return LinkTransfers(link, node.astype(np.int64), ready, start, busy)
 
 
 def _run_machine(

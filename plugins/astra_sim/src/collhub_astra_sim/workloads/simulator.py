@@ -73,10 +73,15 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
         topology = request.read_input_topology()
     if topology is None:
         raise UsageError("the job has no network", cure="name one with --topology")
-    times = _run_simulation(workload, topology, system, {}, None, options, backend)
+    times = _run_simulation(
+        workload, topology, system, {}, None, options, backend, request.wants_transfers
+    )
     start, end = add_marker_times(request.workload, simulated_rows, times.start_ns, times.end_ns)
     findings = (*times.diagnostics, *report_empty_work(workload, system))
-    times = replace(times, start_ns=start, end_ns=end, diagnostics=findings)
+    transfers = times.transfers
+    if transfers is not None:
+        transfers = replace(transfers, row=simulated_rows[transfers.row])
+    times = replace(times, start_ns=start, end_ns=end, diagnostics=findings, transfers=transfers)
     return _convert_times(times, options, backend)
 
 
@@ -114,7 +119,9 @@ def _simulate_folder(
             no_times, no_times, *make_unstarted_times(workload), (), tuple(aborts), 0
         )
         return _convert_times(times, options, backend)
-    times = _run_simulation(workload, topology, system, folder, memory, options, backend)
+    times = _run_simulation(
+        workload, topology, system, folder, memory, options, backend, request.wants_transfers
+    )
     return _convert_times(replace(times, diagnostics=times.diagnostics + notes), options, backend)
 
 
@@ -126,6 +133,7 @@ def _run_simulation(
     memory: RemoteMemory | None,
     options: JobOptions,
     backend: str,
+    wants_transfers: bool,
 ) -> SimulatedTimes:
     """Simulate a job with the custom algorithms of its folder (empty: none) and of its nodes.
 
@@ -151,6 +159,7 @@ def _run_simulation(
         backend=backend,
         slots=options.slots,
         stops_at_abort=bool(folder) and options.slots == ASTRA_SIM_SLOTS,
+        wants_transfers=wants_transfers,
     )
 
 
@@ -163,6 +172,7 @@ def _convert_times(times: SimulatedTimes, options: JobOptions, backend: str) -> 
         times.link_loads,
         times.diagnostics,
         rank_exposed_ns=times.rank_exposed_ns,
+        transfers=times.transfers,
         slots=options.slots,
         details={"events": times.events, "network": backend},
     )

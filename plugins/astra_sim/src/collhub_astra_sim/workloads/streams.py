@@ -82,7 +82,7 @@ def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None
         delay(rank, now, custom["work"], code, machine)
     elif kind == _SEND:
         peer = _get_peer(progress["stream"], custom["peer"], machine)
-        send(rank, peer, custom["work"], tag, code, now, machine)
+        send(rank, peer, custom["work"], tag, code, stream["row"], now, machine)
     elif kind == _RECV:
         peer = _get_peer(progress["stream"], custom["peer"], machine)
         receive(peer, rank, custom["work"], tag, code, now, machine)
