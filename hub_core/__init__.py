@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         source_argument,
         strict_flag,
         timeout_option,
-        topology_option,
         verify_option,
     )
     from hub_core.cli.assignments import Assignments, assign, parse_sizes
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from hub_core.cli.completion import CommandGroup
     from hub_core.cli.jobs.job_path import job_partners, trace_critical_path
     from hub_core.cli.jobs.workloads import apply_rules
+    from hub_core.cli.network_options import topology_option
     from hub_core.cli.output import folded_ranks
     from hub_core.cli.page_drawing import draw_algorithm_page, draw_job_page
     from hub_core.cli.page_options import excerpt_options, view_option
@@ -262,7 +262,7 @@ _HOMES = {
         "collective_rules_option force_flag format_option from_option input_options json_flag "
         "machine_option number_option occupancy_option offer_option option_pairs output_option "
         "output_options reduce_op_option root_option size_option source_argument strict_flag "
-        "timeout_option topology_option verify_option"
+        "timeout_option verify_option"
     ),
     "hub_core.cli.assignments": "Assignments assign parse_sizes",
     "hub_core.cli.jobs.workloads": "apply_rules",
@@ -272,6 +272,7 @@ _HOMES = {
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.page_drawing": "draw_algorithm_page draw_job_page",
     "hub_core.cli.page_options": "excerpt_options view_option",
+    "hub_core.cli.network_options": "topology_option",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": ("change_lines cut_fields"),
     "hub_core.documents.strict_json": (

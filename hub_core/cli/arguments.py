@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hub_core.cli.assignments import Assignments, parse_pairs
-from hub_core.cli.parameter_types import ASSIGNMENT, COLLECTIVE, DURATION, FILE, TOPOLOGY, OfferName
+from hub_core.cli.parameter_types import ASSIGNMENT, COLLECTIVE, DURATION, FILE, OfferName
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
@@ -76,28 +76,6 @@ def input_options(function: Function) -> Function:
     for decorate in (json_flag, verify_option, option_pairs, from_option):
         function = decorate(function)
     return function
-
-
-def topology_option(
-    help_text: str,
-    name: str = "topology_text",
-    *,
-    required: bool = False,
-    multiple: bool = False,
-) -> Callable[[Function], Function]:
-    """Add `--topology T`, a text such as `ring:8` or a file; the command gets the text as `name`.
-
-    None without the option; with `multiple`, a tuple.
-    """
-    return click.option(
-        "--topology",
-        name,
-        metavar="T",
-        type=TOPOLOGY,
-        required=required,
-        multiple=multiple,
-        help=help_text,
-    )
 
 
 def size_option(

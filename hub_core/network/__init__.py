@@ -23,6 +23,16 @@ if TYPE_CHECKING:
         group_of_nodes,
         side_by_side,
     )
+    from hub_core.network.failures import (
+        LinkChanges,
+        LinkFailure,
+        find_separation,
+        group_failures,
+        list_failures,
+        remove_rows,
+        select_links,
+        split_link_changes,
+    )
     from hub_core.network.links import Links, Occupancy, link_times_ns, link_times_ps
     from hub_core.network.routes import Routes
     from hub_core.network.texts import (
@@ -43,11 +53,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
-    "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "GroupNetwork", "Link", "Links",
-    "MeasuredSwitches", "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText",
-    "build_topology", "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network",
-    "group_of_nodes", "link_times_ns", "link_times_ps", "lower_bound_ns", "lower_bounds_ps",
-    "side_by_side",
+    "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "GroupNetwork", "Link",
+    "LinkChanges", "LinkFailure", "Links", "MeasuredSwitches", "Occupancy", "Routes", "Topology",
+    "TopologyFunction", "TopologyText", "build_topology", "cut_bounds_ps", "distance_bounds_ps",
+    "find_separation", "grid",
+    "group_failures", "group_network", "group_of_nodes", "link_times_ns", "link_times_ps",
+    "list_failures", "lower_bound_ns", "lower_bounds_ps", "remove_rows", "select_links",
+    "side_by_side", "split_link_changes",
 ]  # fmt: skip
 
 _HOMES = {
@@ -56,6 +68,10 @@ _HOMES = {
     ),
     "hub_core.network.construction": (
         "GroupNetwork MAX_LINKS MAX_NODES grid group_network group_of_nodes side_by_side"
+    ),
+    "hub_core.network.failures": (
+        "LinkChanges LinkFailure find_separation group_failures list_failures remove_rows "
+        "select_links split_link_changes"
     ),
     "hub_core.network.links": "Links Occupancy link_times_ns link_times_ps",
     "hub_core.network.routes": "Routes",

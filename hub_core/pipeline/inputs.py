@@ -21,7 +21,7 @@ from hub_core.model import (
     Workload,
     parse_ranks,
 )
-from hub_core.network import Topology, TopologyFunction, build_topology
+from hub_core.network import Topology, TopologyFunction, build_topology, split_link_changes
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import find_reader, may_be_topology_file
 from hub_core.pipeline.sources import STANDARD_STREAM, content_of, open_input, open_rank_files
@@ -189,7 +189,9 @@ def parse_topology(text: str, registry: Registry | None = None) -> Topology:
     Without a registry, the core's builders are tried first; the installed plugins are discovered
     only if the text names another builder. Raises `HubError`.
     """
-    return build_topology(text, _Builders(registry))
+    complete, changes = split_link_changes(text)
+    topology = build_topology(complete, _Builders(registry))
+    return replace(changes.apply(topology), name=text) if changes else topology
 
 
 def read_topology(
@@ -206,10 +208,18 @@ def read_topology(
     takes precedence over a file, and a text that is neither a file nor could be the name of one is
     parsed as a topology, for its error. Options of the reader may follow the name of a file, as in
     `machine.xml?profile=h100&nodes=2`; `options` take precedence over them, and `npus=0-3` selects
-    NPUs. A topology with such options has the text as name. Raises `HubError`.
+    NPUs. A topology with such options has the text as name. `without=3-4` and `degrade=5-6=0.5`
+    remove links and slow them down, with the numbers after the selection. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()
+    if not os.path.lexists(text):
+        complete, changes = split_link_changes(text)
+        if changes:
+            topology = read_topology(
+                complete, format=format, options=options, registry=registry, report=report
+            )
+            return replace(changes.apply(topology), name=text)
     path, query = _split_query(text)
     if format is None and text != STANDARD_STREAM:
         is_builder = re.split(r"[:?*]", text)[0] in _list_builders(registry)

@@ -210,3 +210,48 @@ def test_placed_ranks_are_told_and_have_a_bound_of_their_own(
     assert report["npus"] == [0, 2, 4, 6]
     # Two links between neighbours: latencies alone take 4 * 500 ns to the opposite rank.
     assert 2000 <= report["bound_ns"] <= report["time_ns"]
+
+
+def test_failures_are_a_table_of_links_with_times_or_reasons(collhub, ring: Path) -> None:
+    # The messages of a ring of 4 use links 0-1, 1-2, 2-3 and 0-3 of these five.
+    network = ("--topology", "fc:4", "--without-link", "0-2", "--size", "1MiB", "--failures")
+    report = collhub("simulate", ring, *network, "--json").report()
+    assert report["failures"] == [
+        {
+            "link": link,
+            "time_ns": None if is_used else report["time_ns"],
+            "reason": "not possible: uses the link" if is_used else "",
+            "is_used": is_used,
+        }
+        for link, is_used in [("0-1", 1), ("0-3", 1), ("1-2", 1), ("1-3", 0), ("2-3", 1)]
+    ]
+    text = collhub("simulate", ring, *network).out.splitlines()
+    assert text[-6:] == [
+        "link  time",
+        *(f"{link}   not possible: uses the link" for link in ("0-1", "0-3", "1-2", "2-3")),
+        "no message uses the other 1: the time is the same",
+    ]
+
+
+def test_switches_route_around_a_failed_link(collhub, ring: Path) -> None:
+    # Two spines: each leaf has another way for the messages between the leaves.
+    network = ("--topology", "leaf-spine:2,2,2", "--size", "1MiB", "--failures", "--json")
+    report = collhub("simulate", ring, *network).report()
+    reasons = {row["link"]: row["reason"] for row in report["failures"] if row["is_used"]}
+    assert reasons["0-leaf 0"].startswith("not possible: 0 does not reach 1 (separated NPU 0)")
+    spines = [row for row in report["failures"] if "spine" in row["link"] and row["is_used"]]
+    assert spines
+    assert all(row["time_ns"] >= report["time_ns"] for row in spines)
+
+
+def test_links_cannot_change_without_a_network(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--without-link", "0-1", "--size", "1MiB")
+    assert (run.code, run.error_lines) == (
+        2,
+        ["error: --without-link changes the network of --topology; add --topology T"],
+    )
+
+
+def test_failures_need_a_single_size(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1KiB..2KiB", "--failures")
+    assert (run.code, "--failures needs a single size" in run.err) == (2, True)

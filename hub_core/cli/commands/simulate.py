@@ -14,12 +14,12 @@ from hub_core.cli.arguments import (
     option_pairs,
     size_option,
     source_argument,
-    topology_option,
     verify_option,
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes
 from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
+from hub_core.cli.network_options import topology_option
 from hub_core.cli.output import progress
 from hub_core.cli.page_options import excerpt_options, view_option
 from hub_core.cli.parameter_types import FILE
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hub_core.cli.reports.timing import Timing
     from hub_core.model import Algorithm
     from hub_core.network import Topology
+    from hub_core.pipeline.failures import FailureTime
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.simulation import TimingSource
 
@@ -72,6 +73,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="For a workload: also the time without limits on concurrent nodes of a rank.",
 )
+@click.option(
+    "--failures",
+    "has_failures",
+    is_flag=True,
+    help="For an algorithm: also the time without each link of the network, one after another.",
+)
 @collective_rules_option(
     "For a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a file, as"
     " with expand (repeatable, the last matching rule applies)."
@@ -92,6 +99,7 @@ def simulate(
     timeline_out: str | None,
     view_out: str | None,
     has_overlap: bool,
+    has_failures: bool,
     rules: tuple[str, ...],
     source_format: str | None,
     excerpt: RunExcerpt,
@@ -106,7 +114,14 @@ def simulate(
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
-        _refuse_files({"--steps": steps_out, "--timeline": timeline_out, "--view": view_out})
+        _refuse_several(
+            {
+                "--steps": steps_out is not None,
+                "--timeline": timeline_out is not None,
+                "--view": view_out is not None,
+                "--failures": has_failures,
+            }
+        )
     if not excerpt.is_all and timeline_out is None and view_out is None:
         cure = "add --view FILE or --timeline FILE"
         raise UsageError("--ranks, --from TIME and --to select data of a file", cure=cure)
@@ -125,6 +140,8 @@ def simulate(
         opened.name, as_json, has_overlap, steps_out, timeline_out, view_out, excerpt
     )
     if opened.holds_workload:
+        if has_failures:
+            raise UsageError("--failures is for algorithms", cure="leave it out for a workload")
         if machine is not None and machine != NO_MACHINE:
             options["simulator"] = {**options["simulator"], "machine": machine}
         return _simulate_job(session, opened, backend, options, given_topology, rules, outputs)
@@ -136,17 +153,32 @@ def simulate(
     sizes = sizes or _get_size_of_input(opened.name, algorithm)
     machine = machine or options["simulator"].get("machine")
     source_of_times = choose_timing(machine, backend, topology, session.registry())
+    simulator_options = {**options["simulator"], **source_of_times.options}
     timings = _simulate_sizes(
         session,
         algorithm,
         topology,
         sizes,
         backend,
-        {**options["simulator"], **source_of_times.options},
+        simulator_options,
         source_of_times,
         wants_transfers=view_out is not None,
     )
-    _write_outputs(session, algorithm, topology, source_of_times, timings, outputs)
+    failures = None
+    if has_failures:
+        from hub_core.pipeline.failures import simulate_failures
+
+        with progress("simulating failures"):
+            failures = simulate_failures(
+                algorithm,
+                topology,
+                timings[0].collective_bytes,
+                timings[0].time_ns,
+                backend=backend,
+                options=simulator_options,
+                registry=session.registry(),
+            )
+    _write_outputs(session, algorithm, topology, source_of_times, timings, outputs, failures)
     session.say(source_of_times.note)
     findings = dict.fromkeys(finding for timing in timings for finding in timing.result.diagnostics)
     findings |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
@@ -208,10 +240,16 @@ def _write_outputs(
     source_of_times: TimingSource,
     timings: Sequence[Timing],
     outputs: SimulationOutputs,
+    failures: Sequence[FailureTime] | None,
 ) -> None:
     """Write the requested files of the first run, then print the report as JSON or as text."""
     # Imported here: the help of the command needs no numpy.
-    from hub_core.cli.reports.timing import create_simulate_report, print_timings, write_step_times
+    from hub_core.cli.reports.timing import (
+        create_simulate_report,
+        print_failures,
+        print_timings,
+        write_step_times,
+    )
     from hub_core.reports import to_json
 
     if outputs.steps_out is not None:
@@ -230,10 +268,14 @@ def _write_outputs(
     )
     outputs.draw(session, timeline)
     if outputs.as_json:
-        report = create_simulate_report(outputs.name, algorithm, topology, source_of_times, timings)
+        report = create_simulate_report(
+            outputs.name, algorithm, topology, source_of_times, timings, failures
+        )
         session.print_json(to_json(report))
-    else:
-        print_timings(algorithm, topology, timings)
+        return
+    print_timings(algorithm, topology, timings)
+    if failures is not None:
+        print_failures(failures)
 
 
 def _simulate_sizes(
@@ -275,9 +317,9 @@ def _simulate_sizes(
         )
 
 
-def _refuse_files(paths: Mapping[str, str | None]) -> None:
-    """Raise `UsageError` for files of a single run if there are several sizes."""
-    if named := [option for option, out in paths.items() if out is not None]:
+def _refuse_several(options: Mapping[str, bool]) -> None:
+    """Raise `UsageError` for the first given option of a single run, if there are several sizes."""
+    if named := [option for option, is_given in options.items() if is_given]:
         raise UsageError(f"{named[0]} needs a single size", cure="give for example --size 1MiB")
 
 

@@ -17,11 +17,11 @@ from hub_core.cli.arguments import (
     json_flag,
     number_option,
     option_pairs,
-    topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_file
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
+from hub_core.cli.network_options import topology_option
 from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.judgements import AlgorithmVerdict, judge

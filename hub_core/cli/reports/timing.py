@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from hub_core.cli.output import print_fields, print_line, print_table
-from hub_core.cli.reports.timing_records import NamedLinkLoad, SimulatedSize, SimulateReport
+from hub_core.cli.reports.timing_records import (
+    FailureItem,
+    NamedLinkLoad,
+    SimulatedSize,
+    SimulateReport,
+)
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -25,6 +30,7 @@ from hub_core.model import (
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network import Topology
 from hub_core.pipeline.bounds import CORE_METHOD, ProvenBound, beaten_bound, best_bounds
+from hub_core.pipeline.failures import FailureTime
 from hub_core.pipeline.simulation import TimingSource, exact_time
 from hub_core.plugin_api import SimulationResult
 from hub_core.registry.bind_options import OptionText
@@ -176,6 +182,7 @@ def create_simulate_report(
     topology: Topology,
     source_of_times: TimingSource,
     timings: Sequence[Timing],
+    failures: Sequence[FailureTime] | None = None,
 ) -> SimulateReport:
     """Create the report: the run of a single size as its members, several under `results`.
 
@@ -192,6 +199,14 @@ def create_simulate_report(
         timing=source_of_times.note,
         machine=source_of_times.machine_record(),
         results=runs if len(runs) > 1 else UNSET,
+        failures=UNSET
+        if failures is None
+        else [
+            FailureItem(
+                link=each.link, time_ns=each.time_ns, reason=each.reason, is_used=each.is_used
+            )
+            for each in failures
+        ],
         **(structs.asdict(runs[0]) if len(runs) == 1 else {}),
     )
 
@@ -235,6 +250,22 @@ def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Ti
     else:
         rows = [format_timing(timing) for timing in timings]
         print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
+
+
+def print_failures(failures: Sequence[FailureTime]) -> None:
+    """Print the time without each used link, the worst ones first, and a line on the others."""
+    used = [failure for failure in failures if failure.is_used]
+    worst_first = sorted(
+        used, key=lambda failure: (failure.time_ns is not None, -(failure.time_ns or 0))
+    )
+    rows = [
+        (failure.link, failure.reason if failure.time_ns is None else format_time(failure.time_ns))
+        for failure in worst_first
+    ]
+    print_line(f"time without one of {len(used)} used links:")
+    print_table(("link", "time"), rows)
+    if len(used) < len(failures):
+        print_line(f"no message uses the other {len(failures) - len(used)}: the time is the same")
 
 
 def format_timing(timing: Timing) -> tuple[str, ...]:

@@ -83,6 +83,17 @@ class SimulatedSize(Record, frozen=True, kw_only=True):
     diagnostics: Sequence[Finding] | UnsetType = UNSET
 
 
+class FailureItem(Record, frozen=True, kw_only=True):
+    """Time of the algorithm without one link, both directions."""
+
+    link: Annotated[str, Meta(description="As the value of `--without-link`.")]
+    time_ns: Annotated[
+        int | None, Meta(description="Null if the algorithm does not run without the link.")
+    ]
+    reason: Annotated[str, Meta(description="Why the algorithm does not run; else empty.")]
+    is_used: Annotated[bool, Meta(description="Whether a message uses the link.")]
+
+
 class SimulateReport(
     SimulatedSize, tag_field="schema", tag="collhub/report-simulate-1", frozen=True, kw_only=True
 ):
@@ -98,6 +109,9 @@ class SimulateReport(
     timing: TimingNote
     machine: Machine
     results: Sequence[SimulatedSize] | UnsetType = UNSET
+    failures: Annotated[
+        Sequence[FailureItem] | UnsetType, Meta(description="Only with --failures.")
+    ] = UNSET
 
 
 class UntriedVariant(Record, frozen=True, kw_only=True):

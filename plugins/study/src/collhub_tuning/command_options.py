@@ -153,9 +153,12 @@ def choose_comparison_timing(
     from hub_core import choose_timing
 
     machine, backend = arguments["machine"], arguments["backend"]
-    has_variations = bool(arguments.get("ranges") or arguments.get("failures"))
+    has_variations = any(map(arguments.get, ("ranges", "failures", "slow_links")))
     if has_variations and machine not in (None, "none"):
-        message = "--vary and --without-link change the links, --machine has those of its machine"
+        message = (
+            "--vary, --without-link and --degrade change the links, "
+            "--machine has those of its machine"
+        )
         raise UsageError(message, cure="use --machine none")
     return choose_timing(
         machine,

@@ -37,7 +37,8 @@ from hub_core.plugin_api import InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.variations import VariedOutcome
+    from collhub_tuning.variations import Variation, VariedOutcome
+    from hub_core.network import Topology
 
 
 @click.command()
@@ -76,6 +77,14 @@ if TYPE_CHECKING:
     multiple=True,
     help="Also on the network without this link, both directions; A->B: one; A-B,C-D: at once "
     "(repeatable).",
+)
+@click.option(
+    "--degrade",
+    "slow_links",
+    metavar="A-B=F",
+    multiple=True,
+    help="Also on the network whose link has this fraction of its bandwidth, as 3-4=0.5; several"
+    " links at once as with --without-link (repeatable).",
 )
 @comparison_options
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
@@ -197,6 +206,8 @@ def _require_collective(arguments: dict[str, Any]) -> None:
     (arguments["topology_text"],) = arguments["topology_texts"]
 
 
+# Arguments that create variations of the network, in the order of `create_variations`.
+_VARYING = ("ranges", "failures", "slow_links")
 _NOT_OF_JOBS = {
     "--collective": "kind", "--size": "sizes_text", "--root": "root", "--scheduler": "scheduler",
     "--jobs": "jobs",
@@ -220,7 +231,6 @@ def _compare_job(
     an output, and for variations without a network.
     """
     from collhub_tuning import job_comparison as report
-    from collhub_tuning.variations import create_variations
     from hub_core import TimingSource
 
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
@@ -232,13 +242,14 @@ def _compare_job(
         raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
     networks = [context.read_topology(text) for text in arguments["topology_texts"]]
     for network in tuple(networks):
-        varied = create_variations(network, arguments["ranges"], arguments["failures"])
+        varied = _create_variations(network, arguments)
         networks += [
             replace(variation.topology, name=f"{network.name} {variation.name}")
             for variation in varied
         ]
-    if not networks and (arguments["ranges"] or arguments["failures"]):
-        raise UsageError("--vary and --without-link need --topology", cure="name the network")
+    if not networks and any(arguments[name] for name in _VARYING):
+        message = "--vary, --without-link and --degrade need --topology"
+        raise UsageError(message, cure="name the network")
     comparison = report.compare_job(
         context, arguments["job"], networks, arguments["names"], arguments["baseline"], arguments
     )
@@ -255,6 +266,13 @@ def _compare_job(
         page = InteractivePage(Path(comparison.source).name, subjects)
         context.say_written(context.draw_report(page, view_out))
     return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
+
+
+def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
+    """Create the variations of a network that the options name. Raises `UsageError`."""
+    from collhub_tuning.variations import create_variations
+
+    return create_variations(topology, *(arguments[name] for name in _VARYING))
 
 
 def _print_sensitivity(
@@ -287,7 +305,7 @@ def _run_comparisons(
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
-    from collhub_tuning.variations import VariedOutcome, create_variations
+    from collhub_tuning.variations import VariedOutcome
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
@@ -316,7 +334,7 @@ def _run_comparisons(
         options[READERS],
     )
     # All variations are created before the first measurement, so that errors are reported early.
-    networks = create_variations(topology, arguments["ranges"], arguments["failures"])
+    networks = _create_variations(topology, arguments)
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:
         curves = None
         if measured is not None:

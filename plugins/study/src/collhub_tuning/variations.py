@@ -22,10 +22,9 @@ from hub_core.model import (
     parse_bandwidth,
     parse_time,
 )
-from hub_core.network import Dimension, Topology
+from hub_core.network import Dimension, LinkChanges, Topology
 
 _CURE = "write for example bandwidth=10GB/s..100GB/s or latency=100ns..10us"
-_LINK_CURE = "write two nodes, as 3-4, or 3->4 for one direction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +39,25 @@ class Variation:
 
 
 def create_variations(
-    topology: Topology, ranges: Sequence[str], failures: Sequence[str]
+    topology: Topology,
+    ranges: Sequence[str],
+    failures: Sequence[str],
+    slow_links: Sequence[str] = (),
 ) -> list[Variation]:
-    """Create one network for every value of all ranges, then one for every failure.
+    """Create one network for every value of all ranges, every failure, every set of slow links.
 
     `ranges`: as `bandwidth=10GB/s..100GB/s`, each value twice the previous one, both limits
-    included. `failures`: links that fail together, as `3-4` (both directions) or `3->4,5-6`. Raises
-    `UsageError` for other texts, and for failures that disconnect the network.
+    included. `failures`: links that fail together, as `3-4` (both directions) or `3->4,5-6`.
+    `slow_links`: links with a fraction of their bandwidth at the same time, as `3-4=0.5,5-6=0.25`.
+    Raises `UsageError` for other texts, and for failures that disconnect the network.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
-    variants += [_create_without_links(topology, text) for text in failures]
+    for text in failures:
+        changes = LinkChanges(failed=_split_links(text))
+        variants.append(_create_variation(changes.apply(topology), f"without {text}"))
+    for text in slow_links:
+        changes = LinkChanges(slow=_split_links(text))
+        variants.append(_create_variation(changes.apply(topology), f"degraded {text}"))
     # Duplicates are compared once.
     return list({variant.name: variant for variant in variants}.values())
 
@@ -131,79 +139,8 @@ def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
     return replace(topology, latency_s=latencies, dimensions=dimensions)
 
 
-def _create_without_links(topology: Topology, text: str) -> Variation:
-    """Return the network without the named links and without all links parallel to them.
-
-    `text` lists links, separated by commas; each may mean one or both directions, of which one must
-    exist, else `UsageError`. Planes without links disappear and the others are renumbered; the
-    result has no regular dimensions. `_check_connected` refuses a network that falls apart. The
-    name is "without " and the text.
-    """
-    fails = np.zeros(topology.num_links, np.bool_)
-    for link in text.split(","):
-        matches = np.zeros(topology.num_links, np.bool_)
-        for source, destination in _parse_link(topology, link.strip()):
-            matches |= (topology.source == source) & (topology.destination == destination)
-        if not matches.any():
-            raise UsageError(f"--without-link {link.strip()}: {topology.name} has no such link")
-        fails |= matches
-    rows = np.flatnonzero(~fails)
-    # Planes without links disappear, and the remaining planes get consecutive numbers.
-    plane = np.unique(topology.plane[rows], return_inverse=True)[1].ravel()
-    part = replace(
-        topology,
-        source=topology.source[rows],
-        destination=topology.destination[rows],
-        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[rows],
-        latency_s=topology.latency_s[rows],
-        plane=plane.astype(np.int64),
-        # Without the link, the network is not regular.
-        dimensions=(),
-    )
-    _check_connected(part, topology.name, text)
-    return _create_variation(part, f"without {text}")
-
-
-def _parse_link(topology: Topology, link: str) -> list[tuple[int, int]]:
-    """Parse a link into pairs of source and destination: two directions, or one for `->`.
-
-    Nodes are given by name or number; of equal texts the number wins. Names may contain hyphens, so
-    every split is tried. Raises `UsageError` if not exactly one split names two nodes.
-    """
-    numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
-    numbers |= {str(node): node for node in range(topology.num_nodes)}
-    first, arrow, second = link.partition("->")
-    if arrow and first in numbers and second in numbers:
-        return [(numbers[first], numbers[second])]
-    # Names may contain the hyphen: try every split.
-    parts = link.split("-")
-    splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
-    pairs = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
-    if len(pairs) != 1:
-        message = f"--without-link {link!r} names no two nodes of {topology.name}"
-        raise UsageError(message, cure=_LINK_CURE)
-    source, destination = pairs[0]
-    return [(source, destination), (destination, source)]
-
-
-def _check_connected(part: Topology, name: str, text: str) -> None:
-    """Raise `UsageError` (code `not-connected`) if an NPU does not reach another one.
-
-    It is sufficient that NPU 0 reaches all others and that all reach it; the first lost one is
-    named. `text` is the value of --without-link, `name` that of the network.
-    """
-    start = np.zeros(1, np.int64)
-    for is_backwards in (False, True):
-        (hops,) = part.arcs(backwards=is_backwards).hops(start)
-        lost = np.flatnonzero(hops[: part.num_npus] < 0)
-        if len(lost):
-            names = [part.node_name(0), part.node_name(int(lost[0]))]
-            source, destination = reversed(names) if is_backwards else names
-            raise UsageError(
-                f"--without-link {text}: {name} is not connected without it: "
-                f"{source} does not reach {destination}",
-                code="not-connected",
-            )
+def _split_links(text: str) -> tuple[str, ...]:
+    return tuple(link.strip() for link in text.split(","))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import click
 from hub_core import (
     COLLECTIVE,
     FILE,
-    TOPOLOGY,
     CommandContext,
     CommandGroup,
     json_flag,
     number_option,
     parse_sizes,
+    topology_option,
 )
 from hub_core.model import ExitCode, InputError, Location, Severity, UsageError
 
@@ -65,7 +65,7 @@ def nccl() -> None:
 @click.option(
     "--machine", metavar="P", help="Profile of the machine: a file, or a shipped one such as h100."
 )
-@click.option("--topology", metavar="T", type=TOPOLOGY, help="Or: its topology, as dgx-h100:2.")
+@topology_option("Or: its topology, as dgx-h100:2.", "topology")
 @click.option("--collective", type=COLLECTIVE, help="Collective to explain.")
 @click.option(
     "--size",

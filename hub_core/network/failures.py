@@ -1,0 +1,323 @@
+"""Networks with failed or slow links: `without=A-B` and `degrade=A-B=0.5` of a topology text.
+
+Links are named by their two nodes. A failure of a cable is that of both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hub_core.columns import BoolArray, Int64Array, connected_parts
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.quantities import format_ranks
+from hub_core.network.topology import Topology
+
+WITHOUT, DEGRADE = "without", "degrade"
+"""Keys of a topology text, after its `?`."""
+
+_FLAGS = {WITHOUT: "--without-link", DEGRADE: "--degrade"}
+_CURES = {
+    WITHOUT: "write two nodes, as 3-4, or 3->4 for one direction",
+    DEGRADE: "write a link and the fraction of its bandwidth that remains, as 3-4=0.5",
+}
+# Links named in the cure of a network that falls apart.
+_NAMED_LINKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanges:
+    """Failed and slow links, as texts: `3-4` or `3->4`; slow ones with a fraction, as `3-4=0.5`."""
+
+    failed: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.failed or self.slow)
+
+    def apply(self, topology: Topology) -> Topology:
+        """Return the network with these links slowed down first, then without the failed links.
+
+        The network itself without changes. The name stays. Raises `UsageError` for texts that name
+        no link, fractions outside 0 to 1, and a network that falls apart (code `not-connected`).
+        """
+        changed = degrade_links(topology, self.slow) if self.slow else topology
+        return remove_links(changed, self.failed) if self.failed else changed
+
+    def append_to(self, text: str) -> str:
+        """Return a topology text with these changes added to the part after its `?`."""
+        given = {WITHOUT: self.failed, DEGRADE: self.slow}
+        items = [f"{key}={','.join(links)}" for key, links in given.items() if links]
+        mark = "&" if "?" in text else "?"
+        return f"{text}{mark}{'&'.join(items)}" if items else text
+
+
+def split_link_changes(text: str) -> tuple[str, LinkChanges]:
+    """Split a topology text into the text of the complete network and the changes of its links.
+
+    The changes are the values of `without=` and `degrade=` after the first `?`; of several planes
+    joined by `+`, those of the last plane's text, and they apply to all planes.
+    """
+    shape, mark, query = text.partition("?")
+    items = query.split("&")
+    changes: Mapping[str, list[str]] = {WITHOUT: [], DEGRADE: []}
+    remaining = []
+    for item in items:
+        key, _, value = item.partition("=")
+        if key in changes:
+            changes[key].extend(part.strip() for part in value.split(","))
+        else:
+            remaining.append(item)
+    if len(remaining) == len(items):
+        return text, LinkChanges()
+    rest = "&".join(remaining)
+    found = LinkChanges(tuple(changes[WITHOUT]), tuple(changes[DEGRADE]))
+    return f"{shape}{mark}{rest}" if rest else shape, found
+
+
+def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
+    """Return the network without the named links and without all links parallel to them.
+
+    `links`: as `3-4`, both directions of which at least one must exist, or `3->4`. Planes without
+    links disappear and the others are renumbered; the result has no regular dimensions and the same
+    name. Raises `UsageError` for a text that names no link, and for a network that falls apart
+    (code `not-connected`): with the NPUs that are separated and a link that joins them again.
+    """
+    fails = np.zeros(topology.num_links, np.bool_)
+    for text in links:
+        fails |= select_links(topology, text)
+    part = remove_rows(topology, fails)
+    separation = find_separation(topology, fails)
+    if separation is not None:
+        raise UsageError(
+            f"--without-link {','.join(links)}: {topology.name} is not connected without it: "
+            f"{separation.message(topology)}",
+            cure=separation.cure(topology),
+            code="not-connected",
+        )
+    return part
+
+
+def remove_rows(topology: Topology, fails: BoolArray) -> Topology:
+    """Return the network without the links where `fails`, bool[links], whether connected or not.
+
+    Planes without links disappear and the others are renumbered; dimensions are dropped.
+    """
+    rows = np.flatnonzero(~fails)
+    plane = np.unique(topology.plane[rows], return_inverse=True)[1].ravel()
+    return replace(
+        topology,
+        source=topology.source[rows],
+        destination=topology.destination[rows],
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[rows],
+        latency_s=topology.latency_s[rows],
+        plane=plane.astype(np.int64),
+        # Without the link, the network is not regular.
+        dimensions=(),
+    )
+
+
+def degrade_links(topology: Topology, links: Sequence[str]) -> Topology:
+    """Return the network whose named links have a fraction of their bandwidth.
+
+    `links`: as `3-4=0.5`, both directions, or `3->4=0.5`; parallel links are slowed down too. The
+    factors of a link that is named twice are multiplied. The result has no regular dimensions.
+    Raises `UsageError` for a text that names no link and for a fraction not above 0 or above 1.
+    """
+    rate = topology.bandwidth_bytes_per_s.copy()
+    for text in links:
+        link, equals, fraction_text = text.rpartition("=")
+        try:
+            fraction = float(fraction_text)
+        except ValueError:
+            fraction = 0.0
+        if not equals or not 0 < fraction <= 1:
+            raise UsageError(
+                f"--degrade {text}: the fraction of the bandwidth is not above 0 and at most 1",
+                cure=_CURES[DEGRADE],
+            )
+        rate[select_links(topology, link.strip(), DEGRADE)] *= fraction
+    return replace(topology, bandwidth_bytes_per_s=rate, dimensions=())
+
+
+def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray:
+    """Return which links a text such as `3-4` (both directions) or `3->4` names: bool[links].
+
+    Nodes are given by name or number; of equal texts the number wins. Names may contain hyphens, so
+    every split is tried. `key`: the option in errors. Raises `UsageError` if not exactly one split
+    names two nodes, and if no link joins them.
+    """
+    pairs = _parse_link(topology, text, key)
+    matches = np.zeros(topology.num_links, np.bool_)
+    for source, destination in pairs:
+        matches |= (topology.source == source) & (topology.destination == destination)
+    if not matches.any():
+        raise UsageError(f"{_FLAGS[key]} {text}: {topology.name} has no such link")
+    return matches
+
+
+def _parse_link(topology: Topology, link: str, key: str) -> list[tuple[int, int]]:
+    """Parse a link into pairs of source and destination: two directions, or one for `->`."""
+    numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
+    numbers |= {str(node): node for node in range(topology.num_nodes)}
+    first, arrow, second = link.partition("->")
+    if arrow and first in numbers and second in numbers:
+        return [(numbers[first], numbers[second])]
+    parts = link.split("-")
+    splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+    pairs = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
+    if len(pairs) != 1:
+        message = f"{_FLAGS[key]} {link!r} names no two nodes of {topology.name}"
+        raise UsageError(message, cure=_CURES[key])
+    source, destination = pairs[0]
+    return [(source, destination), (destination, source)]
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """NPUs that failed links separate from NPU 0, ascending, and links that join them again.
+
+    `is_backwards`: the NPUs do not reach NPU 0; otherwise NPU 0 does not reach them.
+    `links_to_restore`: (source, destination) of failed links; with all of them, the network is
+    connected again in this direction, if the complete network was.
+    """
+
+    npus: tuple[int, ...]
+    is_backwards: bool
+    links_to_restore: tuple[tuple[int, int], ...]
+
+    def message(self, topology: Topology) -> str:
+        """Name an unreachable pair, and the NPUs of the smaller part."""
+        names = [topology.node_name(0), topology.node_name(self.npus[0])]
+        source, destination = reversed(names) if self.is_backwards else names
+        rest = tuple(sorted(set(range(topology.num_npus)) - set(self.npus)))
+        group = min(self.npus, rest, key=len)
+        word = "NPU" if len(group) == 1 else "NPUs"
+        return f"{source} does not reach {destination} (separated {word} {format_ranks(group)})"
+
+    def cure(self, topology: Topology) -> str:
+        """Name the links to restore, at most `_NAMED_LINKS` of them."""
+        names = [
+            f"{topology.node_name(source)}->{topology.node_name(destination)}"
+            for source, destination in self.links_to_restore
+        ]
+        hidden = len(names) - _NAMED_LINKS
+        more = f" and {hidden} more" if hidden > 0 else ""
+        if not names:
+            return "the network is not connected even with these links"
+        return f"restore {', '.join(names[:_NAMED_LINKS])}{more}"
+
+
+def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
+    """Find the NPUs that are separated from NPU 0 without the links where `fails`; None if none.
+
+    It is sufficient that NPU 0 reaches all others and that all reach it. The links to restore are
+    chosen in link order: the first failed link from the reached part to another part, repeatedly.
+    """
+    for is_backwards in (False, True):
+        reached = _reach(topology, ~fails, is_backwards)
+        lost = np.flatnonzero(~reached[: topology.num_npus])
+        if not len(lost):
+            continue
+        tail, head = topology.source, topology.destination
+        if is_backwards:
+            tail, head = head, tail
+        keeps = ~fails
+        restored: list[tuple[int, int]] = []
+        while not reached[: topology.num_npus].all():
+            joining = np.flatnonzero(~keeps & reached[tail] & ~reached[head])
+            if not len(joining):
+                restored = []
+                break
+            row = int(joining[0])
+            keeps[row] = True
+            restored.append((int(topology.source[row]), int(topology.destination[row])))
+            reached = _reach(topology, keeps, is_backwards)
+        return Separation(tuple(lost.tolist()), is_backwards, tuple(restored))
+    return None
+
+
+def _reach(topology: Topology, keeps: BoolArray, is_backwards: bool) -> BoolArray:
+    """Return the nodes that NPU 0 reaches over these links, or that reach it: bool[nodes]."""
+    part = remove_rows(topology, ~keeps)
+    (hops,) = part.arcs(backwards=is_backwards).hops(np.zeros(1, np.int64))
+    reached: BoolArray = hops >= 0
+    return reached
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailure:
+    """Failure of all links between two nodes.
+
+    `name`: as in `--without-link`, `0-1`, or `0->1` if there is no link back. `fails`: bool[links].
+    `num_equal`: number of failures that this one represents, itself included.
+    """
+
+    name: str
+    fails: BoolArray
+    num_equal: int = 1
+
+
+def list_failures(topology: Topology) -> list[LinkFailure]:
+    """List the single failures of a network: one per pair of nodes with links, in link order."""
+    low = np.minimum(topology.source, topology.destination)
+    high = np.maximum(topology.source, topology.destination)
+    keys = low * topology.num_nodes + high
+    _, first = np.unique(keys, return_index=True)
+    failures = []
+    for row in np.sort(first).tolist():
+        fails = keys == keys[row]
+        source, destination = int(topology.source[row]), int(topology.destination[row])
+        names = f"{topology.node_name(source)}", f"{topology.node_name(destination)}"
+        has_back = bool(np.any(topology.source[fails] == destination))
+        failures.append(LinkFailure(("-" if has_back else "->").join(names), fails))
+    return failures
+
+
+def group_failures(
+    topology: Topology, failures: Sequence[LinkFailure], weights: Iterable[Int64Array] = ()
+) -> list[LinkFailure]:
+    """Return one failure of each class that automorphisms of the network prove to be equal.
+
+    `failures`: all of the network. `weights`: int64[links] each; automorphisms must preserve them,
+    such as the bytes per link of a schedule, in addition to bandwidths and latencies. NPUs are
+    mapped to NPUs and switches to switches of the same abilities. Each class is represented by its
+    first failure, with its size as `num_equal`. Failures whose equality is not proven are separate,
+    so that a class is never too large. Method: refinement of colours of nodes with
+    individualization (McKay, Practical graph isomorphism, 1981), in which the mapping is completed
+    without backtracking and then checked. Every automorphism unites the classes of all failures
+    that it maps to one another.
+    """
+    from hub_core.network.symmetry import ColouredNetwork
+
+    network = ColouredNetwork.of(topology, weights)
+    colours = network.classify_links()
+    rows = [int(np.flatnonzero(failure.fails)[0]) for failure in failures]
+    ends = [{int(topology.source[row]), int(topology.destination[row])} for row in rows]
+    place = {frozenset(pair): index for index, pair in enumerate(ends)}
+    # Failure -> first failure of its class, which the automorphisms so far unite.
+    first = np.arange(len(failures))
+    for index, row in enumerate(rows):
+        for representative in np.unique(first[:index]).tolist():
+            if first[index] < index:
+                break
+            other = rows[representative]
+            # Links back may have another colour than links there.
+            if not np.isin(
+                colours[failures[index].fails], colours[failures[representative].fails]
+            ).all():
+                continue
+            image = network.find_automorphism(other, row)
+            if image is not None:
+                mapped = [place[frozenset(int(image[node]) for node in pair)] for pair in ends]
+                first = connected_parts(
+                    np.tile(np.arange(len(failures)), 2),
+                    np.concatenate([first, np.asarray(mapped)]),
+                    len(failures),
+                )
+    sizes = np.bincount(first, minlength=len(failures))
+    return [
+        replace(failures[index], num_equal=int(sizes[index])) for index in np.unique(first).tolist()
+    ]
