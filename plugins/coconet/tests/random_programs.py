@@ -20,6 +20,7 @@ from collhub_coconet import (
     arg_max,
     as_slice,
     cast,
+    coalesce,
     concat,
     dropout,
     equal,
@@ -53,6 +54,7 @@ from collhub_coconet import (
     transpose,
     update,
 )
+from collhub_coconet.program.program import BUCKET_KINDS
 
 from hub_core.model import InputError
 
@@ -241,7 +243,9 @@ def random_moves(program: Program, seed: int, most: int = 6) -> tuple[Program, l
 
 
 def _move(program: Program, choice: random.Random) -> Rewrite:
-    kind = choice.choice(["split", "split", "reorder", "reorder", "root", "state", "fuse", "chain"])
+    kind = choice.choice(
+        ["split", "split", "reorder", "reorder", "root", "state", "fuse", "chain", "bucket"]
+    )
     operations = [one.name for one in program.operations]
     if kind in ("split", "root"):
         target = choice.choice(_of_kind(program, Kind.ALL_REDUCE) or operations)
@@ -255,6 +259,9 @@ def _move(program: Program, choice: random.Random) -> Rewrite:
         return reorder(program, target, members[: choice.randint(0, len(members))])
     if kind == "state":
         return as_slice(program, [choice.choice(sorted(program.states))])
+    if kind == "bucket":
+        alike = _of_kind(program, choice.choice(sorted(BUCKET_KINDS))) or operations
+        return coalesce(program, choice.sample(alike, min(len(alike), choice.choice([2, 2, 3]))))
     count = choice.randint(2, min(6, max(2, len(operations))))
     start = choice.randrange(max(1, len(operations) - 1))
     members = operations[start : start + count]

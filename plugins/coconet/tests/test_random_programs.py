@@ -160,7 +160,7 @@ def test_flat_graphs_of_extended_programs_are_equal(seed: int) -> None:
 
 def test_random_programs_meet_every_transformation() -> None:
     met = {name for seed in range(80) for name in random_moves(random_program(seed), seed)[1]}
-    assert met == {"split", "split-at-root", "reorder", "as-slice", "fuse", "overlap"}
+    assert met == {"split", "split-at-root", "reorder", "as-slice", "fuse", "overlap", "coalesce"}
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)

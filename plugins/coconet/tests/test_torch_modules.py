@@ -294,9 +294,11 @@ def test_written_modules_compute_the_results_of_pytorch() -> None:
         "AdamW with clipping, sharded states",
         "experts",
         "tensor parallel",
+        "buckets",
     }
     # float32 with sums in another order; the largest differences were 6e-6.
     assert all(case["difference"] < 5e-5 for case in results.values()), results
     collectives = results["AdamW with clipping, sharded states"]["collectives"]
     assert collectives["_reduce_scatter"] == collectives["_all_gather"] == 12
+    assert results["buckets"]["collectives"] == [1, 1, 1]
     assert results["transformer block"]["collectives"]["_all_reduce_bucket"] == 1

@@ -19,7 +19,22 @@ import torch
 import torch.distributed as dist
 from collhub_captured_graphs import CapturedGraph
 from collhub_captured_graphs.capture import capture
-from collhub_coconet import Kind, Program, as_slice, movable, reorder, split
+from collhub_coconet import (
+    LOCAL,
+    Binding,
+    Kind,
+    Program,
+    ProgramBuilder,
+    all_gather,
+    all_reduce,
+    as_slice,
+    coalesce_by_size,
+    movable,
+    reduce_scatter,
+    reorder,
+    sliced,
+    split,
+)
 from collhub_coconet.documents.json_document import BoundProgram
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import TorchModuleOptions
@@ -233,6 +248,41 @@ def compare_shards(mesh: Any, folder: Path) -> float:
     return find_difference(output.detach(), model(x).detach())
 
 
+BUCKETS = ("_all_reduce_bucket", "_reduce_scatter_bucket", "_all_gather_bucket")
+
+
+def compare_buckets() -> tuple[float, list[int]]:
+    """Compare collectives in buckets with the same ones apart; also the calls of each kind."""
+    build = ProgramBuilder("buckets")
+    outputs = []
+    # Five rows are not a multiple of the ranks.
+    for index, shape in enumerate([(8, 3), (5, 4), (2, 5), (12,)]):
+        for kind in ("reduce", "scatter", "gather"):
+            dimension = index % len(shape)
+            layout = sliced(dimension) if kind == "gather" else LOCAL
+            x = build.argument(f"{kind}{index}", "float32", *shape, layout=layout)
+            if kind == "reduce":
+                y = all_reduce(x)
+            else:
+                y = all_gather(x) if kind == "gather" else reduce_scatter(x, dimension)
+            outputs.append((y * 2.0).named(f"{kind}_{index}"))
+    apart = build.program(*outputs)
+    binding = Binding(RANKS, {})
+    modules, texts = [], []
+    for program in (apart, coalesce_by_size(apart, binding, 1 << 20).program):
+        (artifact,) = write(lower(program, binding), TorchModuleOptions()).artifacts
+        texts.append(artifact.content().decode())
+        modules.append(load(texts[-1] if dist.get_rank() == 0 else None))
+    torch.manual_seed(dist.get_rank())
+    arguments = {name: torch.randn(shape) for name, (_, shape, _) in modules[0].ARGUMENTS.items()}
+    first, second = (module.step(module.shard(arguments)) for module in modules)
+    difference = max(
+        find_difference(second[name], first[name]) for name in first if first[name].numel()
+    )
+    step = texts[1][texts[1].index("def step") :]
+    return difference, [step.count(f" = {name}(") for name in BUCKETS]
+
+
 def run_rank(rank: int, folder: str) -> None:
     """Run all cases on one rank; rank 0 prints the results."""
     torch.set_num_threads(1)
@@ -250,6 +300,8 @@ def run_rank(rank: int, folder: str) -> None:
         difference, collectives = compare_training(mesh, path, max_norm, change, bucket)
         results[name] = {"difference": difference, "collectives": collectives}
     results["tensor parallel"] = {"difference": compare_shards(mesh, path)}
+    difference, calls = compare_buckets()
+    results["buckets"] = {"difference": difference, "collectives": calls}
     results["experts"] = {"difference": compare_experts(path)}
     if rank == 0:
         print(json.dumps(results))

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         sliced,
     )
     from collhub_coconet.program.program import Chain, Program, Stage
+    from collhub_coconet.transformations.buckets import coalesce, coalesce_by_size
     from collhub_coconet.transformations.costs import Costs, costs
     from collhub_coconet.transformations.grouping import fuse, overlap
     from collhub_coconet.transformations.legality import (
@@ -108,6 +109,8 @@ __all__ = [
     "batch_matmul",
     "broadcast",
     "cast",
+    "coalesce",
+    "coalesce_by_size",
     "compare",
     "concat",
     "conv",
@@ -176,6 +179,7 @@ __getattr__ = names_from(
             "LegalityRecord RefusedMoveError Rewrite remove_dead"
         ),
         "collhub_coconet.transformations.moves": "Move legal_moves",
+        "collhub_coconet.transformations.buckets": "coalesce coalesce_by_size",
         "collhub_coconet.transformations.grouping": "fuse overlap",
         "collhub_coconet.transformations.reorder": "movable reorder",
         "collhub_coconet.transformations.slicing": "as_slice split split_at_root",

@@ -145,6 +145,20 @@ class FuseOptions(StatedOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class CoalesceOptions(StatedOptions):
+    """Options of `coalesce`: the collectives of one bucket, or the size of all buckets."""
+
+    members: str | None = optional("names of collectives or buckets, joined by +, such as a+b+c")
+    name: str = option(OptionType.TEXT, "bucket", "name of the bucket of `members`")
+    bucket_size: int | None = optional(
+        "bytes of a bucket; without members, all collectives outside of stages are put into"
+        " buckets of at least this size",
+        OptionType.SIZE,
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapOptions(StatedOptions):
     """Options of `overlap`: the members of the chain."""
 
@@ -231,6 +245,7 @@ _TRANSFORMATIONS = {
     "as-slice": ("states are stored as slices", StateOptions),
     "dead": ("operations with unused results are removed", StatedOptions),
     "fuse": ("pointwise operations and at most one communication become one kernel", FuseOptions),
+    "coalesce": ("collectives of one kind and group become one: a bucket", CoalesceOptions),
     "overlap": ("a chain of producers and consumers is overlapped chunk by chunk", OverlapOptions),
 }
 _LINES = "collhub_coconet.documents.text:lines"

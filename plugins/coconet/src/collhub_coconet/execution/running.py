@@ -37,7 +37,8 @@ from collhub_coconet.lowering.flat_program import (
     Segment,
     find_viewed_value,
 )
-from collhub_coconet.program.operations import Kind, Reduction
+from collhub_coconet.lowering.grids import Grid
+from collhub_coconet.program.operations import Kind, Operation, Reduction
 from collhub_coconet.program.program import Program
 from hub_core.columns import Int64Array, csr
 from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair_in_order
@@ -185,20 +186,21 @@ class _ExecutionState:
 
     def __post_init__(self) -> None:
         program, binding = self.flat.program, self.flat.binding
-        grids = {
-            part.operation.name: part.grid
-            for part in self.flat.parts
-            if isinstance(part, CollectiveRuns | Message)
-        }
+        grids: dict[str, Grid] = {}
+        for part in self.flat.parts:
+            if isinstance(part, CollectiveRuns):
+                grids |= {operation.name: grid for operation, grid in part.members}
+            elif isinstance(part, Message):
+                grids[part.operation.name] = part.grid
         self.values = Values(program, binding, grids, self.flat.pass_through)
         if self.expected is not None:
             self.expected_values = Values(program, binding, grids, {})
             for name, arrays in self.expected.values.items():
                 kind = program.types[name]
                 first = kind.group * binding.num_ranks
-                for position, part in enumerate(arrays):
+                for position, array in enumerate(arrays):
                     elements = find_elements(kind, binding, position)
-                    self.expected_values.write(name, first + position, elements, part.reshape(-1))
+                    self.expected_values.write(name, first + position, elements, array.reshape(-1))
 
     # --- nodes ---
 
@@ -271,33 +273,50 @@ class _ExecutionState:
         return self.runs[key]
 
     def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
-        """Return a chunk of the operand of a collective on a rank; of a scalar, the rank's partial
-        result.
+        """Return a chunk of the operands of a collective on a rank, those of a bucket one after
+        another; of a scalar, the rank's partial result.
         """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]
-        return self.values.read(part.operation.reads[0], rank, part.grid.elements(chunk))
+        return np.concatenate(
+            [
+                self.values.read(operation.reads[0], rank, grid.elements(chunk))
+                for operation, grid in part.members
+            ]
+        )
 
     def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
-        """Write a chunk of the result of a collective on a rank.
+        """Write a chunk of the result of a collective on a rank, to every member of a bucket.
 
         A scalar is finished first (for example the root of a norm). Float results of reductions are
         checked against the expected values if there are any, and the expected ones are written, so
         that later values can be compared bit by bit.
         """
-        operation = part.operation
-        elements = part.grid.elements(chunk)
-        if part.is_scalar:
-            kind = self.flat.program.types[operation.name]
-            values = finish_scalar(operation, values, dtype_of(kind.element))
-        is_moved = operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST)
-        is_reduced = part.is_scalar or not is_moved
-        if self.expected_values is not None and is_reduced and is_float_array(values):
-            values = self._check_reduction(part, rank, elements, values)
-        self.values.write(operation.name, rank, elements, values)
+        start = 0
+        for operation, grid in part.members:
+            elements = grid.elements(chunk)
+            if part.is_scalar:
+                kind = self.flat.program.types[operation.name]
+                member_values = finish_scalar(operation, values, dtype_of(kind.element))
+            else:
+                member_values = values[start : start + len(elements)]
+                start += len(elements)
+            is_moved = operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST)
+            is_reduced = part.is_scalar or not is_moved
+            is_checked = self.expected_values is not None and is_reduced
+            if is_checked and is_float_array(member_values):
+                member_values = self._check_reduction(
+                    part, operation, rank, elements, member_values
+                )
+            self.values.write(operation.name, rank, elements, member_values)
 
     def _check_reduction(
-        self, part: CollectiveRuns, rank: int, elements: Int64Array, values: Array
+        self,
+        part: CollectiveRuns,
+        operation: Operation,
+        rank: int,
+        elements: Int64Array,
+        values: Array,
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
@@ -307,12 +326,11 @@ class _ExecutionState:
         text to `differences`.
         """
         assert self.expected_values is not None
-        operation = part.operation
         expected = self.expected_values.read(operation.name, rank, elements)
         if is_same(expected, values):
             self.errors.setdefault(operation.name, 0.0)
             return values
-        terms = self._find_largest_term(part, elements)
+        terms = self._find_largest_term(part, operation, elements)
         bound = 4 * get_epsilon(values.dtype) * self.flat.binding.num_ranks * terms
         is_infinite = ~np.isfinite(values) & ~np.isfinite(expected)
         error = np.abs(values.astype(np.float64) - expected.astype(np.float64))
@@ -324,13 +342,15 @@ class _ExecutionState:
             self.differences.append(f"{text}, the bound is {bound:.3g}")
         return expected
 
-    def _find_largest_term(self, part: CollectiveRuns, elements: Int64Array) -> float:
+    def _find_largest_term(
+        self, part: CollectiveRuns, operation: Operation, elements: Int64Array
+    ) -> float:
         """Return the largest magnitude of any rank's expected contribution to a reduction.
 
         Only contributions to `elements` count. For a scalar it is that of `find_largest_term` for
         its whole operand. The expected values must be known.
         """
-        operation, count = part.operation, self.flat.binding.num_ranks
+        count = self.flat.binding.num_ranks
         if part.is_scalar:
             assert self.expected is not None
             return find_largest_term(operation.kind, self.expected.values[operation.reads[0]])

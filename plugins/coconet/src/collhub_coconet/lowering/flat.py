@@ -41,6 +41,7 @@ from collhub_coconet.lowering.grids import (
     number_regions,
     select_rank_chunks,
 )
+from collhub_coconet.lowering.launches import LaunchList
 from collhub_coconet.lowering.nodes import (
     NodeList,
     Producers,
@@ -74,6 +75,7 @@ def flatten(
     *,
     registry: Registry | None = None,
     algorithms: Algorithms | None = None,
+    has_launches: bool = False,
 ) -> FlatProgram:
     """Lower a program to a flat graph: a workload, and a record of the meaning of its nodes.
 
@@ -82,13 +84,14 @@ def flatten(
     collectives with a root, direct messages for an AllToAll). Names of nodes contain `origin`, the
     operations of a node, and `fused_group`, their stage. On a mesh of several axes collectives work
     on complete values, and their ranks are those of the axes. `algorithms`: those of earlier calls
-    for the same network, which are reused. Raises `HubError` for algorithms that do not fit or are
-    incorrect, and `InputError` for layouts that do not fit the ranks.
+    for the same network, which are reused. `has_launches`: kernels that only communicate have a
+    node for their launch on every rank (`LaunchList`). Raises `HubError` for algorithms that do not
+    fit or are incorrect, and `InputError` for layouts that do not fit the ranks.
     """
     check_binding(program, binding)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
-    builder = _FlatBuilder(program, binding, choices, algorithms)
+    builder = _FlatBuilder(program, binding, choices, algorithms, has_launches)
     for kernel in program.kernels():
         builder.add_kernel(kernel)
     return builder.build()
@@ -106,6 +109,7 @@ class _FlatBuilder:
     binding: Binding
     choices: Choices
     algorithms: Algorithms
+    has_launches: bool = False
     regions: dict[str, int] = field(init=False)
     cuts: dict[str, Cut] = field(init=False)
     nodes: NodeList = field(default_factory=NodeList)
@@ -119,6 +123,7 @@ class _FlatBuilder:
     orders: dict[Hashable, Int64Array] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
+    launches: LaunchList = field(default_factory=LaunchList)
 
     def __post_init__(self) -> None:
         self.producers = Producers(self.nodes, self._add_barrier)
@@ -153,7 +158,7 @@ class _FlatBuilder:
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
-        choice = select_choice(self.choices, operation.name)
+        choice = select_choice(self.choices, self._find_lead(operation).name)
         if operation.kind is Kind.SEND:
             layout = kind.layout
             dimension, blocks = (layout.dimension, ranks) if layout.is_sliced else (0, 1)
@@ -168,19 +173,26 @@ class _FlatBuilder:
         across = kind.layout.dimension if operation.kind is Kind.ALL_TO_ALL else None
         return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
+    def _find_lead(self, operation: Operation) -> Operation:
+        """Return the first member of the bucket of a collective, whose choice the bucket has."""
+        return self.program.buckets.get(operation.name, (operation,))[0]
+
     def _find_contents(self, operation: Operation) -> Contents:
         """Return the contents of the algorithm of a collective for one of its pieces.
 
-        The result is cached by the name of the operation. The size is that of the buffer divided by
-        the chosen chunks, rounded up, at least 1 byte. A reduction to a scalar uses an all-reduce.
-        Raises `HubError` if the chosen algorithm does not fit.
+        The result is cached by the name of the operation, of a bucket by its first member. The size
+        is that of the buffers divided by the chosen chunks, rounded up, at least 1 byte. A
+        reduction to a scalar uses an all-reduce. Raises `HubError` if the chosen algorithm does not
+        fit.
         """
+        operation = self._find_lead(operation)
         if operation.name not in self.contents:
             is_scalar = not operation.is_communication
             kind = self.program.types[operation.name if is_scalar else operation.reads[0]]
             choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
             members = self.binding.ranks_of(kind.group)
-            size = count_buffer_bytes(self.program, self.binding, operation)
+            bucket = self.program.buckets.get(operation.name, (operation,))
+            size = sum(count_buffer_bytes(self.program, self.binding, one) for one in bucket)
             # Algorithms cut a tensor into one part per rank, of at least one byte.
             piece = max(1 if is_scalar else len(members), -(-size // choice.chunks))
             kind_of_call = Kind.ALL_REDUCE if is_scalar else operation.kind
@@ -207,11 +219,20 @@ class _FlatBuilder:
         Successive computations share one segment until a communication comes, or one that differs
         in its cut (division into chunks) or group. A computation that reduces slices to a scalar
         ends its segment, and an all-reduce of the partial results follows. A Send becomes messages,
-        any other communication the nodes of its algorithm.
+        any other communication, or a bucket of them, the nodes of its algorithm.
         """
+        self.kernels += 1
+        first = self.nodes.count
+        self._add_nodes(kernel)
+        self.launches.add(self.program, kernel, self.kernels, range(first, self.nodes.count))
+
+    def _add_nodes(self, kernel: list[Operation]) -> None:
+        """Add the nodes of a kernel; see `add_kernel`."""
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
-        self.kernels += 1
+        if kernel[0].name in self.program.buckets:
+            self._add_collective(kernel, [operation.reads[0] for operation in kernel])
+            return
         for operation in kernel:
             is_scalar = reduces_scalar(self.program, operation)
             # Computations that differ in cut or group need separate nodes.
@@ -225,13 +246,13 @@ class _FlatBuilder:
             if operation.kind is Kind.SEND:
                 self._add_messages(operation)
             elif operation.is_communication:
-                self._add_collective(operation, operation.reads[0])
+                self._add_collective([operation], [operation.reads[0]])
             else:
                 pending.append(operation)
             if is_scalar:
                 self._add_computation(pending, is_partial=True)
                 pending = []
-                self._add_collective(operation, _partial_name(operation))
+                self._add_collective([operation], [_partial_name(operation)])
         self._add_computation(pending)
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
@@ -371,17 +392,18 @@ class _FlatBuilder:
         ready = Ready(region, grid, tiles.owner + shift, tiles.chunk, receives)
         self.producers.ready[operation.name] = ready
 
-    def _add_collective(self, operation: Operation, operand: str) -> None:
+    def _add_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
         """Add the nodes of an algorithm for every piece on the ranks of a group.
 
-        `operand`: name of its input value, for which the nodes wait. The choice of the operation
-        states the number of pieces (always 1 for the all-reduce of a scalar) and how many of them
-        (`at_once`) run at the same time: a later one waits for an earlier one. Every piece has its
-        own message tags.
+        `operations`: the members of a bucket, or a single one; `operands`: the names of their input
+        values, for all of which the nodes wait. The choice of the first operation states the number
+        of pieces (always 1 for the all-reduce of a scalar) and how many of them (`at_once`) run at
+        the same time: a later one waits for an earlier one. Every piece has its own message tags.
         """
         if len(self.program.mesh) > 1:
-            self._add_mesh_collective(operation, operand)
+            self._add_mesh_collective(operations, operands)
             return
+        operation = operations[0]
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
         first = int(self._ranks(self.program.types[operation.name].group)[0])
@@ -399,38 +421,46 @@ class _FlatBuilder:
             sizes = np.where(template.peer >= 0, sent, sizes)
         numbers = self.nodes.add(
             np.tile(position, pieces) + first, len(self.parts), np.arange(pieces * count),
-            kind=np.tile(template.kind, pieces), name=self._add_name([operation]),
+            kind=np.tile(template.kind, pieces), name=self._add_name(operations),
             bytes=np.tile(sizes, pieces), tag=np.where(is_message, tag, 0),
             peer=np.where(is_message, np.tile(template.peer, pieces) + first, -1),
             duration_ns=np.tile(template.duration_ns, pieces),
         )  # fmt: skip
         self.tags += pieces * template.tags
-        runs = CollectiveRuns(operation, contents, grid, pieces, first, is_scalar)
+        others = tuple((other, self.cuts[other.name].grid) for other in operations[1:])
+        runs = CollectiveRuns(operation, contents, grid, pieces, first, is_scalar, others)
         self.parts.append(runs)
         targets = self.nodes.data, self.nodes.control
         for edges, target in zip((template.data, template.control), targets, strict=True):
             for start in numbers[::count][:pieces]:
                 target.append((edges[0] + start, edges[1] + start))
         limit_pieces_in_flight(self.nodes, template, numbers, pieces, choice.at_once)
-        self._connect(runs, operand, numbers, position)
+        for member, operand in enumerate(operands):
+            self._connect(runs, member, operand, numbers, position)
 
-    def _add_mesh_collective(self, operation: Operation, operand: str) -> None:
+    def _add_mesh_collective(
+        self, operations: Sequence[Operation], operands: Sequence[str]
+    ) -> None:
         """Add the nodes of an algorithm for the ranks of every subgroup of the axes.
 
-        Steps that read an input wait for all of the operand on their rank, and the result is ready
-        on a rank after all nodes that write it there. Over axes of one rank there are no nodes.
+        Steps that read an input wait for all of the operands on their rank, and the results are
+        ready on a rank after all nodes that write them there. Over axes of one rank there are no
+        nodes.
         """
+        operation = operations[0]
         is_scalar = not operation.is_communication
         group = self.program.types[operation.name].group
         axes = find_axis_positions(self.program, operation)
         subgroups = self.binding.subgroups(axes)
         if len(subgroups[0]) == 1:
-            if operand in self.producers.ready:
-                self.producers.ready[operation.name] = self.producers.ready[operand]
+            for one, operand in zip(operations, operands, strict=True):
+                if operand in self.producers.ready:
+                    self.producers.ready[one.name] = self.producers.ready[operand]
             return
         choice = select_choice(self.choices, operation.name, is_scalar=is_scalar)
         smallest = 1 if is_scalar else len(subgroups[0])
-        size = max(smallest, count_buffer_bytes(self.program, self.binding, operation))
+        sizes = [count_buffer_bytes(self.program, self.binding, one) for one in operations]
+        size = max(smallest, sum(sizes))
         kind = Kind.ALL_REDUCE if is_scalar else operation.kind
         root = operation.root if kind in (Kind.BROADCAST, Kind.REDUCE) else None
         region = self.regions[operation.name]
@@ -444,7 +474,7 @@ class _FlatBuilder:
             is_message = template.peer >= 0
             numbers = self.nodes.add(
                 members[position], len(self.parts), np.arange(len(template)),
-                kind=template.kind, name=self._add_name([operation]), bytes=template.bytes,
+                kind=template.kind, name=self._add_name(operations), bytes=template.bytes,
                 tag=np.where(is_message, self.tags + template.message, 0),
                 peer=np.where(is_message, members[template.peer], -1),
                 duration_ns=template.duration_ns,
@@ -457,27 +487,35 @@ class _FlatBuilder:
             ):
                 target.append((edges[0] + numbers[0], edges[1] + numbers[0]))
             needed = contents.need_node
-            self.producers.wait(
-                operand, region, None, members[position[needed]],
-                np.zeros_like(needed), numbers[needed],
-            )  # fmt: skip
+            for operand in operands:
+                self.producers.wait(
+                    operand, region, None, members[position[needed]],
+                    np.zeros_like(needed), numbers[needed],
+                )  # fmt: skip
             written = contents.give_node >= 0
             ready_ranks.append(members[contents.give_rank[written]])
             ready_nodes.append(numbers[contents.give_node[written]])
             # Ranks that only send keep their operand.
             writers = contents.give_rank[written]
-            for rank in np.setdiff1d(np.arange(len(members)), writers).tolist():
+            for kept in np.setdiff1d(np.arange(len(members)), writers).tolist():
                 chunk = np.zeros(1, np.int64)
-                _, before = self.producers.find_producers(
-                    operand, region, None, members[rank : rank + 1], chunk
-                )
-                ready_ranks.append(np.repeat(members[rank], len(before)))
-                ready_nodes.append(before)
+                for operand in operands:
+                    _, before = self.producers.find_producers(
+                        operand, region, None, members[kept : kept + 1], chunk
+                    )
+                    ready_ranks.append(np.repeat(members[kept], len(before)))
+                    ready_nodes.append(before)
         rank, node = np.concatenate(ready_ranks), np.concatenate(ready_nodes)
-        self.producers.ready[operation.name] = Ready(region, None, rank, np.zeros_like(rank), node)
+        ready = Ready(region, None, rank, np.zeros_like(rank), node)
+        self.producers.ready |= dict.fromkeys((one.name for one in operations), ready)
 
     def _connect(
-        self, runs: CollectiveRuns, operand: str, numbers: Int64Array, position: Int64Array
+        self,
+        runs: CollectiveRuns,
+        member: int,
+        operand: str,
+        numbers: Int64Array,
+        position: Int64Array,
     ) -> None:
         """Connect the nodes of a collective with the operand before and the result after it.
 
@@ -488,12 +526,14 @@ class _FlatBuilder:
         the operand: it keeps the producers of the operand, and is recorded as (rank, chunk) in
         `pass_through`.
 
-        `operand`: name of the value that is read. `numbers`: numbers in the flat graph of the nodes
-        of all pieces, piece after piece. `position`: for every node of the algorithm, the position
-        of its rank in the group; position 0 is rank `runs.first_rank`.
+        `member`: its number in `runs.members`, 0 unless it is a bucket. `operand`: name of the
+        value that the member reads. `numbers`: numbers in the flat graph of the nodes of all
+        pieces, piece after piece. `position`: for every node of the algorithm, the position of its
+        rank in the group; position 0 is rank `runs.first_rank`.
         """
-        contents, grid, first = runs.contents, runs.grid, runs.first_rank
-        count, region = len(contents.template), self.regions[runs.operation.name]
+        contents, first = runs.contents, runs.first_rank
+        operation, grid = runs.members[member]
+        count, region = len(contents.template), self.regions[operation.name]
         results: list[tuple[Int64Array, Int64Array, Int64Array]] = []
         unchanged: list[tuple[Int64Array, Int64Array]] = []
         for piece in range(runs.pieces):
@@ -512,11 +552,11 @@ class _FlatBuilder:
             unchanged.append((rank[~has_node], chunk[~has_node]))
         rank, chunk = (np.concatenate(side) for side in zip(*unchanged, strict=True))
         pairs = zip(rank.tolist(), chunk.tolist(), strict=True)
-        self.pass_through[runs.operation.name] = frozenset(pairs)
+        self.pass_through[operation.name] = frozenset(pairs)
         index, node = self.producers.find_producers(operand, region, grid, rank, chunk)
         results.append((rank[index], chunk[index], node))
         columns = (np.concatenate(side) for side in zip(*results, strict=True))
-        self.producers.ready[runs.operation.name] = Ready(region, grid, *columns)
+        self.producers.ready[operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
         """Add one MARKER per rank for a value, and return their numbers, in the order of `ranks`.
@@ -538,6 +578,8 @@ class _FlatBuilder:
         every node have the order of its rows.
         """
         ranks = self.program.num_groups * self.binding.num_ranks
+        if self.has_launches:
+            self.launches.add_nodes(self.nodes, self.parts, self._add_name)
         table = NodeColumns.from_columns(
             ranks,
             self.nodes.columns(),

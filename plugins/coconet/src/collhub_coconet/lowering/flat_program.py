@@ -35,7 +35,9 @@ class CollectiveRuns:
     """Collective that runs one algorithm `pieces` times.
 
     Item i is node i % n of piece i // n, n: number of nodes of `contents`. `grid`: chunks of its
-    full buffer. `is_scalar`: it reduces the partial results of a `Segment`.
+    full buffer. `is_scalar`: it reduces the partial results of a `Segment`. `others`: the further
+    members of a bucket; their grids have the same number of chunks, and a message that carries a
+    chunk of `operation` carries the chunk with the same number of each of them.
     """
 
     operation: Operation
@@ -44,6 +46,12 @@ class CollectiveRuns:
     pieces: int
     first_rank: int
     is_scalar: bool
+    others: tuple[tuple[Operation, Grid], ...] = ()
+
+    @property
+    def members(self) -> tuple[tuple[Operation, Grid], ...]:
+        """Operations with the chunks of their full buffers: one, or all members of a bucket."""
+        return (self.operation, self.grid), *self.others
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,14 @@ class Barrier:
     name: str
 
 
-Part = Segment | CollectiveRuns | MeshRuns | Message | Barrier
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """COMPUTE nodes without work, one per rank: the launches of a kernel that only communicates."""
+
+    kernel: int
+
+
+Part = Segment | CollectiveRuns | MeshRuns | Message | Barrier | Launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +177,7 @@ def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]
     Raises `InputError` if there is none.
     """
     for number, part in enumerate(flat.parts):
-        if isinstance(part, CollectiveRuns) and part.operation.name == name:
+        if isinstance(part, CollectiveRuns) and name in {one.name for one, _ in part.members}:
             return number, part
     message = f"{name} is no collective of {flat.program.name}"
     raise InputError(message, cure="name a collective", code="target")

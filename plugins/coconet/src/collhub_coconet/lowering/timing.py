@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_coconet.lowering.algorithms import Algorithms, Choice, Choices
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.flat_program import FlatProgram, Segment
+from collhub_coconet.lowering.flat_program import FlatProgram, Launch, Segment
 from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
 from hub_core import InputError, Registry, Topology, parse_topology, run_registry
@@ -25,10 +25,11 @@ class Machine:
     """Rates of the ranks, and the network between them.
 
     `operations_per_s`, `memory_bytes_per_s`: of a rank; a kernel takes the longer of both times,
-    plus `launch_s`. `tile_s`: added to every tile of a kernel that is cut. `topology`: the network,
-    or a text such as `ring:8?bandwidth=130.5GB/s&latency=0ns`; if it is None, every pair of ranks
-    has a link with `beta_bytes_per_s` and `alpha_s`. `measured_s`: seconds of single operations by
-    name, which replace the times by rates.
+    plus `launch_s`. A kernel that only communicates starts `launch_s` after its operands are ready
+    and the previous one of the rank is launched. `tile_s`: added to every tile of a kernel that is
+    cut. `topology`: the network, or a text such as `ring:8?bandwidth=130.5GB/s&latency=0ns`; if it
+    is None, every pair of ranks has a link with `beta_bytes_per_s` and `alpha_s`. `measured_s`:
+    seconds of single operations by name, which replace the times by rates.
     """
 
     operations_per_s: float
@@ -81,13 +82,17 @@ def makespan(
 
     `choices`: by the name of a communication, or "" for all without an entry; default: rings in one
     piece. The flat graph (`flat.flatten`) is simulated with an unlimited number of nodes in flight.
-    Kernels of a rank run one after the other, except for those that communicate. `registry`,
+    Kernels of a rank run one after the other, except for those that communicate; kernels that only
+    communicate are launched one after the other (`LaunchList`). `registry`,
     `algorithms`: pass them to save time in repeated calls on one network. Raises `HubError`.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
     network = machine.network(ranks, registry)
-    flat = flatten(program, binding, network, choices, registry=registry, algorithms=algorithms)
+    flat = flatten(
+        program, binding, network, choices,
+        registry=registry, algorithms=algorithms, has_launches=machine.launch_s > 0,
+    )  # fmt: skip
     times = simulate_flat(flat, machine, network, registry)
     if times.time_ns is None:
         raise InputError("some rank never finishes", code="never-ends")
@@ -121,6 +126,10 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
     is_computed = np.zeros(len(nodes), np.bool_)
     launched: set[int] = set()
     for number, part in enumerate(flat.parts):
+        if isinstance(part, Launch):
+            rows = np.flatnonzero(flat.part == number)
+            is_computed[rows] = True
+            seconds[rows] = machine.launch_s
         if not isinstance(part, Segment):
             continue
         rows = np.flatnonzero(flat.part == number)

@@ -96,9 +96,12 @@ class _WorkloadBuilder:
 
         A communication ends the run and adds its own nodes: messages for a Send, otherwise a
         collective, with its root if it has one. A reduction of slices to a scalar ends the run too,
-        and is followed by its all-reduce.
+        and is followed by its all-reduce. A bucket is one collective.
         """
         pending: list[Operation] = []
+        if kernel[0].name in self.program.buckets:
+            self._add_collective(kernel, _COLLECTIVES[kernel[0].kind])
+            return
         for operation in kernel:
             if operation.is_communication:
                 self._add_computation(pending)
@@ -107,13 +110,13 @@ class _WorkloadBuilder:
                 if operation.kind is Kind.SEND:
                     self._add_messages(operation)
                 else:
-                    self._add_collective(operation, _COLLECTIVES[operation.kind])
+                    self._add_collective([operation], _COLLECTIVES[operation.kind])
                 continue
             pending.append(operation)
             if reduces_scalar(self.program, operation):
                 self._add_computation(pending)
                 pending = []
-                self._add_collective(operation, JobCollective.ALL_REDUCE)
+                self._add_collective([operation], JobCollective.ALL_REDUCE)
         self._add_computation(pending)
 
     def build(self) -> Workload:
@@ -180,30 +183,32 @@ class _WorkloadBuilder:
         )
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
-    def _add_collective(self, operation: Operation, kind: JobCollective) -> None:
-        """Add one COLLECTIVE node per rank of the group, and let it wait for its operand.
+    def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
+        """Add one COLLECTIVE node per rank of the group, and let it wait for its operands.
 
-        Its bytes are those of the input of a rank, its root is a rank of the job, or -1 for none. A
-        reduction to a scalar waits for its partial results. The nodes become the producers of the
-        operation.
+        `operations`: the members of a bucket, or a single one. The bytes of a node are those of the
+        inputs of a rank, its root is a rank of the job, or -1 for none. A reduction to a scalar
+        waits for its partial results. The nodes become the producers of the operations.
         """
+        operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.
         is_scalar = not operation.is_communication
-        source = operation.name if is_scalar else operation.reads[0]
-        operand = self.program.types[source]
+        sources = [one.name if is_scalar else one.reads[0] for one in operations]
         subgroups = self.binding.subgroups(find_axis_positions(self.program, operation))
         if len(subgroups[0]) == 1:
             # Axes of one rank have nobody to communicate with.
-            if source in self.producer:
-                self.producer[operation.name] = self.producer[source]
-            if not is_scalar:
-                self.statements.view(operation)
+            for one, source in zip(operations, sources, strict=True):
+                if source in self.producer:
+                    self.producer[one.name] = self.producer[source]
+                if not is_scalar:
+                    self.statements.view(one)
             return
+        operands = [self.program.types[source] for source in sources]
         row: dict[str, int] = {"kind": NodeKind.COLLECTIVE, "collective": kind}
-        row["name"] = self._add_name(operation.name)
-        row["bytes"] = self.binding.bytes_of_rank(operand)
-        row["extra"] = self.statements.add([operation])
-        members = self.binding.ranks_of(operand.group)
+        row["name"] = self._add_name("+".join(one.name for one in operations))
+        row["bytes"] = sum(map(self.binding.bytes_of_rank, operands))
+        row["extra"] = self.statements.add(operations)
+        members = self.binding.ranks_of(operands[0].group)
         numbers = [-1] * len(members)
         for positions in subgroups:
             ranks = tuple(members[position] for position in positions)
@@ -213,8 +218,9 @@ class _WorkloadBuilder:
             row["root"] = -1 if operation.root is None else ranks[operation.root]
             for position, rank in zip(positions, ranks, strict=True):
                 numbers[position] = self._add_row(row | {"rank": rank})
-        self._add_dependencies(numbers, [operation.name] if is_scalar else operation.reads)
-        self.producer[operation.name] = numbers
+        self._add_dependencies(numbers, sources)
+        for one in operations:
+            self.producer[one.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
         """Add a SEND on each rank of the sending group and a RECV on its partner, with one new tag.

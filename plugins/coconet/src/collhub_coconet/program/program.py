@@ -14,8 +14,10 @@ from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Argument,
     Binding,
+    ElementType,
     Kind,
     Operation,
+    Reduction,
     TensorType,
 )
 from hub_core.model import InputError, Location
@@ -125,11 +127,23 @@ def _sort_topologically(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operations of one kernel; `family`: its communication, or `pointwise`."""
+    """Operations of one kernel; `family`: its communication, or `pointwise`.
+
+    The members of the family `BUCKET` are collectives that run as one: a single message carries a
+    chunk of every member.
+    """
 
     name: str
     family: str
     members: tuple[str, ...]
+
+
+BUCKET = "bucket"
+BUCKET_KINDS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+"""Kinds of the collectives that may share a bucket."""
+
+BucketClass = tuple[Kind, Reduction | None, tuple[str, ...] | None, ElementType, int]
+"""Kind, reduction, axes, element type and group; collectives of a bucket agree in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +221,24 @@ class Program:
         """States by name, in the order of declaration."""
         return {argument.name: argument for argument in self.arguments if argument.is_state}
 
+    @cached_property
+    def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
+        """Members of the bucket of a collective in program order, by the name of the collective."""
+        buckets: dict[str, tuple[Operation, ...]] = {}
+        for stage in self.stages:
+            if stage.family == BUCKET:
+                names = sorted(stage.members, key=self.places.__getitem__)
+                members = tuple(self.by_name[name] for name in names)
+                buckets |= dict.fromkeys(names, members)
+        return buckets
+
+    def classify_for_bucket(self, operation: Operation) -> BucketClass | None:
+        """Return what the collectives of one bucket have in common; None for other operations."""
+        if operation.kind not in BUCKET_KINDS:
+            return None
+        kind = self.types[operation.name]
+        return operation.kind, operation.reduction, operation.axes, kind.element, kind.group
+
     def kernels(self) -> list[list[Operation]]:
         """Order the operations for execution, as one list per kernel (a stage is one kernel).
 
@@ -225,9 +257,11 @@ class Program:
         Raises `InputError` for unknown members, an operation in two stages, or stages that wait for
         each other.
         """
-        # A copy of all fields and cached properties: operations and types are the same.
+        # A copy of all fields and cached properties except for the buckets: operations and types
+        # are the same.
         result = object.__new__(Program)
         vars(result).update(vars(self))
+        vars(result).pop("buckets", None)
         object.__setattr__(result, "stages", stages)
         object.__setattr__(result, "chains", chains)
         result._check_stages()
@@ -252,8 +286,24 @@ class Program:
             missing = [name for name in chain.members if name not in labels]
             if missing:
                 self._refuse_stage(f"{missing[0]} of a chain is not there", "name operations")
+        for stage in self.stages:
+            if stage.family == BUCKET:
+                self._check_bucket(stage)
         if self.stages:
             self.kernels()
+
+    def _check_bucket(self, stage: Stage) -> None:
+        """Raise `InputError` unless the members are collectives that one collective can replace."""
+        operations = [self.by_name[name] for name in stage.members]
+        classes = [self.classify_for_bucket(operation) for operation in operations]
+        if None in classes or len(set(classes)) > 1:
+            message = f"the collectives of bucket {stage.name} differ"
+            cure = "one kind, reduction, group, mesh axis and element type for a bucket"
+            self._refuse_stage(message, cure)
+        dependent = find_descendants(self.operations, stage.members).intersection(stage.members)
+        if dependent:
+            message = f"{min(dependent)} depends on another collective of bucket {stage.name}"
+            self._refuse_stage(message, "put independent collectives into a bucket")
 
     def _refuse_stage(self, message: str, cure: str) -> None:
         """Raise the error of a stage or chain."""

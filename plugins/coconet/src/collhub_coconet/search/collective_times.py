@@ -126,7 +126,8 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     """Describe the communication of an operation; None for an operation without communication.
 
     A reduction of slices to a scalar contains an AllReduce of one scalar. Axes of one rank of a
-    mesh have nobody to communicate with.
+    mesh have nobody to communicate with. The first member of a bucket has the bytes of all members;
+    the remaining members have no communication of their own.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)
@@ -139,7 +140,10 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     members = tuple(ranks[position] for position in subgroups[0])
     if len(members) == 1:
         return None
-    size = count_buffer_bytes(program, binding, operation)
+    bucket = program.buckets.get(operation.name, (operation,))
+    if operation is not bucket[0]:
+        return None
+    size = sum(count_buffer_bytes(program, binding, member) for member in bucket)
     if is_scalar:
         return Demand(Kind.ALL_REDUCE, size, members)
     root = operation.root if operation.kind in (Kind.BROADCAST, Kind.REDUCE) else None

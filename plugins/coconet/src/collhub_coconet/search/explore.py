@@ -66,8 +66,11 @@ def run_tasks(
     return results
 
 
+SEARCHED = tuple(kind for kind in TRANSFORMATIONS if kind != "coalesce")
+"""Transformations of the search of programs; bucket sizes are chosen for its results."""
+
 AllowedKinds = tuple[str, ...]
-"""Kinds of transformations that may still be applied, in the order of `TRANSFORMATIONS`.
+"""Kinds of transformations that may still be applied, in the order of `SEARCHED`.
 
 After a transformation of one kind only that kind and later ones follow.
 """
@@ -201,14 +204,14 @@ class _Search:
         self._max_states = max_states
         self._seen_hashes = {canonical_hash(program)}
         evaluation = evaluate((program, bindings, cost_model))
-        self._enqueue(Candidate(program, (), *evaluation), TRANSFORMATIONS)
+        self._enqueue(Candidate(program, (), *evaluation), SEARCHED)
 
     def expand_round(self, workers: Executor | None) -> None:
         """Expand the most promising states of the queue and enqueue the new programs.
 
         A rewrite is dropped if its program, by hash, is known already; the first one found counts.
         New programs are evaluated at every size. A child may be rewritten by the transformation
-        that created it and later ones of `TRANSFORMATIONS` only. `workers` computes in parallel;
+        that created it and later ones of `SEARCHED` only. `workers` computes in parallel;
         None: in this process; the results are the same. Nothing happens if no state is left.
         """
         parents = self._take_parents()
@@ -225,10 +228,10 @@ class _Search:
             [(rewrite.program, self._bindings, self._cost_model) for _, rewrite in children],
         )
         for (parent, rewrite), evaluation in zip(children, evaluations, strict=True):
-            first_allowed = TRANSFORMATIONS.index(rewrite.record.transformation)
+            first_allowed = SEARCHED.index(rewrite.record.transformation)
             steps = (*parent.steps, rewrite)
             candidate = Candidate(rewrite.program, steps, *evaluation)
-            self._enqueue(candidate, TRANSFORMATIONS[first_allowed:])
+            self._enqueue(candidate, SEARCHED[first_allowed:])
 
     def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
         """Take up to `_STATES_PER_ROUND` states from the queue, and count them as expanded.

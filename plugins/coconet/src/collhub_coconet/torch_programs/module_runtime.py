@@ -55,31 +55,70 @@ def _all_reduce_bucket(tensors, reduction, group):
     """All-reduce several tensors as one; returns one pending result per tensor."""
     flat = torch.cat([x.reshape(-1) for x in tensors])
     result = torch.ops._c10d_functional.all_reduce(flat, reduction, _name(group))
-    done = []
+    parts = [(x.numel(), lambda value, x=x: value.reshape(x.shape)) for x in tensors]
+    return _divide_bucket(result, parts, 1)
 
-    def take(position, shape):
-        def finish(value):
-            if not done:
-                done.extend(value.split([x.numel() for x in tensors]))
-            return done[position].view(shape)
 
-        return finish
+def _reduce_scatter_bucket(tensors, dimensions, reduction, group):
+    """Reduce-scatter several tensors as one: a block of the bucket has a block of each."""
+    ranks = dist.get_world_size(group)
+    blocks, parts = [], []
+    for x, dimension in zip(tensors, dimensions, strict=True):
+        rows = x.movedim(dimension, 0)
+        length = -(-rows.shape[0] // ranks)
+        own = max(0, min(length, rows.shape[0] - dist.get_rank(group) * length))
+        blocks.append(_pad_rows(rows, ranks * length).reshape(ranks, -1))
 
-    pending = _Pending(result, None)
-    return [_Share(pending, take(position, x.shape)) for position, x in enumerate(tensors)]
+        def finish(value, shape=(length, *rows.shape[1:]), own=own, dimension=dimension):
+            return value.reshape(shape).narrow(0, 0, own).movedim(0, dimension).contiguous()
+
+        parts.append((blocks[-1].shape[1], finish))
+    flat = torch.cat(blocks, 1).reshape(-1)
+    result = torch.ops._c10d_functional.reduce_scatter_tensor(flat, reduction, ranks, _name(group))
+    return _divide_bucket(result, parts, 1)
+
+
+def _all_gather_bucket(tensors, dimensions, sizes, group):
+    """All-gather several tensors as one; `sizes`: of the complete dimensions."""
+    ranks = dist.get_world_size(group)
+    blocks, parts = [], []
+    for x, dimension, size in zip(tensors, dimensions, sizes, strict=True):
+        rows = _pad_rows(x.movedim(dimension, 0), -(-size // ranks))
+        blocks.append(rows.reshape(-1))
+
+        def finish(value, shape=rows.shape[1:], size=size, dimension=dimension):
+            complete = value.reshape(-1, *shape).narrow(0, 0, size)
+            return complete.movedim(0, dimension).contiguous()
+
+        parts.append((rows.numel(), finish))
+    result = torch.ops._c10d_functional.all_gather_into_tensor(
+        torch.cat(blocks), ranks, _name(group)
+    )
+    return _divide_bucket(result, parts, ranks)
+
+
+def _divide_bucket(tensor, parts, ranks):
+    """Pending results of a bucket: (count of elements per rank, function of them) by member."""
+    pending, start, results = _Pending(tensor, None), 0, []
+    for count, finish in parts:
+        results.append(_Share(pending, ranks, start, count, finish))
+        start += count
+    return results
 
 
 class _Share:
     """Part of a pending bucket; the first wait waits for all."""
 
-    def __init__(self, pending, finish):
-        self.pending, self.finish = pending, finish
+    def __init__(self, pending, ranks, start, count, finish):
+        self.pending, self.ranks, self.finish = pending, ranks, finish
+        self.start, self.count = start, count
 
     def wait(self):
         if self.pending.finish is None:
             value = torch.ops._c10d_functional.wait_tensor(self.pending.tensor)
             self.pending.finish, self.pending.tensor = (lambda: value), None
-        return self.finish(self.pending.finish())
+        value = self.pending.finish().view(self.ranks, -1)
+        return self.finish(value.narrow(1, self.start, self.count))
 
 
 def _reduce_scatter(x, dimension, reduction, group):

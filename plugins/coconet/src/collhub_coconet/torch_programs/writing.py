@@ -2,7 +2,8 @@
 
 Every rank runs the function `step` of the module on its parts of the tensors. Collectives are
 functional: one starts as soon as its operand exists, and its first reader waits for it, so that
-independent computations overlap with it. Small all-reduces may share a bucket.
+independent computations overlap with it. The buckets of the program are one collective each; with
+the option `bucket_size`, further small all-reduces share buckets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collhub_coconet.program.operations import (
     distance_from_end,
     has_dimension,
 )
-from collhub_coconet.program.program import Chain, Program
+from collhub_coconet.program.program import BUCKET, Chain, Program
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -215,6 +216,8 @@ class _ModuleWriter:
             if not count:
                 heapq.heappush(waiting, self._rank_operation(name, order, delayed))
         bucket: list[Operation] = []
+        # Members of buckets of the program whose operands are present, by the first member.
+        collected: dict[str, list[Operation]] = {}
         while waiting or bucket:
             ready = self.program.by_name[waiting[0][2]] if waiting else None
             if bucket and (ready is None or self._must_flush(bucket, ready)):
@@ -224,11 +227,20 @@ class _ModuleWriter:
             else:
                 assert ready is not None
                 heapq.heappop(waiting)
-                if self._fits_bucket(ready):
+                if ready.name in self.program.buckets:
+                    members = self.program.buckets[ready.name]
+                    present = collected.setdefault(members[0].name, [])
+                    present.append(ready)
+                    if len(present) < len(members):
+                        continue
+                    self._write_bucket(members)
+                    names = [operation.name for operation in members]
+                elif self._fits_bucket(ready):
                     bucket.append(ready)
                     continue
-                self._write_operation(ready)
-                names = [ready.name]
+                else:
+                    self._write_operation(ready)
+                    names = [ready.name]
             for name in names:
                 for reader in self.program.readers.get(name, ()):
                     missing[reader.name] -= 1
@@ -271,15 +283,29 @@ class _ModuleWriter:
         return not same or ready.reduction is not first.reduction
 
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
-        """Write one all-reduce of several tensors."""
+        """Write one collective of several tensors."""
         if len(bucket) == 1:
             self._write_operation(bucket[0])
             return
         self._wait({read for operation in bucket for read in operation.reads})
         names = ", ".join(operation.name for operation in bucket)
         operands = ", ".join(operation.reads[0] for operation in bucket)
-        reduction = self._format_reduction(bucket[0])
-        self._lines.append(f"{names} = _all_reduce_bucket([{operands}], {reduction!r}, group)")
+        kind, types = bucket[0].kind, self.program.types
+        if kind is Kind.ALL_REDUCE:
+            call = f"_all_reduce_bucket([{operands}], {self._format_reduction(bucket[0])!r}, group)"
+        elif kind is Kind.REDUCE_SCATTER:
+            dimensions = [operation.dimension or 0 for operation in bucket]
+            reduction = self._format_reduction(bucket[0])
+            call = f"_reduce_scatter_bucket([{operands}], {dimensions}, {reduction!r}, group)"
+        else:
+            kinds = [types[operation.reads[0]] for operation in bucket]
+            dimensions = [one.layout.dimension for one in kinds]
+            sizes = [
+                self.bound.binding.shape(one.shape)[dimension]
+                for one, dimension in zip(kinds, dimensions, strict=True)
+            ]
+            call = f"_all_gather_bucket([{operands}], {dimensions}, {sizes}, group)"
+        self._lines.append(f"{names} = {call}")
         self._pending |= {operation.name for operation in bucket}
 
     def _write_operation(self, operation: Operation) -> None:
@@ -319,6 +345,8 @@ class _ModuleWriter:
                 reason = "starts and waits overlap; the chain is not cut into chunks"
                 self.losses.append(Loss("overlap", names, reason))
         for stage in self.program.stages:
+            if stage.family == BUCKET:
+                continue
             reason = "its operations are separate kernels of PyTorch"
             self.losses.append(Loss("fuse", stage.name, reason))
 

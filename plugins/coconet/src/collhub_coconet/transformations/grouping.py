@@ -92,6 +92,11 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
         conditions.require(member not in taken, "one-chain", member, message, "name others")
     for member, part in zip(members, parts, strict=True):
         _check_no_scalar_reduction(member, part, conditions)
+    for part in parts:
+        is_apart = part[0].name not in program.buckets
+        message = "a bucket starts when the operands of all members are complete"
+        cure = "overlap a collective that is not in a bucket"
+        conditions.require(is_apart, "chunkable", part[0].name, message, cure)
     dimensions = tuple(
         _check_pair(program, producer, consumer, conditions)
         for producer, consumer in pairwise(parts)

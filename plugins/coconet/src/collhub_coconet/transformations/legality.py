@@ -24,6 +24,7 @@ from collhub_coconet.program.operations import (
     has_dimension,
 )
 from collhub_coconet.program.program import (
+    BUCKET,
     Program,
     Stage,
     find_axis_positions,
@@ -187,11 +188,7 @@ def remove_dead(program: Program) -> Rewrite:
     for operation in program.operations:
         if operation.name not in live_names:
             conditions.require(True, "no use, no output, no effect", operation.name, "", "")
-    stages = tuple(
-        replace(stage, members=tuple(name for name in stage.members if name in live_names))
-        for stage in program.stages
-        if not live_names.isdisjoint(stage.members)
-    )
+    stages = _update_stages(program, live_names, {})
     return Rewrite(replace(program, operations=operations, stages=stages), conditions.to_record())
 
 
@@ -206,8 +203,9 @@ def build_program(
 
     Dead operations are removed. `arguments`: the new arguments, or None for those of `program`.
     `renamed`: new names of stage members by old name. Stages remain, without members that no longer
-    exist. Raises `RefusedMoveError` if a stage is no longer one kernel, if `program` has chains,
-    and on a mesh of several axes if the slices of different axes do not nest.
+    exist. Raises `RefusedMoveError` if a stage is no longer one kernel or one bucket, if stages
+    would wait for each other, if `program` has chains, and on a mesh of several axes if the
+    slices of different axes do not nest.
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
@@ -223,12 +221,20 @@ def build_program(
         name = live[0].name if live else program.name
         raise conditions.build_refusal("nesting", name, mistake.message, cure) from None
     for stage in stages:
-        check_stage(result, stage.members, conditions)
+        if stage.family != BUCKET:
+            check_stage(result, stage.members, conditions)
     if program.chains:
         first = program.chains[0].members[0]
         cure = "overlap is the last transformation"
         raise conditions.build_refusal("order", first, "a chain is overlapped already", cure)
-    return replace(result, stages=stages) if stages else result
+    if not stages:
+        return result
+    try:
+        return replace(result, stages=stages)
+    except InputError as error:
+        mistake = error.diagnostics[0]
+        name, cure = stages[0].members[0], mistake.cure or "fuse less"
+        raise conditions.build_refusal("stages", name, mistake.message, cure) from None
 
 
 def choose_name(program: Program, proposal: str, taken: Iterable[str] = ()) -> str:
@@ -379,12 +385,13 @@ def _update_stages(
 ) -> tuple[Stage, ...]:
     """Return the stages with renamed members, without dead members and without empty stages.
 
-    `renamed`: new names by old name; other members keep theirs. `live_names` are new names.
+    Buckets with a single member are removed, too. `renamed`: new names by old name; other members
+    keep theirs. `live_names` are new names.
     """
     stages = []
     for stage in program.stages:
         members = [renamed.get(name, name) for name in stage.members]
         live_members = tuple(name for name in members if name in live_names)
-        if live_members:
+        if len(live_members) > (stage.family == BUCKET):
             stages.append(replace(stage, members=live_members))
     return tuple(stages)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from collhub_coconet.program.operations import POINTWISE, VIEWS, Binding, Kind, Operation
 from collhub_coconet.program.program import Program
+from collhub_coconet.transformations.buckets import coalesce, find_largest_buckets
 from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.grouping import fuse, overlap
 from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
@@ -40,6 +41,7 @@ def legal_moves(program: Program, binding: Binding) -> list[Move]:
     - reorder: for every AllGather, the largest movable set and its prefixes;
     - as-slice: every single state;
     - fuse: the maximal set around each communication, and maximal sets without communication;
+    - coalesce: the maximal sets of independent collectives of one kind and group;
     - overlap: maximal chains of at least two operations or stages, in the order of execution.
     """
     before = costs(program, binding)
@@ -167,6 +169,12 @@ def _can_fuse(program: Program, members: list[str]) -> bool:
     return True
 
 
+def _attempt_buckets(program: Program) -> Iterator[Attempt]:
+    """Yield a coalesce of every maximal set of independent collectives outside of stages."""
+    for members in find_largest_buckets(program):
+        yield lambda members=members: coalesce(program, members)  # type: ignore[misc]
+
+
 def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
     """Yield an overlap of the longest chain from each kernel; each member reads its predecessor.
 
@@ -222,6 +230,7 @@ _ATTEMPTS: dict[str, Callable[[Program], Iterator[Attempt]]] = {
     "reorder": _attempt_reorders,
     "as-slice": _attempt_slicing_of_states,
     "fuse": _attempt_fusions,
+    "coalesce": _attempt_buckets,
     "overlap": _attempt_overlaps,
 }
 TRANSFORMATIONS = tuple(_ATTEMPTS)

@@ -11,6 +11,7 @@ from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.documents.operator_names import Inference, infer_program
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import (
+    CoalesceOptions,
     FuseOptions,
     OverlapOptions,
     ReorderOptions,
@@ -21,6 +22,7 @@ from collhub_coconet.plugin import (
 )
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
+from collhub_coconet.transformations.buckets import coalesce, coalesce_by_size
 from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.grouping import fuse, overlap
 from collhub_coconet.transformations.legality import LegalityRecord, Parameter, Rewrite, remove_dead
@@ -207,6 +209,25 @@ def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassRe
     """
     members, name = split_names(options.members, "members"), options.name
     return rewrite_workload(workload, options, lambda program: fuse(program, members, name))
+
+
+def run_coalesce(workload: Workload, options: CoalesceOptions) -> tuple[Workload, PassReport]:
+    """Put the collectives `members`, or all up to `bucket_size`, into buckets.
+
+    Returns the new workload and a report. Raises `UsageError` unless exactly one of both options is
+    given, and all exceptions of `rewrite_workload`.
+    """
+    if bool(options.members) is (options.bucket_size is not None):
+        message = "coalesce needs either members or bucket_size"
+        cure = "-O members=a+b for one bucket, or -O bucket_size=25MiB for all collectives"
+        raise UsageError(message, cure=cure)
+    if options.bucket_size is None:
+        members, name = split_names(options.members, "members"), options.name
+        return rewrite_workload(workload, options, lambda program: coalesce(program, members, name))
+    binding, size = read_program(workload, options).bound.binding, options.bucket_size
+    return rewrite_workload(
+        workload, options, lambda program: coalesce_by_size(program, binding, size)
+    )
 
 
 def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, PassReport]:

@@ -1,0 +1,224 @@
+"""Buckets: several collectives of one kind become one collective.
+
+The members of a bucket are one stage. Each message of its collective carries a chunk of every
+member, so that the result of a member is its part of the common result. A bucket starts when the
+operands of all members are complete. Sources: the buckets of PyTorch's DistributedDataParallel (Li
+et al., VLDB 2020) and `all_reduce_coalesced`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collhub_coconet.lowering.algorithms import count_buffer_bytes
+from collhub_coconet.program.operations import Binding
+from collhub_coconet.program.program import (
+    BUCKET,
+    BUCKET_KINDS,
+    BucketClass,
+    Program,
+    Stage,
+    find_descendants,
+    order_groups,
+)
+from collhub_coconet.transformations.legality import (
+    Conditions,
+    Rewrite,
+    choose_name,
+    find_members,
+)
+
+
+def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Rewrite:
+    """Run the collectives `members`, names of operations or of complete buckets, as one.
+
+    If `name` is in use, a number is appended. Raises `RefusedMoveError` unless there are several
+    AllReduces, ReduceScatters or AllGathers of one group, mesh axis, reduction and element type,
+    none is in a kernel with computations or depends on another one, no other stage would have to
+    run between them, and the program has no chain.
+    """
+    conditions = Conditions("coalesce", program, {"members": tuple(members), "name": name})
+    buckets = {stage.name: stage.members for stage in program.stages if stage.family == BUCKET}
+    names = [name for member in members for name in buckets.get(member, (member,))]
+    chosen = find_members(program, names, conditions)
+    first = chosen[0].name if chosen else name
+    _check_no_chain(program, first, conditions)
+    message = "one collective is no bucket"
+    conditions.require(len(chosen) > 1, "several", first, message, "add one")
+    inside = {operation.name for operation in chosen}
+    expected = program.classify_for_bucket(chosen[0])
+    staged = {
+        name
+        for stage in program.stages
+        if stage.family != BUCKET or not inside.issuperset(stage.members)
+        for name in stage.members
+    }
+    dependent = find_descendants(program.operations, inside)
+    for operation in chosen:
+        actual = program.classify_for_bucket(operation)
+        message = f"{operation.kind} is no AllReduce, ReduceScatter or AllGather"
+        cure = "name collectives of these kinds"
+        conditions.require(actual is not None, "collective", operation.name, message, cure)
+        message = f"it differs from {first} in kind, reduction, group, axis or element type"
+        cure = "put equal collectives into a bucket"
+        conditions.require(actual == expected, "one-class", operation.name, message, cure)
+        message = "it is a member of a stage with operations outside the set"
+        cure = "name the bucket itself, or leave the operation out"
+        conditions.require(
+            operation.name not in staged, "whole-stages", operation.name, message, cure
+        )
+        message = "it depends on another member"
+        cure = "put independent collectives into a bucket"
+        conditions.require(
+            operation.name not in dependent, "independent", operation.name, message, cure
+        )
+    stages = _add_stages(program, [[operation.name for operation in chosen]], name)
+    message = "the bucket and another stage would wait for one another"
+    order = order_groups(program.operations, [stage.members for stage in stages])
+    conditions.require(order is not None, "no-cycle", first, message, "leave an operation out")
+    return Rewrite(program.with_stages(stages, program.chains), conditions.to_record())
+
+
+def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
+    """Fill buckets of at least `bucket_bytes` bytes with the collectives outside of stages.
+
+    Collectives of one class (kind, reduction, group, axis, element type) are added to a bucket in
+    the order of execution. The bucket is complete once its full buffers have `bucket_bytes` bytes,
+    and before a collective that depends on a member. A bucket that would wait for another one is
+    divided. Raises `RefusedMoveError` if the program has a chain, or if no two collectives share a
+    bucket.
+    """
+    conditions = Conditions("coalesce", program, {"bucket_size": bucket_bytes})
+    first = program.operations[0].name if program.operations else program.name
+    _check_no_chain(program, first, conditions)
+    sizes = _list_sizes(program, binding)
+    groups = [group for group in _fill_buckets(program, sizes, bucket_bytes) if len(group) > 1]
+    fixed = [stage.members for stage in program.stages]
+    if order_groups(program.operations, [*fixed, *groups]) is None:
+        divided: list[list[str]] = []
+        for group in groups:
+            divided += _divide_cycles(program, divided, group)
+        groups = [group for group in divided if len(group) > 1]
+    message = f"no two collectives share a bucket of {bucket_bytes} bytes"
+    conditions.require(bool(groups), "several", first, message, "state a larger bucket size")
+    for name in (name for group in groups for name in group):
+        for condition in ("one-class", "whole-stages", "independent"):
+            conditions.require(True, condition, name, "", "")
+    for group in groups:
+        conditions.require(True, "no-cycle", group[0], "", "")
+    stages = _add_stages(program, groups, BUCKET)
+    count = sum(map(len, groups))
+    note = f"{count} collectives in {len(groups)} buckets of {bucket_bytes} bytes or more"
+    return Rewrite(program.with_stages(stages, program.chains), conditions.to_record((note,)))
+
+
+def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) -> list[int]:
+    """List bucket sizes in bytes worth trying, descending: all bytes, then powers of two.
+
+    The first one puts all collectives of a class into one bucket if they are independent. Sizes
+    that are not above the smallest collective outside of stages put every collective into a bucket
+    of its own and are left out. Empty if no class has two collectives.
+    """
+    sizes: dict[BucketClass, list[int]] = {}
+    for name, size in _list_sizes(program, binding).items():
+        key = program.classify_for_bucket(program.by_name[name])
+        if key is not None:
+            sizes.setdefault(key, []).append(size)
+    shared = [entries for entries in sizes.values() if len(entries) > 1]
+    if not shared:
+        return []
+    total, smallest = max(map(sum, shared)), min(map(min, shared))
+    power = 1 << (total - 1).bit_length() - 1 if total > 1 else 1
+    result = [total]
+    while len(result) < max_count and power > smallest:
+        if power < total:
+            result.append(power)
+        power //= 2
+    return result
+
+
+@dataclass(slots=True)
+class _OpenBucket:
+    """Bucket that is being filled; `reached`: members and all values that depend on them."""
+
+    names: list[str] = field(default_factory=list)
+    size: int = 0
+    reached: set[str] = field(default_factory=set)
+
+
+def find_largest_buckets(program: Program) -> list[list[str]]:
+    """Find buckets of all collectives outside of stages, as large as their dependencies allow."""
+    staged = {name for stage in program.stages for name in stage.members}
+    names = {
+        operation.name: 0
+        for operation in program.operations
+        if operation.kind in BUCKET_KINDS and operation.name not in staged
+    }
+    return [group for group in _fill_buckets(program, names, 1) if len(group) > 1]
+
+
+def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
+    """List the bytes of the full buffers of all collectives that may join a bucket, by name."""
+    staged = {name for stage in program.stages for name in stage.members}
+    return {
+        operation.name: count_buffer_bytes(program, binding, operation)
+        for operation in program.operations
+        if operation.kind in BUCKET_KINDS and operation.name not in staged
+    }
+
+
+def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
+    """Assign the collectives of `sizes` (bytes by name) to buckets; see `coalesce_by_size`."""
+    open_buckets: dict[BucketClass, _OpenBucket] = {}
+    complete: list[list[str]] = []
+    for operation in (operation for kernel in program.kernels() for operation in kernel):
+        for bucket in open_buckets.values():
+            if not bucket.reached.isdisjoint(operation.reads):
+                bucket.reached.add(operation.name)
+        key = program.classify_for_bucket(operation)
+        if key is None or operation.name not in sizes:
+            continue
+        bucket = open_buckets.setdefault(key, _OpenBucket())
+        if operation.name in bucket.reached:
+            complete.append(bucket.names)
+            bucket = open_buckets[key] = _OpenBucket()
+        bucket.names.append(operation.name)
+        bucket.reached.add(operation.name)
+        bucket.size += sizes[operation.name]
+        if bucket.size >= bucket_bytes:
+            complete.append(open_buckets.pop(key).names)
+    return [*complete, *(bucket.names for bucket in open_buckets.values())]
+
+
+def _divide_cycles(
+    program: Program, groups: Sequence[Sequence[str]], group: list[str]
+) -> list[list[str]]:
+    """Divide a bucket until it waits for no earlier bucket or stage that waits for it."""
+    fixed = [stage.members for stage in program.stages]
+    if len(group) < 2 or order_groups(program.operations, [*fixed, *groups, group]):
+        return [group]
+    middle = len(group) // 2
+    halves: list[list[str]] = []
+    for half in (group[:middle], group[middle:]):
+        halves += _divide_cycles(program, [*groups, *halves], half)
+    return halves
+
+
+def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) -> tuple[Stage, ...]:
+    """Return the stages with one more per group; buckets that a group contains are replaced."""
+    grouped = {member for group in groups for member in group}
+    stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]
+    taken = {stage.name for stage in stages}
+    for group in groups:
+        label = choose_name(program, name, taken)
+        taken.add(label)
+        stages.append(Stage(label, BUCKET, tuple(group)))
+    return tuple(stages)
+
+
+def _check_no_chain(program: Program, first: str, conditions: Conditions) -> None:
+    """Raise `RefusedMoveError` if the program has a chain."""
+    message = "a chain is overlapped already"
+    cure = "overlap is the last transformation"
+    conditions.require(not program.chains, "order", first, message, cure)
