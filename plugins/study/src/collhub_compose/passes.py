@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from collhub_compose.inputs import build_provenance, check_composable
 from collhub_compose.plugin import (
     EmbedOptions,
     PipelineOptions,
     RelabelOptions,
+    RepairOptions,
     ReplicateOptions,
     RescaleOptions,
 )
 from collhub_compose.ranks import embed, relabel
 from collhub_compose.replication import pipeline, replicate, rescale
-from hub_core.model import Algorithm, parse_ranks
-from hub_core.plugin_api import PassReport
+from hub_core import read_topology, run_registry, simulate
+from hub_core.model import Algorithm, UsageError, format_time, parse_ranks, parse_size
+from hub_core.network import LinkChanges, Topology, select_links, split_link_changes
+from hub_core.plugin_api import PassReport, Simulator
 
+# Paths that the report of a repair lists.
+_MAX_PATHS = 8
 # The result and the report of its changes.
 PassResult = tuple[Algorithm, PassReport]
 
@@ -66,6 +73,50 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
     """Divide the units by the option `factor`; report the changes."""
     result = rescale(algorithm, options.factor)
     return _report_changes(algorithm, result)
+
+
+def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
+    """Reroute the messages over the failed links of the option `topology` or `without`.
+
+    The report has the number of changed messages, the new paths, and, if a simulator is installed,
+    the time on the complete network and that of the result without the links. Unchanged, with a
+    report that says so, without a network or without failed links. Raises `UsageError` for an
+    algorithm without a size if the option `size` is missing, and for links that separate NPUs.
+    """
+    # Imported here: the other passes do not need routes.
+    from hub_core.schedules.repair import repair
+
+    text, changes = split_link_changes(options.topology or "")
+    failed_links = [*changes.failed, *filter(None, (options.without or "").split(","))]
+    if not text or not failed_links:
+        lacking = "failed links, for example -O without=0-1" if text else "-O topology=ring:8"
+        return algorithm, PassReport((f"unchanged: give {lacking}",))
+    complete = LinkChanges(slow=changes.slow).apply(read_topology(text))
+    failed = LinkChanges(failed=tuple(failed_links)).apply(complete)
+    fails = np.zeros(complete.num_links, np.bool_)
+    for link in failed_links:
+        fails |= select_links(complete, link)
+    size = parse_size(options.size) if options.size else algorithm.collective_bytes
+    if size is None:
+        raise UsageError("the algorithm has no size", cure="give one: -O repair.size=1MiB")
+    can_simulate = bool(run_registry().all(Simulator))
+
+    def measure(candidate: Algorithm, network: Topology = failed) -> int | None:
+        return simulate(candidate, network, size).time_ns if can_simulate else None
+
+    check_composable(algorithm)
+    result = repair(algorithm, complete, fails, size, measure)
+    lines = [f"messages: {result.changed} of {result.messages} rerouted"]
+    lines += [f"path: {' -> '.join(map(str, path))}" for path in result.paths[:_MAX_PATHS]]
+    if len(result.paths) > _MAX_PATHS:
+        lines.append(f"and {len(result.paths) - _MAX_PATHS} more paths")
+    before, after = measure(algorithm, complete), measure(result.algorithm)
+    if before is not None and after is not None:
+        lines.append(f"time: {format_time(before)} -> {format_time(after)} without the links")
+    if not result.changed:
+        return algorithm, PassReport(tuple(lines))
+    provenance = build_provenance("repair", [algorithm])
+    return replace(result.algorithm, provenance=provenance), PassReport(tuple(lines))
 
 
 def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:

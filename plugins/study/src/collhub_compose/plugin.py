@@ -51,6 +51,15 @@ class RescaleOptions:
     factor: int = option(OptionType.INT, 2, "number of units that replace each unit", minimum=1)
 
 
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """Options of the pass `repair`."""
+
+    topology: str | None = optional("network, as ring:8?without=0-1 or a file (default: unchanged)")
+    without: str | None = optional("failed links, as 0-1,3->4, in addition to those of the network")
+    size: str | None = optional("size of the full buffer (default: that of the algorithm)")
+
+
 COLLHUB_PLUGIN_API = (1, 0)
 
 
@@ -88,6 +97,12 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
             "buffers divided into finer units",
             "collhub_compose.passes:run_rescale",
             RescaleOptions,
+        ),
+        AlgorithmPass(
+            "repair",
+            "relays for the messages that failed links cannot carry, and no other change",
+            "collhub_compose.passes:run_repair",
+            RepairOptions,
         ),
     ]
 

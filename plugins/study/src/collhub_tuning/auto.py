@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 import hub_core
 from collhub_tuning.measuring import Stopwatch
@@ -35,6 +36,9 @@ from hub_core.plugin_api import (
     Synthesizer,
 )
 from hub_core.verification import VerificationInput, verify_input
+
+if TYPE_CHECKING:
+    from collhub_tuning.robustness import FailureTimes
 
 NAME = "auto"
 # Name of the option that gives synthesizers the best time so far, to prune their search.
@@ -110,25 +114,69 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
             )
         reasons = _format_reasons(search.failures)
         raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
-    best = _select_best(search)
+    failures: dict[str, FailureTimes] = {}
+    candidates = search.sort_by_time()
+    if options.robust == "links":
+        candidates = _sort_by_worst_failure(request, registry, search, failures)
+    best = _select_best(search, candidates)
+    statistics = _collect_statistics(best, search)
+    if best.name in failures:
+        statistics["worst failure"] = failures[best.name].describe()
     return replace(
         best.result,
         time_ns=best.time_ns,
-        statistics=_collect_statistics(best, search),
+        statistics=statistics,
         bounds_ns=_merge_bounds(best, search.candidates),
         not_tried=search.not_tried | dict(best.result.not_tried),
         diagnostics=(*search.warnings, *best.result.diagnostics),
     )
 
 
-def _select_best(search: _Search) -> _Candidate:
-    """Return the fastest candidate that verification accepts, else the fastest one.
+def _sort_by_worst_failure(
+    request: SynthesisRequest,
+    registry: Registry,
+    search: _Search,
+    failures: dict[str, FailureTimes],
+) -> list[_Candidate]:
+    """Sort the candidates by their largest time over failures of single links, then by time.
+
+    Fills `failures` by name of the candidate. A candidate that is slower on the complete network
+    than the best largest time so far cannot be better and is not evaluated. Such candidates, and
+    those without an evaluation, whose reason becomes a warning, are the last.
+    """
+    # Imported here: only this objective needs routes and repairs.
+    from collhub_tuning.robustness import evaluate_failures
+
+    best_ns: int | None = None
+    for candidate in search.sort_by_time():
+        if candidate.result.is_partial or (best_ns is not None and candidate.time_ns >= best_ns):
+            continue
+        algorithm = candidate.result.algorithm
+        try:
+            times = evaluate_failures(algorithm, request, registry, candidate.time_ns, best_ns)
+        except HubError as error:
+            message = f"failures of {candidate.name} were not evaluated: "
+            message += _get_first_message(error)
+            search.warnings.append(Diagnostic("not-evaluated", message, Severity.WARNING))
+            continue
+        if times.is_complete:
+            failures[candidate.name] = times
+            best_ns = times.worst_ns if best_ns is None else min(best_ns, times.worst_ns)
+
+    def rank(candidate: _Candidate) -> tuple[bool, int]:
+        times = failures.get(candidate.name)
+        return times is None, candidate.time_ns if times is None else times.worst_ns
+
+    return sorted(search.sort_by_time(), key=rank)
+
+
+def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidate:
+    """Return the first candidate that verification accepts, else the first one.
 
     A partial result, which cannot be verified, is accepted unchecked. Adds a warning for each
     rejected candidate: `not-checked` if it is too large, else `wrong-candidate`. There must be a
     candidate.
     """
-    candidates = search.sort_by_time()
     for candidate in candidates:
         # Partial results contain only the steps of some ranks, which cannot be verified.
         if candidate.result.is_partial:

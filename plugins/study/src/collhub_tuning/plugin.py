@@ -22,6 +22,12 @@ class AutoOptions:
         "best, and no further one is begun",
         minimum=0,
     )
+    robust: str = option(
+        OptionType.TEXT,
+        "no",
+        "links: minimize the largest time over failures of single links, with repairs",
+        choices=("no", "links"),
+    )
 
 
 COLLHUB_PLUGIN_API = (1, 0)

@@ -12,7 +12,7 @@ README = Path(__file__).resolve().parents[2] / "docs" / "compose.md"
 
 
 def test_what_has_one_input_is_a_pass() -> None:
-    names = ["replicate", "pipeline", "relabel", "embed", "rescale"]
+    names = ["replicate", "pipeline", "relabel", "embed", "rescale", "repair"]
     assert [one.name for one in collhub_passes()] == names
     assert [one.name for one in collhub_commands()] == ["compose"]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from collhub_tuning import auto
 from collhub_tuning.plugin import AutoOptions
+from collhub_tuning.robustness import evaluate_failures
 
 import hub_core
 from hub_core import (
@@ -22,9 +23,11 @@ from hub_core import (
     verify,
 )
 from hub_core.network import Occupancy
+from hub_core.pipeline.synthesis import create_synthesis_request
 from hub_core.plugin_api import (
     ONE_SIZE,
     SearchBudget,
+    Simulator,
     SynthesisRequest,
     Synthesizer,
     search_budget,
@@ -259,3 +262,21 @@ def test_without_a_name_synthesize_takes_auto(collhub) -> None:
     assert run.code == 0
     assert "winner" in run.out
     assert "verification  correct" in run.out
+
+
+def test_the_robust_choice_has_the_smallest_largest_time_over_failures() -> None:
+    registry = hub_core.discover()
+    if "analytical" not in {found.name for found in registry.all(Simulator)}:
+        pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
+    topology = hub_core.parse_topology("dgx1v")
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8, in_place=True)
+    names = ("ring", "rings", "direct")
+    request = create_synthesis_request(collective, topology, 1 << 20, registry=registry)
+    chosen = auto.synthesize(request, AutoOptions(",".join(names), robust="links"))
+    worst = {}
+    for name in names:
+        result = hub_core.synthesize(collective, topology, 1 << 20, name=name, registry=registry)
+        times = evaluate_failures(result.algorithm, request, registry, result.time_ns)
+        worst[name] = times.worst_ns
+    assert worst[str(chosen.statistics["winner"])] == min(worst.values())
+    assert "failures simulated" in str(chosen.statistics["worst failure"])

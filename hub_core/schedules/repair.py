@@ -1,0 +1,308 @@
+"""Repair of an algorithm after link failures: relays for the messages over failed links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from hub_core.columns import BoolArray, Float64Array, Int64Array, topological_levels
+from hub_core.model import (
+    COLUMN_DEFAULTS,
+    COLUMN_DTYPES,
+    PLACEMENT,
+    Algorithm,
+    Buffer,
+    Findings,
+    InputError,
+    Messages,
+    StepKind,
+    StepTable,
+    UsageError,
+    match_messages,
+    message_bytes,
+    placement_of,
+)
+from hub_core.network import Topology, remove_rows
+from hub_core.schedules.message_routes import MessageRoutes
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A repaired algorithm.
+
+    `changed`, `messages`: number of rerouted messages, and of all messages of the original.
+    `paths`: the ranks of every new path with both ends, in the order of the connections.
+    """
+
+    algorithm: Algorithm
+    changed: int
+    messages: int
+    paths: tuple[tuple[int, ...], ...]
+
+
+def repair(
+    algorithm: Algorithm,
+    topology: Topology,
+    fails: BoolArray,
+    collective_bytes: int,
+    measure: Callable[[Algorithm], int | None] | None = None,
+) -> Repair:
+    """Reroute the messages that the network cannot deliver without some links; change no other one.
+
+    A message changes if the remaining links connect its ends only through NPUs that do not forward
+    messages on the complete network `topology`. All messages of a connection take one new path: the
+    fastest one for their bytes, counting latencies, bandwidths and the bytes that wait for the same
+    links. Every NPU on it receives the message into new scratch units and sends it on. `fails`:
+    bool[links]. `measure`: the time without the links; two estimates of the waiting bytes are
+    tried, that of the rerouted messages and that of all messages, and the faster result counts.
+    Raises `UsageError` (code `not-connected`) for a message without a path, and `InputError` for
+    messages that do not match. Extensions but the placement are dropped.
+    """
+    findings = Findings(algorithm.provenance.source_name or None)
+    messages = match_messages(algorithm.steps, findings)
+    if findings.has_errors():
+        raise InputError(findings)
+    routes = MessageRoutes.of(algorithm, topology)
+    failed = remove_rows(topology, fails)
+    pairs = routes.blocked(failed, routes.using(fails))
+    steps = algorithm.steps
+    total = len(routes.pair_of_message)
+    if not len(pairs):
+        return Repair(algorithm, 0, total, ())
+    sends = np.flatnonzero(steps.sends)
+    sizes = np.zeros(len(steps), np.int64)
+    sizes[sends] = message_bytes(
+        collective_bytes, algorithm.collective.unit_count, steps.count[sends]
+    )
+    rows = np.flatnonzero(np.isin(routes.pair_of_message, pairs))
+    changed = messages.send[np.isin(messages.send, sends[rows])]
+    receives = messages.receive[np.isin(messages.send, changed)]
+    loads = np.zeros(topology.num_links, np.int64)
+    for pair, size in zip(routes.pair_of_message.tolist(), sizes[sends].tolist(), strict=True):
+        links = routes.routes.links[routes.routes.indptr[pair] : routes.routes.indptr[pair + 1]]
+        loads[links] += size
+    best: tuple[int, Algorithm, tuple[tuple[int, ...], ...]] | None = None
+    for waiting in (np.zeros(failed.num_links), loads[~fails].astype(np.float64)):
+        paths = _choose_paths(algorithm, failed, changed, sizes, waiting)
+        repaired = _insert_relays(algorithm, messages, changed, receives, paths, failed.num_planes)
+        time_ns = None if measure is None else measure(repaired)
+        if best is None or (time_ns is not None and time_ns < best[0]):
+            best = (time_ns or 0, repaired, tuple(paths.values()))
+        if time_ns is None:
+            break
+    assert best is not None
+    return Repair(best[1], len(changed), total, best[2])
+
+
+# A connection: source rank, destination rank, channel.
+_Connection = tuple[int, int, int]
+
+
+def _list_connections(steps: StepTable, sends: Int64Array) -> list[_Connection]:
+    """Return the connection of every send."""
+    columns = (steps.rank[sends], steps.peer[sends], steps.channel[sends])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _choose_paths(
+    algorithm: Algorithm,
+    failed: Topology,
+    sends: Int64Array,
+    sizes: Int64Array,
+    waiting_bytes: Float64Array,
+) -> dict[_Connection, tuple[int, ...]]:
+    """Choose the ranks of a path for every connection of these sends, the largest bytes first.
+
+    `sizes`: int64[rows], bytes of sends. `waiting_bytes`: float64[links], bytes that use a link
+    before; bytes of chosen paths are added to a copy.
+    """
+    npus = placement_of(algorithm) or tuple(range(algorithm.num_ranks))
+    rank_of_npu = {npu: rank for rank, npu in enumerate(npus)}
+    totals: dict[_Connection, int] = {}
+    largest: dict[_Connection, int] = {}
+    connections = _list_connections(algorithm.steps, sends)
+    for connection, size in zip(connections, sizes[sends].tolist(), strict=True):
+        totals[connection] = totals.get(connection, 0) + size
+        largest[connection] = max(largest.get(connection, 0), size)
+    bytes_per_ns = failed.bandwidth_bytes_per_s / 1e9
+    # NPUs without a rank cannot relay.
+    is_usable = np.asarray(
+        [node >= failed.num_npus or node in rank_of_npu for node in range(failed.num_nodes)]
+    )
+    waiting = waiting_bytes.copy()
+    paths = {}
+    for connection in sorted(totals, key=lambda each: (-totals[each], each)):
+        source, destination, channel = connection
+        time = failed.latency_ns + (waiting + largest[connection]) / bytes_per_ns
+        time[~is_usable[failed.destination]] = np.inf
+        time[failed.plane != channel % failed.num_planes] = np.inf
+        links = _find_path(failed, npus[source], npus[destination], time)
+        waiting[links] += totals[connection]
+        nodes = [npus[source], *failed.destination[links].tolist()]
+        paths[connection] = tuple(rank_of_npu[node] for node in nodes if node < failed.num_npus)
+    return {connection: paths[connection] for connection in sorted(paths)}
+
+
+def _find_path(
+    topology: Topology, source: int, destination: int, time_ns: Float64Array
+) -> list[int]:
+    """Return the links of a fastest path; of equally fast ones, the first links from its end.
+
+    `time_ns`: float64[links], infinite for links that must not be used. Raises `UsageError` if
+    there is none.
+    """
+    reached_ns = topology.arcs().lengths_from(np.arange(topology.num_nodes) == source, time_ns)
+    if not np.isfinite(reached_ns[destination]):
+        names = f"{topology.node_name(source)} to {topology.node_name(destination)}"
+        raise UsageError(
+            f"no path remains from {names} without the failed links",
+            cure="restore one of the links, or synthesize an algorithm for the remaining ones",
+            code="not-connected",
+        )
+    links: list[int] = []
+    node = destination
+    while node != source:
+        candidates = np.flatnonzero(topology.destination == node)
+        before = reached_ns[topology.source[candidates]] + time_ns[candidates]
+        link = int(candidates[np.argmin(before)])
+        links.append(link)
+        node = int(topology.source[link])
+    return links[::-1]
+
+
+def _insert_relays(
+    algorithm: Algorithm,
+    messages: Messages,
+    sends: Int64Array,
+    receives: Int64Array,
+    paths: dict[_Connection, tuple[int, ...]],
+    num_planes: int,
+) -> Algorithm:
+    """Return the algorithm with the messages of `sends` and `receives` on the new paths.
+
+    Each path has one new channel for all of its hops, of the same plane, so that its messages
+    match in order. Rows of relays are inserted in an order in which the program of every rank can
+    run row by row, if the original can; lanes that group steps get one new lane per path.
+    """
+    steps = algorithm.steps
+    columns = {name: getattr(steps, name).tolist() for name in COLUMN_DTYPES}
+    keys = _compute_order_keys(steps, messages)
+    channels = _choose_channels(steps, sends, paths, num_planes)
+    lane_of_rank = np.full(steps.num_ranks, -1, np.int64)
+    np.maximum.at(lane_of_rank, steps.rank, steps.lane)
+    lanes = lane_of_rank.tolist()
+    relay_lane: dict[tuple[_Connection, int], int] = {}
+    scratch = algorithm.scratch_units.copy()
+    parents, children = [], []
+    connections = _list_connections(steps, sends)
+    for send, receive, connection in zip(
+        sends.tolist(), receives.tolist(), connections, strict=True
+    ):
+        path, channel = paths[connection], channels[connection]
+        columns["peer"][send], columns["channel"][send] = path[1], channel
+        columns["peer"][receive], columns["channel"][receive] = path[-2], channel
+        for hop, rank in enumerate(path[1:-1], 1):
+            count = int(steps.count[send])
+            place = int(scratch[rank])
+            scratch[rank] += count
+            if lanes[rank] >= 0 and (connection, rank) not in relay_lane:
+                lanes[rank] += 1
+                relay_lane[connection, rank] = lanes[rank]
+            shared = {
+                "rank": rank,
+                "channel": channel,
+                "count": count,
+                "lane": relay_lane.get((connection, rank), -1),
+            }
+            rows = (
+                {
+                    "kind": StepKind.RECV,
+                    "peer": path[hop - 1],
+                    "dst_buffer": Buffer.SCRATCH,
+                    "dst_offset": place,
+                },
+                {
+                    "kind": StepKind.SEND,
+                    "peer": path[hop + 1],
+                    "src_buffer": Buffer.SCRATCH,
+                    "src_offset": place,
+                },
+            )
+            for row in rows:
+                for name, column in columns.items():
+                    column.append(int({**COLUMN_DEFAULTS, **shared, **row}[name]))
+                keys.append(keys[send] + hop / len(path))
+            parents.append(len(keys) - 2)
+            children.append(len(keys) - 1)
+    order = np.lexsort((np.arange(len(keys)), np.asarray(keys), np.asarray(columns["rank"])))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    data_parents, data_children = _list_edges(steps.data_indptr, steps.data_indices)
+    data = (
+        position[np.append(data_parents, parents).astype(np.int64)],
+        position[np.append(data_children, children).astype(np.int64)],
+    )
+    control = _list_edges(steps.control_indptr, steps.control_indices)
+    table = StepTable.from_columns(
+        steps.num_ranks,
+        {name: np.asarray(column)[order] for name, column in columns.items()},
+        data,
+        (position[control[0]], position[control[1]]),
+    )
+    return replace(
+        algorithm,
+        steps=table,
+        scratch_units=scratch,
+        extensions={
+            name: value for name, value in algorithm.extensions.items() if name == PLACEMENT
+        },
+    )
+
+
+def _list_edges(indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return (parents, children) of the dependencies of rows."""
+    return indices, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
+    """Return numbers that increase along the program of every rank and along every message.
+
+    The level of a row when all ranks run row by row; where that deadlocks, the row numbers, which
+    increase only within a rank.
+    """
+    rows = np.arange(len(steps))
+    is_next = steps.rank[1:] == steps.rank[:-1]
+    parents = np.concatenate([rows[:-1][is_next], messages.send])
+    children = np.concatenate([rows[1:][is_next], messages.receive])
+    order = topological_levels(len(steps), parents, children)
+    if not order.is_complete:
+        return [float(row) for row in rows.tolist()]
+    levels = np.empty(len(steps), np.float64)
+    sizes = np.diff(order.level_indptr)
+    levels[order.nodes] = np.repeat(np.arange(len(sizes)), sizes)
+    return [float(level) for level in levels.tolist()]
+
+
+def _choose_channels(
+    steps: StepTable, sends: Int64Array, paths: dict[_Connection, tuple[int, ...]], num_planes: int
+) -> dict[_Connection, int]:
+    """Choose the lowest channel for every path that no other message on one of its hops uses.
+
+    The channel is in the plane of the original one. Rerouted messages leave their channels.
+    """
+    remaining = np.delete(
+        np.flatnonzero(steps.sends), np.searchsorted(np.flatnonzero(steps.sends), sends)
+    )
+    used = set(_list_connections(steps, remaining))
+    channels = {}
+    for connection, path in paths.items():
+        channel = connection[2] % num_planes
+        hops: Sequence[tuple[int, int]] = list(pairwise(path))
+        while any((*hop, channel) in used for hop in hops):
+            channel += num_planes
+        used.update((*hop, channel) for hop in hops)
+        channels[connection] = channel
+    return channels
