@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hub_core.cli.assignments import Assignments, parse_pairs
-from hub_core.cli.parameter_types import ASSIGNMENT, COLLECTIVE, DURATION, FILE, OfferName
+from hub_core.cli.parameter_types import (
+    ASSIGNMENT,
+    COLLECTIVE,
+    COUNTED_COLLECTIVE,
+    DURATION,
+    FILE,
+    OfferName,
+)
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.kinds import COUNTS_HELP
 from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import MAX_INTEGER
@@ -85,9 +93,22 @@ def size_option(
     return click.option("--size", name, metavar=metavar, help=help_text)
 
 
-def collective_option(help_text: str, name: str = "kind") -> Callable[[Function], Function]:
-    """Add `--collective`, a name in any usual spelling; the command gets that of the model."""
-    return click.option("--collective", name, type=COLLECTIVE, help=help_text)
+def collective_option(
+    help_text: str, name: str = "kind", has_counts: bool = False
+) -> Callable[[Function], Function]:
+    """Add `--collective`, a name in any usual spelling; the command gets that of the model.
+
+    `has_counts`: uneven collectives are accepted too, and `--counts` is added, whose text the
+    command gets as `counts` (None without the option).
+    """
+    named = click.option(
+        "--collective", name, type=COUNTED_COLLECTIVE if has_counts else COLLECTIVE, help=help_text
+    )
+    if not has_counts:
+        return named
+    counts_help = f"Units of each part of an uneven collective: {COUNTS_HELP}."
+    counts = click.option("--counts", metavar="TABLE", help=counts_help)
+    return lambda function: named(counts(function))
 
 
 def collective_rules_option(help_text: str, name: str = "rules") -> Callable[[Function], Function]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hub_core.model.diagnostics import UsageError, closest
-from hub_core.model.kinds import STANDARD_KINDS, standard_kind
+from hub_core.model.kinds import STANDARD_KINDS, UNEVEN_KINDS, standard_kind, uneven_kind
 from hub_core.model.quantities import parse_time
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _FileName(click.types.StringParamType):
 
 
 class _CollectiveName(_Choice):
-    """The value of a `CollectiveKind`, from any usual spelling."""
+    """The value of a `CollectiveKind`, from any usual spelling; uneven ones only if listed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the model's spelling of a collective, given in any usual spelling.
@@ -48,9 +48,11 @@ class _CollectiveName(_Choice):
         Fails as click does (`BadParameter`) for an unknown one, with the closest name or, if none
         is close, with all names. A value that is no text is left to click.
         """
-        kind = standard_kind(value) if isinstance(value, str) else None
+        kind = (standard_kind(value) or uneven_kind(value)) if isinstance(value, str) else None
+        known = list(map(str, self.choices))
+        if kind is not None and str(kind) not in known:
+            self.fail(f"{kind} has a table of counts, which this command has no option for")
         if kind is None and isinstance(value, str):
-            known = [str(standard) for standard in STANDARD_KINDS]
             meant = closest(value.lower(), known) or f"use one of {', '.join(known)}"
             self.fail(f"{value!r} is no collective; {meant}")
         return super().convert(value if kind is None else str(kind), param, ctx)
@@ -205,6 +207,8 @@ COLLECTIVE = _CollectiveName([kind.value for kind in STANDARD_KINDS])
 
 The value is that of a `CollectiveKind`.
 """
+COUNTED_COLLECTIVE = _CollectiveName([kind.value for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)])
+"""Type of an option that also accepts uneven collectives, which need `--counts`."""
 _QUERY = (
     *("bandwidth=", "latency=", "npus=", "multicast=true", "reduce=true"),
     *("network=", "network-bandwidth=", "network-latency=", "by-rail=true"),

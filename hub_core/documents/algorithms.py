@@ -41,6 +41,7 @@ from hub_core.model import (
     ReduceOp,
     StepKind,
     StepTable,
+    UnitCounts,
 )
 from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
@@ -68,6 +69,7 @@ _ARRAYS = {
     "$.scratch_units",
     "$.steps.data",
     "$.steps.control",
+    "$.collective.counts",
     *(f"$.steps.{name}" for name in COLUMN_DTYPES),
     *(f"$.collective.contract.{name}" for name in (*_CONTRACT_SIZES, "defined")),
     *(f"$.collective.contract.expected.{name}" for name in _CONTRACT_ROWS),
@@ -116,7 +118,8 @@ def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
     """Convert a collective to its JSON object: kind, plain fields, reduction operator.
 
     A custom collective also has a `contract`: buffer sizes, defined inputs and `expected` rows,
-    which are null if the source does not define them.
+    which are null if the source does not define them. An uneven one has `counts`, a list by rank or
+    a list of rows.
     """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
@@ -126,6 +129,8 @@ def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
         sizes = _to_lists(contract, (*_CONTRACT_SIZES, "defined"))
         expected = None if rows is None else _to_lists(rows, _CONTRACT_ROWS)
         document["contract"] = {**sizes, "expected": expected}
+    if collective.counts is not None:
+        document["counts"] = collective.counts.table.tolist()
     return document
 
 
@@ -182,15 +187,19 @@ class _Document:
         num_ranks: int = collective["num_ranks"]
         scratch = self._build_integers(root["scratch_units"], "$.scratch_units", num_ranks)
         contract = self._build_contract(collective.get("contract"), num_ranks)
+        kind, counts = CollectiveKind(collective["kind"]), None
+        if "counts" in collective:
+            counts = self._build_counts(collective["counts"], kind.traits.has_counts_per_pair)
         columns, data, control = self._build_step_arrays(root["steps"], num_ranks)
         if self._findings:
             raise InputError(self._findings)
         try:
             return Algorithm(
                 Collective(
-                    CollectiveKind(collective["kind"]),
+                    kind,
                     reduce_op=ReduceOp(collective["reduce_op"]),
                     contract=contract,
+                    counts=counts,
                     **{name: collective[name] for name in _PLAIN_FIELDS},
                 ),
                 StepTable.from_columns(num_ranks, columns, data, control, self._file),
@@ -260,6 +269,15 @@ class _Document:
         defined = np.asarray(document["defined"], np.bool_)
         expected = None if rows is None else Contributions(**columns)
         return CustomContract(**sizes, defined=defined, expected=expected)
+
+    def _build_counts(self, table: object, is_per_pair: bool) -> UnitCounts | None:
+        """Build the counts of an uneven collective; None, and a recorded defect, if invalid."""
+        try:
+            return UnitCounts.from_table(table, is_per_pair, "$.collective.counts")
+        except InputError as error:
+            finding = replace(error.diagnostics[0], location=Location(self._file))
+            self._findings.append(finding)
+            return None
 
     def _build_step_arrays(
         self, document: JsonObject, num_ranks: int

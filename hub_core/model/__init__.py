@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         CustomContract,
         MemoryLayout,
     )
+    from hub_core.model.counts import UnitCounts
     from hub_core.model.diagnostics import (
         CAP,
         Diagnostic,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         REDUCING,
         ROOTED,
         STANDARD_KINDS,
+        UNEVEN_KINDS,
         WRITING,
         Buffer,
         CollectiveKind,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         ReduceOp,
         StepKind,
         standard_kind,
+        uneven_kind,
     )
     from hub_core.model.messages import (
         Messages,
@@ -86,16 +89,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS",
-    "NODE_DEFAULTS", "NODE_DTYPES", "PLACEMENT", "READING", "REDUCING", "ROOTED",
-    "STANDARD_KINDS", "WRITING", "Algorithm", "Buffer", "Collective", "CollectiveKind",
+    "NODE_DEFAULTS", "NODE_DTYPES", "PLACEMENT", "READING", "REDUCING", "ROOTED", "STANDARD_KINDS",
+    "UNEVEN_KINDS", "WRITING", "Algorithm", "Buffer", "Collective", "CollectiveKind",
     "CollectiveTraits", "Contributions", "CustomContract", "Diagnostic", "ExitCode", "Findings",
     "HubError", "InputError", "JobCollective", "JsonValue", "Location", "Loss", "LossPolicy",
     "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
-    "StepTableBuilder", "UsageError", "Workload", "action", "apply_policy", "connection_keys",
-    "describe", "format_bandwidth", "format_bytes", "format_ranks", "format_time",
-    "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth", "parse_ranks",
-    "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind",
+    "StepTableBuilder", "UnitCounts", "UsageError", "Workload", "action", "apply_policy",
+    "connection_keys", "describe", "format_bandwidth", "format_bytes", "format_ranks",
+    "format_time", "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
+    "parse_ranks", "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind",
+    "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -105,13 +109,14 @@ _HOMES = {
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
+    "hub_core.model.counts": "UnitCounts",
     "hub_core.model.diagnostics": (
         "CAP Diagnostic ExitCode Findings HubError InputError Location Loss LossPolicy LossyError "
         "PluginError Severity UsageError apply_policy"
     ),
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "
-        "ReduceOp STANDARD_KINDS StepKind WRITING standard_kind"
+        "ReduceOp STANDARD_KINDS StepKind UNEVEN_KINDS WRITING standard_kind uneven_kind"
     ),
     "hub_core.model.messages": (
         "Messages action connection_keys describe match_messages pair_in_order region"

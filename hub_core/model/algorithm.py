@@ -102,7 +102,7 @@ class Algorithm(NotebookDisplay):
 
         First columns of the step table, then provenance, collective_bytes, extensions,
         scratch_units and fields of the collective. Values are compared exactly, arrays by their
-        contents.
+        contents. Counts of an uneven collective are named `contract`, as they define it.
         """
         differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
@@ -112,7 +112,8 @@ class Algorithm(NotebookDisplay):
         mine, theirs = self.collective, other.collective
         for part in fields(mine):
             if not _are_same(getattr(mine, part.name), getattr(theirs, part.name)):
-                differing.append(part.name)
+                name = "contract" if part.name == "counts" else part.name
+                differing += [name] if name not in differing else []
         return differing
 
 

@@ -14,6 +14,7 @@ from hub_core.columns import (
     group_of_entry,
     row_pointer,
 )
+from hub_core.model.counts import UnitCounts
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 
@@ -98,9 +99,10 @@ class Collective:
 
     Full buffer, of `unit_count` units: all-reduce, broadcast, reduce: the vector; all-gather: the
     gathered output; reduce-scatter: the input; all-to-all: one rank's buffer; gather, scatter: the
-    large buffer of the root; custom: as in its contract. `in_place`, `out_of_place`: calls for
-    which the algorithm claims to be correct, at least one. Raises `InputError` for inconsistent
-    values.
+    large buffer of the root; custom: as in its contract. Uneven kinds have parts of the sizes in
+    `counts`, and `unit_count` is the sum of all counts (all-to-all-v: of all pairs, including data
+    that stay on their rank). `in_place`, `out_of_place`: calls for which the algorithm claims to be
+    correct, at least one. Raises `InputError` for inconsistent values.
     """
 
     kind: CollectiveKind
@@ -111,9 +113,10 @@ class Collective:
     out_of_place: bool = True
     reduce_op: ReduceOp = ReduceOp.SUM
     contract: CustomContract | None = None
+    counts: UnitCounts | None = None
 
     def __post_init__(self) -> None:
-        if reason := self._defect() or self._claim_defect():
+        if reason := self._defect() or self._claim_defect() or self._counts_defect():
             message = f"{self.kind} of {self.num_ranks} ranks: {reason}"
             raise InputError(message, code="invalid-collective")
 
@@ -148,9 +151,34 @@ class Collective:
             return "neither in place nor out of place"
         return None
 
+    def _counts_defect(self) -> str | None:
+        """Return the first defect of the table of counts, or None: presence, shape, sum."""
+        traits, counts = self.kind.traits, self.counts
+        if (counts is not None) != traits.is_uneven:
+            return "a table of counts belongs to uneven collectives, and only to them"
+        if counts is None:
+            return None
+        if counts.is_per_pair != traits.has_counts_per_pair:
+            expected = "ordered pair of ranks" if traits.has_counts_per_pair else "rank"
+            return f"the table of counts has another shape, expected one count per {expected}"
+        if counts.num_ranks != self.num_ranks:
+            return f"the table of counts is for {counts.num_ranks} ranks"
+        if counts.total != self.unit_count:
+            return f"the counts sum to {counts.total} units, expected unit_count {self.unit_count}"
+        return None
+
     @property
     def units_per_rank(self) -> int:
-        """One rank's share of the full buffer in units; `unit_count` if the buffer is not split."""
+        """One rank's share of the full buffer in units; `unit_count` if the buffer is not split.
+
+        Raises `InputError` (code `uneven-parts`) for an uneven collective, whose shares differ.
+        """
+        if self.kind.traits.is_uneven:
+            raise InputError(
+                f"{self.kind} has parts of different sizes, expected a collective of equal parts",
+                cure=f"use {self.kind.removesuffix('-v')}, or a format that lists {self.kind}",
+                code="uneven-parts",
+            )
         return self.unit_count // self.kind.traits.parts(self.num_ranks)
 
     @property
@@ -162,25 +190,33 @@ class Collective:
     def input_units(self) -> Int64Array:
         """Return the size of INPUT in units: int64[num_ranks].
 
-        The contract states it for custom collectives. Otherwise every rank has the whole collective
-        or one rank's part, as the kind says; but a buffer with the parts of all ranks that only the
-        root has (scatter) is empty at all other ranks.
+        The contract states it for custom collectives, the counts for uneven ones. Otherwise every
+        rank has the whole collective or one rank's part, as the kind says; but a buffer with the
+        parts of all ranks that only the root has (scatter) is empty at all other ranks.
         """
         if self.contract is not None:
             return self.contract.input_units
         traits = self.kind.traits
+        if self.counts is not None and traits.input_is_part:
+            return self.counts.table
+        if self.counts is not None and traits.has_counts_per_pair:
+            return np.asarray(self.counts.table.sum(axis=1), np.int64)
         return self._buffer_units(traits.input_is_part, traits.from_root)
 
     def output_units(self) -> Int64Array:
         """Return the size of OUTPUT in units: int64[num_ranks].
 
-        The contract states it for custom collectives. Otherwise every rank has the whole collective
-        or one rank's part, as the kind says; but a buffer with the parts of all ranks that only the
-        root has (gather) is empty at all other ranks.
+        The contract states it for custom collectives, the counts for uneven ones. Otherwise every
+        rank has the whole collective or one rank's part, as the kind says; but a buffer with the
+        parts of all ranks that only the root has (gather) is empty at all other ranks.
         """
         if self.contract is not None:
             return self.contract.output_units
         traits = self.kind.traits
+        if self.counts is not None and traits.output_is_part:
+            return self.counts.table
+        if self.counts is not None and traits.has_counts_per_pair:
+            return np.asarray(self.counts.table.sum(axis=0), np.int64)
         return self._buffer_units(traits.output_is_part, traits.to_root)
 
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
@@ -241,8 +277,10 @@ class Collective:
         reduces, else the rank whose part of OUTPUT it is, or the root. The source unit counts in
         the INPUT of the source. All arrays are int64 and equally long.
         """
-        traits, share = self.kind.traits, self.units_per_rank
-        source_unit = offset
+        traits = self.kind.traits
+        if self.counts is not None:
+            return self._uneven_origin(self.counts, rank, offset)
+        share, source_unit = self.units_per_rank, offset
         if traits.reduces:
             source_rank = np.full_like(rank, ALL_RANKS)
         elif traits.split_by_source:
@@ -254,6 +292,24 @@ class Collective:
             # Each rank receives its part of the source's buffer.
             source_unit = source_unit + rank * share
         return source_rank, source_unit
+
+    def _uneven_origin(
+        self, counts: UnitCounts, rank: Int64Array, offset: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the same as `_origin` for an uneven collective: offsets are prefix sums."""
+        first_input, first_output = counts.first_units()
+        if self.kind.traits.output_is_part:
+            return np.full_like(rank, ALL_RANKS), first_input[rank] + offset
+        # The parts of OUTPUT by rank and source; empty parts own no unit.
+        ranks = self.num_ranks
+        shape = (ranks, ranks)
+        parts = counts.table.T if counts.is_per_pair else np.broadcast_to(counts.table, shape)
+        part = np.repeat(np.arange(ranks * ranks), parts.ravel())
+        source_rank = part % ranks
+        if not counts.is_per_pair:
+            return source_rank, offset - first_output[source_rank]
+        within = offset - first_output[source_rank, rank]
+        return source_rank, first_input[source_rank, rank] + within
 
     def memory_layout(self, in_place: bool, scratch_units: Int64Array) -> MemoryLayout:
         """Return the addresses of INPUT, OUTPUT and SCRATCH of every rank in one memory, in units.
@@ -275,7 +331,11 @@ class Collective:
         if in_place and (traits.input_is_part or traits.output_is_part):
             # The buffer that is a part of the other one starts at this part.
             part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
-            shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
+            shift[:, part] = (
+                np.arange(self.num_ranks) * self.units_per_rank
+                if self.counts is None
+                else self.counts.first_units()[0]
+            )
         shift[separate, Buffer.INPUT] = 0
         shift[separate, Buffer.OUTPUT] = size[separate, Buffer.INPUT]
         shift[:, Buffer.SCRATCH] = span

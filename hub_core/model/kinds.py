@@ -1,8 +1,9 @@
 """The enumerations of the model and the traits of the collectives, without numpy.
 
 To add a collective: its name and its row of `_TRAITS` here, its minimum traffic in
-`network/cuts.py`, its name in `schemas/` (algorithm, certificate, report-inspect). The other
+`network/traffic.py`, its name in `schemas/` (algorithm, certificate, report-inspect). The other
 code of the core uses the traits; `Collective` derives buffers and contributions from them.
+Uneven kinds (all-to-all-v, all-gather-v, reduce-scatter-v) have a table of counts in addition.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from enum import IntEnum, StrEnum
 
 
 class CollectiveKind(StrEnum):
-    """The standard collectives, and `custom` for a collective defined by a table."""
+    """The standard collectives, the uneven ones (parts of different sizes, given by a table of
+    counts), and `custom` for a collective defined by a table of contents.
+    """
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -22,6 +25,9 @@ class CollectiveKind(StrEnum):
     REDUCE = "reduce"
     GATHER = "gather"
     SCATTER = "scatter"
+    ALL_TO_ALL_V = "all-to-all-v"
+    ALL_GATHER_V = "all-gather-v"
+    REDUCE_SCATTER_V = "reduce-scatter-v"
     CUSTOM = "custom"
 
     @property
@@ -108,7 +114,7 @@ class CollectiveTraits:
     `reduces`: contributions of several ranks are combined. `from_root`: only the root's INPUT holds
     data before. `to_root`: only the root's OUTPUT matters after. `split_by_source`: the full buffer
     has one part for every rank from which data comes. `split_by_target`: one for every rank to
-    which data goes.
+    which data goes. `is_uneven`: the parts have different sizes, given by a table of counts.
     """
 
     reduces: bool = False
@@ -116,6 +122,7 @@ class CollectiveTraits:
     to_root: bool = False
     split_by_source: bool = False
     split_by_target: bool = False
+    is_uneven: bool = False
 
     @property
     def is_rooted(self) -> bool:
@@ -128,8 +135,16 @@ class CollectiveTraits:
         return self.split_by_source or self.split_by_target
 
     def parts(self, num_ranks: int) -> int:
-        """Return the number of parts of the full buffer: `num_ranks` if it is split, else 1."""
-        return num_ranks if self.is_split else 1
+        """Return the number of equal parts of the full buffer.
+
+        `num_ranks` if it is split, 1 if it is not or if its parts have different sizes.
+        """
+        return num_ranks if self.is_split and not self.is_uneven else 1
+
+    @property
+    def has_counts_per_pair(self) -> bool:
+        """Whether an uneven collective has a count for every ordered pair, else one per rank."""
+        return self.split_by_source and self.split_by_target
 
     @property
     def input_is_part(self) -> bool:
@@ -152,6 +167,13 @@ _TRAITS = {
     CollectiveKind.GATHER: CollectiveTraits(to_root=True, split_by_source=True),
     CollectiveKind.SCATTER: CollectiveTraits(from_root=True, split_by_target=True),
     CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
+    CollectiveKind.ALL_GATHER_V: CollectiveTraits(split_by_source=True, is_uneven=True),
+    CollectiveKind.REDUCE_SCATTER_V: CollectiveTraits(
+        reduces=True, split_by_target=True, is_uneven=True
+    ),
+    CollectiveKind.ALL_TO_ALL_V: CollectiveTraits(
+        split_by_source=True, split_by_target=True, is_uneven=True
+    ),
     # Its contract defines everything, including whether it reduces.
     CollectiveKind.CUSTOM: CollectiveTraits(),
 }
@@ -162,8 +184,14 @@ _KIND_OF_JOB = {
     if job is not JobCollective.BARRIER
 }
 
-# All kinds except `custom`, and sets of kinds for membership tests.
-STANDARD_KINDS = tuple(kind for kind in _TRAITS if kind is not CollectiveKind.CUSTOM)
+COUNTS_HELP = "a CSV or JSON file, uniform, zipf:1.2[,seed=1], experts:64[,top=8,tokens=4096]"
+"""Forms of the option `--counts`, for help texts and errors."""
+
+# All kinds without a table, those with a table of counts, and sets of kinds for membership tests.
+UNEVEN_KINDS = tuple(kind for kind in _TRAITS if kind.traits.is_uneven)
+STANDARD_KINDS = tuple(
+    kind for kind in _TRAITS if kind not in (*UNEVEN_KINDS, CollectiveKind.CUSTOM)
+)
 ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
 REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)
 _ALIASES = {
@@ -182,3 +210,12 @@ def standard_kind(name: str) -> CollectiveKind | None:
     plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("perf")
     known = {str(kind).replace("-", ""): kind for kind in STANDARD_KINDS} | _ALIASES
     return known.get(plain)
+
+
+def uneven_kind(name: str) -> CollectiveKind | None:
+    """Return the uneven collective with a name in any usual spelling, or None for other names.
+
+    `all-to-all-v`, `all_to_all_v`, `alltoallv` and `AllToAllV` are equivalent.
+    """
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    return {str(kind).replace("-", ""): kind for kind in UNEVEN_KINDS}.get(plain)

@@ -13,23 +13,24 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.cuts import (
-    RankSets,
-    Traffic,
-    beginnings_rate,
-    leaving_rate,
-    orders,
-    partitions,
-)
+from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
 from hub_core.network.topology import Topology
+from hub_core.network.traffic import Traffic, dependent_pairs
 
 # Sets of each partition and order whose latencies are examined.
 _EXAMINED_SETS = 2
 # Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
 _MAX_DISTANCE_WORK = 1 << 19
+# Sending ranks of an uneven collective from which latencies are examined.
+_EXAMINED_SENDERS = 64
 # Number of leading bits of a bound that sums of doubles compute correctly.
 _EXACT_BITS = 50
-UNICAST = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+UNICAST = (
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+    CollectiveKind.ALL_TO_ALL_V,
+)
 """Kinds in which every byte is sent from one rank to one other rank."""
 
 
@@ -268,12 +269,7 @@ class _Links:
         prefixes, are computed with latencies.
         """
         topology, count = self.topology, int(position.max()) + 1
-        set_columns = traffic.sets_of(position[self.members], count)
-        columns = (
-            np.cumsum(column)[:-1]
-            for column in (set_columns.ranks, set_columns.shares, set_columns.has_root)
-        )
-        sets = RankSets(*columns)
+        sets = traffic.prefixes_of(position[self.members], count)
         last = position[topology.source], position[topology.destination]
         for side, (low, high) in ((sets, last), (traffic.complements(sets), last[::-1])):
             needs = traffic.leaving(side)
@@ -309,9 +305,12 @@ class _Links:
         """Minimum time in ns between two ranks, far apart, of which one depends on the other.
 
         With a root: the largest minimum latency from the root, or to it. Without a root: the larger
-        of the distances from rank 0 and from the rank that is most distant from it.
+        of the distances from rank 0 and from the rank that is most distant from it. Uneven: the
+        largest from one of the first `_EXAMINED_SENDERS` ranks that send to a rank that needs it.
         """
         collective = self.collective
+        if collective.counts is not None:
+            return self._uneven_latency_ns()
         arcs = self.topology.arcs(backwards=collective.kind.traits.to_root)
         nodes, latency = np.arange(self.topology.num_nodes), self.topology.latency_ns
         # Without a root, any rank is a valid start.
@@ -323,6 +322,17 @@ class _Links:
             farther = arcs.lengths_from(nodes == farthest, latency)[self.members]
             latencies = np.maximum(latencies, farther)
         return float(latencies.max())
+
+    def _uneven_latency_ns(self) -> float:
+        """Return `_latency_ns` for an uneven collective: ranks without data depend on no rank."""
+        sends = dependent_pairs(self.collective)
+        arcs, nodes = self.topology.arcs(), np.arange(self.topology.num_nodes)
+        farthest = 0.0
+        for rank in np.flatnonzero(sends.any(axis=1))[:_EXAMINED_SENDERS].tolist():
+            start = nodes == self.members[rank]
+            latencies = arcs.lengths_from(start, self.topology.latency_ns)[self.members]
+            farthest = max(farthest, float(latencies[sends[rank]].max()))
+        return farthest
 
     def _distance_ns(self, traffic: Traffic) -> float:
         """Return a lower bound in ns from the distance that every byte must travel.
@@ -359,14 +369,24 @@ class _Links:
         """Return the sum of distances from all senders to each rank, and the capacity of all links.
 
         float64[ranks], and the sum of rate (bytes per ns) times length, 1.0 without links. With a
-        root, distances are from the root; for a gather, from each rank to the root.
+        root, distances are from the root; for a gather, from each rank to the root. For an
+        all-to-all-v, the mean distance of the units that each rank receives.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)
         arcs = topology.arcs(backwards=self.collective.kind.traits.to_root)
         root = self.collective.root
         total = np.zeros(len(self.members))
-        for start in (self.members if root is None else self.members[[root]]).tolist():
-            total += arcs.lengths_from(nodes == start, length)[self.members]
+        weights = None
+        if self.collective.counts is not None:
+            pairs = Traffic(self.collective, 1).pair_bytes
+            weights = pairs / np.maximum(pairs.sum(axis=0), np.finfo(np.float64).tiny)
+        senders = self.members if root is None else self.members[[root]]
+        for rank, start in enumerate(senders.tolist()):
+            lengths = arcs.lengths_from(nodes == start, length)[self.members]
+            if weights is not None:
+                # Ranks without data from this one may be unreachable.
+                lengths = np.where(weights[rank] > 0, lengths, 0.0) * weights[rank]
+            total += lengths
         # Without links the capacity is 0 and distances are infinite.
         return total, float(topology.bandwidth_bytes_per_s / 1e9 @ length) or 1.0

@@ -1,4 +1,4 @@
-"""Cuts: sets of nodes with few or slow links to the rest, and the bytes that must leave such a set.
+"""Cuts: sets of nodes with few or slow links to the rest.
 
 Every set gives a valid bound; the choice of sets determines only how good the bounds are. Two forms
 keep the cost at a few passes over the links for any number of sets: a *partition* (a label per
@@ -7,15 +7,11 @@ node) and an *order* of the nodes, of which every prefix is a set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 
 import numpy as np
 
 from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
-from hub_core.model.collectives import Collective
-from hub_core.model.kinds import CollectiveKind
 from hub_core.network.topology import DimensionKind, Topology
 
 NO_BLOCK = -1
@@ -32,18 +28,6 @@ _SLOPE = 1e-3
 
 # Rounds in which switches join the set to which most of their neighbours belong.
 _MAX_ROUNDS = 64
-
-# Bytes that must leave a set with at least one rank but not all.
-_LEAVING: Mapping[CollectiveKind, _Leaving] = {
-    CollectiveKind.ALL_REDUCE: lambda sets, size: np.full(len(sets.ranks), size),
-    CollectiveKind.ALL_GATHER: lambda sets, size: sets.shares,
-    CollectiveKind.REDUCE_SCATTER: lambda sets, size: size - sets.shares,
-    CollectiveKind.ALL_TO_ALL: lambda sets, size: sets.ranks * (size - sets.shares),
-    CollectiveKind.BROADCAST: lambda sets, size: sets.has_root * size,
-    CollectiveKind.REDUCE: lambda sets, size: (1.0 - sets.has_root) * size,
-    CollectiveKind.GATHER: lambda sets, size: (1.0 - sets.has_root) * sets.shares,
-    CollectiveKind.SCATTER: lambda sets, size: sets.has_root * (size - sets.shares),
-}
 
 
 def partitions(topology: Topology) -> Iterator[Int64Array]:
@@ -113,98 +97,6 @@ def beginnings_rate(
     steps -= np.bincount(ends[forward], rate[forward], count)
     # Rounding errors of the sums must not give negative rates.
     return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankSets:
-    """Sets of ranks as columns, one row per set, float64[sets] each.
-
-    `ranks`: number of ranks; `shares`: bytes of their shares of the buffer; `has_root`: 1 if the
-    root is in the set, else 0.
-    """
-
-    ranks: Float64Array
-    shares: Float64Array
-    has_root: Float64Array
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """A collective of `size` bytes, and the bytes that must leave sets of its ranks.
-
-    The share of rank r is bytes `[r * size // n, (r + 1) * size // n)`: shares differ by at most
-    one byte.
-    """
-
-    collective: Collective
-    size: int
-
-    @cached_property
-    def share(self) -> Float64Array:
-        """Return the bytes of the share of every rank, float64[ranks].
-
-        The size is divided at size * rank // ranks, so that shares differ by at most 1 byte and add
-        up to the size.
-        """
-        n = self.collective.num_ranks
-        # Python integers: size times ranks may exceed 64 bits.
-        borders = [self.size * rank // n for rank in range(n + 1)]
-        return np.diff(np.asarray(borders, np.float64))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether bounds of this kind are known; False for custom collectives."""
-        return self.collective.kind in _LEAVING
-
-    def sets_of(self, label: Int64Array, count: int) -> RankSets:
-        """Build `count` sets of ranks: set k has the ranks whose `label` is k.
-
-        `label`: int64[ranks], -1 for a rank in no set. Stored are the number of ranks, the bytes of
-        their shares, and whether the root is in it (1.0, else 0.0). A set may be empty.
-        """
-        inside = label >= 0
-        set_index = label[inside]
-        ranks = np.bincount(set_index, minlength=count).astype(np.float64)
-        shares = np.bincount(set_index, self.share[inside], count).astype(np.float64)
-        has_root = np.zeros(count)
-        root = self.collective.root
-        if root is not None and label[root] >= 0:
-            has_root[label[root]] = 1.0
-        return RankSets(ranks, shares, has_root)
-
-    def complements(self, sets: RankSets) -> RankSets:
-        """Build the complement of each set: all ranks that are not in it."""
-        has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
-        return RankSets(self.collective.num_ranks - sets.ranks, self.size - sets.shares, has_root)
-
-    def leaving(self, sets: RankSets) -> Float64Array:
-        """Return the bytes that must leave each set, float64[sets].
-
-        Reductions are combined within the set first. Empty sets and the set of all ranks have 0.
-        """
-        is_divided = (sets.ranks > 0) & (sets.ranks < self.collective.num_ranks)
-        needed = _LEAVING[self.collective.kind](sets, float(self.size))
-        return np.where(is_divided, needed, 0.0)
-
-    def between(self, blocks: RankSets) -> float:
-        """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
-
-        In every algorithm, each unit crosses to (or from) every other ends in one message per
-        ends, in an all-reduce in two (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Not
-        valid for switches that multicast or reduce.
-        """
-        kind = self.collective.kind
-        crossings = float(np.count_nonzero(blocks.ranks)) - 1.0
-        if kind is CollectiveKind.ALL_REDUCE:
-            return 2 * crossings * self.size
-        if kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER):
-            return float(blocks.shares[blocks.has_root == 0].sum())
-        if kind is CollectiveKind.ALL_TO_ALL:
-            return float(self.leaving(blocks).sum())
-        return crossings * self.size
-
-
-_Leaving = Callable[[RankSets, float], Float64Array]
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hub_core.model import (
+    UNEVEN_KINDS,
     Algorithm,
     Collective,
     CollectiveKind,
     Diagnostic,
     InputError,
     Severity,
+    UnitCounts,
     UsageError,
     format_time,
 )
+from hub_core.model.count_sources import parse_counts, read_counts
+from hub_core.model.kinds import COUNTS_HELP
 from hub_core.network import Occupancy, Topology
+from hub_core.pipeline.bounded_reads import load_file
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
@@ -71,6 +77,26 @@ def synthesize(
         budget=budget,
     )
     return run_synthesizer(request, name, options)
+
+
+def resolve_counts(text: str | None, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
+    """Return the counts of an uneven collective from a file or a generator form such as `zipf:1.2`.
+
+    None for other collectives. Raises `UsageError` for counts of a collective that has none, and if
+    they are missing; `InputError` for a file that cannot be read or is no such table.
+    """
+    if not kind.traits.is_uneven:
+        if text is None:
+            return None
+        cure = f"leave it out, or name one of {', '.join(UNEVEN_KINDS)}"
+        raise UsageError(f"--counts has no meaning for {kind}", cure=cure)
+    if text is None:
+        cure = f"give {COUNTS_HELP}"
+        raise UsageError(f"{kind} needs the units of each part: --counts", cure=cure)
+    counts = parse_counts(text, kind, num_ranks)
+    if counts is not None:
+        return counts
+    return read_counts(load_file(Path(text)), text, kind, num_ranks)
 
 
 def create_synthesis_request(

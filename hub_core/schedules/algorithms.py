@@ -62,14 +62,14 @@ def algorithm_of(
     the rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data
     dependency on the arrival of its chunk and a control dependency on the message `window`
     positions before it on its link. A chunk that its rank both contributes and needs is copied
-    last. An all-to-all supports only out-of-place mode: in place, arriving chunks would overwrite
-    chunks that are still to be sent.
+    last. An all-to-all (also all-to-all-v) supports only out-of-place mode: in place, arriving
+    chunks would overwrite chunks that are still to be sent.
 
     Cost: three sorts of the transfers. Raises `InputError` for a chunk that is sent before its
     source has it.
     """
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
-    if collective.kind is CollectiveKind.ALL_TO_ALL:
+    if collective.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL_V):
         collective = replace(collective, in_place=False, out_of_place=True)
     total = int(members.max()) + 1 if num_npus is None else num_npus
     message_ends = MessageEnds.from_transfers(transfers, len(chunks), wanted)
@@ -102,6 +102,7 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
         num_ranks=num_npus,
         root=None,
         contract=_build_contract(collective, np.asarray(npus, np.int64), num_npus),
+        counts=None,
         in_place=collective.in_place and not collective.kind.traits.is_split,
         out_of_place=True,
     )

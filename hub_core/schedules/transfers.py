@@ -11,12 +11,13 @@ from hub_core.columns import (
     BoolArray,
     ColumnTable,
     Int64Array,
+    counted_positions,
     first_positions,
     ordinals,
     run_mask,
     stable_order_by,
 )
-from hub_core.model import ALL_RANKS, Collective, InputError, StepKind, StepTable
+from hub_core.model import ALL_RANKS, MAX_UNITS, Collective, InputError, StepKind, StepTable
 from hub_core.network import link_times_ns
 
 NO_RANK = -1
@@ -62,6 +63,38 @@ class Chunks(ColumnTable):
             (blocks.output_index[:, None] * units + offsets).ravel(),
             np.tile(counts, len(blocks.origin)),
             np.repeat(blocks.target, len(counts)),
+        )
+
+    @classmethod
+    def of_blocks(cls, collective: Collective, max_units: int = MAX_UNITS) -> Chunks:
+        """Return the blocks of a collective, also of an uneven one, as chunks without empty ones.
+
+        Blocks of more than `max_units` units are divided into the minimum number of chunks with
+        nearly equal sizes. The order is that of the blocks in `cut`, then of the offsets.
+        """
+        blocks, counts = _RankBlocks.from_collective(collective), collective.counts
+        if counts is None:
+            units = np.full(len(blocks.origin), collective.units_per_rank)
+            first_input, first_output = blocks.input_index * units, blocks.output_index * units
+        else:
+            units = counts.table.ravel()
+            zeros = np.zeros_like(units)
+            sent, received = (first.ravel() for first in counts.first_units())
+            traits = collective.kind.traits
+            # The buffer that is one rank's part has only this part.
+            first_input = zeros if traits.input_is_part else sent
+            first_output = zeros if traits.output_is_part else received
+        parts = -(-units // max_units)
+        block = np.repeat(np.arange(len(units)), parts)
+        number = counted_positions(parts)
+        begin = number * units[block] // parts[block]
+        end = (number + 1) * units[block] // parts[block]
+        return cls(
+            blocks.origin[block],
+            first_input[block] + begin,
+            first_output[block] + begin,
+            end - begin,
+            blocks.target[block],
         )
 
 
@@ -177,7 +210,7 @@ class _RankBlocks:
             # All-to-all: a block for every pair of ranks.
             source, destination = np.divmod(np.arange(ranks * ranks), ranks)
         else:
-            source = np.arange(collective.unit_count // collective.units_per_rank)
+            source = np.arange(ranks if traits.is_split else 1)
             destination = source
         zeros = np.zeros(len(source), np.int64)
         origin = source

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         ring_reduce_scatter,
         shift_to_next,
         staged_all_to_all,
+        uneven_all_gather,
+        uneven_all_to_all,
         weighted_broadcast,
     )
     from hub_core.testing.selection_checks import sample_selection, selected
@@ -55,7 +57,8 @@ __all__ = [
     "json_values",
     "pipeline", "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
     "sample_selection", "sample_workloads", "selected", "shift_to_next", "some_npus",
-    "staged_all_to_all", "step_tables", "training_step", "validate_all", "weighted_broadcast",
+    "staged_all_to_all", "step_tables", "training_step", "uneven_all_gather",
+    "uneven_all_to_all", "validate_all", "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
@@ -69,7 +72,7 @@ _HOMES = {
         "direct_all_to_all direct_gather direct_scatter flooding_exchange "
         "halving_doubling_all_reduce "
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
-        "weighted_broadcast"
+        "uneven_all_gather uneven_all_to_all weighted_broadcast"
     ),
     "hub_core.testing.selection_checks": "sample_selection selected",
     "hub_core.testing.workloads": "pipeline sample_workloads training_step",

@@ -9,6 +9,7 @@ import numpy as np
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions
+from hub_core.model.counts import UnitCounts
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTable
 from hub_core.testing.sample_builders import (
@@ -201,6 +202,38 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
     return _build_algorithm(draft, Collective(CollectiveKind.ALL_TO_ALL, n, n))
 
 
+def uneven_all_to_all(num_ranks: int) -> Algorithm:
+    """Build a direct all-to-all-v: rank r sends (r + 2 t) mod 3 units to rank t, itself included.
+
+    Pairs without units send no message; units that stay on their rank are copied.
+    """
+    n, draft = num_ranks, SampleDraft(num_ranks)
+    table = (np.arange(n)[:, None] + 2 * np.arange(n)) % 3
+    counts = UnitCounts.from_table(table, is_per_pair=True)
+    sent, received = counts.first_units()
+    for rank, peer in zip(*(side.tolist() for side in np.nonzero(table)), strict=True):
+        source, target = (_IN, int(sent[rank, peer])), (_OUT, int(received[rank, peer]))
+        if rank == peer:
+            draft.copy(rank, source, target, count=int(table[rank, peer]))
+        else:
+            draft.message(rank, source, peer, target, count=int(table[rank, peer]))
+    collective = Collective(CollectiveKind.ALL_TO_ALL_V, n, counts.total, counts=counts)
+    return _build_algorithm(draft, collective)
+
+
+def uneven_all_gather(num_ranks: int) -> Algorithm:
+    """Build a direct all-gather-v in which rank r contributes r units, rank 0 none."""
+    n, draft = num_ranks, SampleDraft(num_ranks)
+    counts = UnitCounts.from_table(np.arange(n), is_per_pair=False)
+    first = counts.first_units()[0].tolist()
+    for rank in range(1, n):
+        draft.copy(rank, (_IN, 0), (_OUT, first[rank]), count=rank)
+        for distance in range(1, n):
+            draft.message(rank, (_IN, 0), (rank + distance) % n, (_OUT, first[rank]), count=rank)
+    collective = Collective(CollectiveKind.ALL_GATHER_V, n, counts.total, counts=counts)
+    return _build_algorithm(draft, collective)
+
+
 def staged_all_to_all(num_ranks: int) -> Algorithm:
     """Build an all-to-all for both modes, with one message and one unit per ordered pair of ranks.
 
@@ -355,5 +388,7 @@ _BUILDERS = (
     ring_reduce_scatter,
     shift_to_next,
     staged_all_to_all,
+    uneven_all_gather,
+    uneven_all_to_all,
     weighted_broadcast,
 )

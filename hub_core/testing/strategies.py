@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
-from hub_core.model.kinds import ROOTED, Buffer, CollectiveKind, ReduceOp, StepKind
+from hub_core.model.counts import UnitCounts
+from hub_core.model.kinds import ROOTED, UNEVEN_KINDS, Buffer, CollectiveKind, ReduceOp, StepKind
 from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.network.topology import Topology
 
@@ -55,6 +56,7 @@ def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
 
     The unit count is a multiple of the number of ranks, from 1 to 2^40 units per rank. Rooted kinds
     have a root, others None. Custom collectives have a contract, which need not be consistent.
+    Uneven ones have a table of counts, of which some may be zero.
     """
     kind = draw(st.sampled_from(CollectiveKind))
     num_ranks = draw(st.integers(1, max_ranks))
@@ -67,16 +69,29 @@ def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
     reduce_op = draw(st.sampled_from(ReduceOp))
     is_custom = kind is CollectiveKind.CUSTOM
     contract = draw(_contracts(num_ranks)) if is_custom else None
+    counts = draw(unit_counts(num_ranks, kind)) if kind in UNEVEN_KINDS else None
     return Collective(
         kind,
         num_ranks,
-        num_ranks * units_per_rank,
+        num_ranks * units_per_rank if counts is None else counts.total,
         root=root,
         in_place=in_place,
         out_of_place=out_of_place,
         reduce_op=reduce_op,
         contract=contract,
+        counts=counts,
     )
+
+
+@st.composite
+def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCounts:
+    """Draw the counts of an uneven kind: 0 to 2^40 units each, at least one of them positive."""
+    is_per_pair = kind.traits.has_counts_per_pair
+    size = num_ranks * num_ranks if is_per_pair else num_ranks
+    values = draw(st.lists(st.just(0) | _SMALL_OR_LARGE, min_size=size, max_size=size))
+    values[0] += not any(values)
+    rows = [values[start : start + num_ranks] for start in range(0, size, num_ranks)]
+    return UnitCounts.from_table(rows if is_per_pair else values, is_per_pair)
 
 
 @st.composite

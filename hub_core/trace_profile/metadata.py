@@ -27,6 +27,7 @@ from hub_core.model import (
     Provenance,
     ReduceOp,
     StepTable,
+    UnitCounts,
 )
 from hub_core.trace_profile.lowering import EXTENSION
 
@@ -66,6 +67,7 @@ KINDS: Mapping[str, Kind] = {
     "options": Kind.STRING,
     "extensions": Kind.STRING,
     **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
+    "counts": Kind.INT64_LIST,
 }
 
 METADATA_NAMES = frozenset(KINDS)
@@ -73,7 +75,12 @@ METADATA_NAMES = frozenset(KINDS)
 
 _OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", "output_units"}
 
-_OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
+_OF_RANK_0 = {
+    "options",
+    "extensions",
+    "counts",
+    *(f"expected_{column}" for column in CONTRACT_COLUMNS),
+}
 
 _FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
 
@@ -294,7 +301,8 @@ def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
 
     `options` and `extensions` are JSON texts with sorted keys, None if empty; the extension
     "chakra" is left out, since ids, order and tags are read from the nodes. A contract with
-    expected contents adds its columns as lists `expected_*`.
+    expected contents adds its columns as lists `expected_*`; an uneven collective its counts, row
+    by row.
     """
     # Ids, order and tags are read from the nodes.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
@@ -306,6 +314,8 @@ def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
     if contract is not None and contract.expected is not None:
         for column in CONTRACT_COLUMNS:
             values[f"expected_{column}"] = getattr(contract.expected, column).tolist()
+    if (counts := algorithm.collective.counts) is not None:
+        values["counts"] = counts.table.ravel().tolist()
     return values
 
 
@@ -328,12 +338,29 @@ def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
             out_of_place=bool(first.integer("out_of_place", 0, 1)),
             reduce_op=first.one_of("reduce_op", ReduceOp),
             contract=_read_contract(ranks) if kind is CollectiveKind.CUSTOM else None,
+            counts=_read_counts(first, kind, len(ranks)) if kind.traits.is_uneven else None,
         )
     except InputError as error:
         # The model does not know the file.
         if error.diagnostics[0].location.file:
             raise
         raise first.fail(error.diagnostics[0].message) from None
+
+
+def _read_counts(first: RankProfile, kind: CollectiveKind, num_ranks: int) -> UnitCounts:
+    """Return the counts of an uneven collective from the metadata attribute `counts` of rank 0.
+
+    Raises `InputError` for another number of counts than n (per rank) or n * n (per pair), and for
+    negative ones.
+    """
+    values, is_per_pair = first.integers("counts"), kind.traits.has_counts_per_pair
+    expected = num_ranks * num_ranks if is_per_pair else num_ranks
+    if len(values) != expected:
+        cure = "one count per ordered pair of ranks" if is_per_pair else "one count per rank"
+        message = f"metadata attribute counts has {len(values)} values, expected {expected}"
+        raise first.fail(message, cure=cure)
+    table = values.reshape(num_ranks, num_ranks) if is_per_pair else values
+    return UnitCounts.from_table(table, is_per_pair, "metadata attribute counts")
 
 
 def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:

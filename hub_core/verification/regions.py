@@ -90,13 +90,16 @@ def find_regions(
 def common_unit(algorithm: Algorithm) -> int:
     """Return the largest number of units that divides every offset, count, buffer size and share.
 
-    At least 1. Shares (`units_per_rank`) are ignored for collectives with a contract of their own.
+    At least 1. Shares are `units_per_rank`, or the counts of an uneven collective; they are ignored
+    for collectives with a contract of their own.
     """
     steps, collective = algorithm.steps, algorithm.collective
     columns = [steps.src_offset, steps.dst_offset, steps.count, _buffer_sizes(algorithm).ravel()]
     # gcd(0, n) is n: zero offsets and empty buffers have no effect.
     divisors = [int(np.gcd.reduce(column)) for column in columns if len(column)]
-    if collective.contract is None:
+    if collective.counts is not None:
+        divisors.append(collective.counts.common_divisor)
+    elif collective.contract is None:
         divisors.append(collective.units_per_rank)
     return max(1, int(np.gcd.reduce(divisors)))
 

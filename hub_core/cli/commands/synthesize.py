@@ -74,7 +74,7 @@ def _parse_ranks_option(
     default="auto",
     type=OfferName(Synthesizer),
 )
-@collective_option("The collective, for example all-reduce.")
+@collective_option("The collective, for example all-reduce.", has_counts=True)
 @topology_option("For example mesh:8x8, dgx1v, a file.", required=True)
 @size_option("Size of the full buffer, for example 1MiB.")
 @root_option("NPU of the root of a rooted collective (default: the first).")
@@ -122,6 +122,7 @@ def synthesize(
     session: Session,
     name: str,
     kind: str | None,
+    counts: str | None,
     topology_text: str,
     size_text: str | None,
     root: int | None,
@@ -166,6 +167,7 @@ def synthesize(
         occupancy,
         backend,
         machine,
+        counts,
     )
     _check_options(request, out, output)
     target = None if out is None else session.output_target(out, output)
@@ -197,7 +199,7 @@ def _run_for_groups(session: Session) -> int:
     no plugin provides the command `groups`, or as that command fails.
     """
     context = click.get_current_context()
-    for name in ("root", "ranks", "relays", "write_ranks"):
+    for name in ("root", "ranks", "relays", "write_ranks", "counts"):
         if context.params[name]:
             flag = name.replace("_", "-")
             message = f"--{flag} has no meaning with --groups"
@@ -357,7 +359,7 @@ def _build_timed_variant(
 def _build_collective(
     request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
-    """Build the collective of the request, in place, with one unit per part of the buffer.
+    """Build the collective of the request, in place, with one unit per part, or with its counts.
 
     `npus`: those that take part; rank i is `npus[i]`. The root of the request is an NPU, the first
     of them by default; in the collective it is a rank, or None for kinds without root. Raises
@@ -365,6 +367,7 @@ def _build_collective(
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp
+    from hub_core.pipeline.synthesis import resolve_counts
 
     root = request.root if request.root is not None else npus[0]
     if root not in npus:
@@ -375,11 +378,13 @@ def _build_collective(
             code="root-outside",
         )
     kind = CollectiveKind(request.collective)
+    counts = resolve_counts(request.counts, kind, len(npus))
     return Collective(
         kind,
         len(npus),
-        kind.traits.parts(len(npus)),
+        kind.traits.parts(len(npus)) if counts is None else counts.total,
         root=npus.index(root) if kind.traits.is_rooted else None,
         in_place=True,
         reduce_op=ReduceOp(request.reduce_op),
+        counts=counts,
     )

@@ -16,7 +16,7 @@ from hub_core.reports import Count
 from hub_core.verification import verify
 
 if TYPE_CHECKING:
-    from hub_core.model import CustomContract
+    from hub_core.model import Collective
     from hub_core.verification import VerifyReport
 
 _BOTH = 2
@@ -133,7 +133,7 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
         "collective": str(collective.kind),
         "root": collective.root,
         "operator": str(collective.reduce_op) if collective.reduces else None,
-        "contract": _compute_digest(collective.contract),
+        "contract": _compute_digest(collective),
         "ranks": collective.num_ranks,
         "units": collective.unit_count,
         "size in bytes": algorithm.collective_bytes,
@@ -163,18 +163,20 @@ def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
     }
 
 
-def _compute_digest(contract: CustomContract | None) -> str | None:
-    """Return a digest of the contract of a custom collective; None without a contract.
+def _compute_digest(collective: Collective) -> str | None:
+    """Return a digest of the contract or counts of a collective; None if it has neither.
 
-    It is the first 12 hexadecimal digits of a SHA-256 over the input units, output units and
-    defined flags by rank and, if the contract has a postcondition, its columns in their order.
+    For an uneven collective, it is that of its counts. For a contract, it is the first 12
+    hexadecimal digits of a SHA-256 over the input units, output units and defined flags by rank
+    and, if the contract has a postcondition, its columns in their order.
     Equal contracts have equal digests.
     """
-    if contract is None:
-        return None
-    # Imported here: most collectives are not custom.
+    contract, counts = collective.contract, collective.counts
+    # Imported here: most collectives have no table.
     import hashlib
 
+    if contract is None:
+        return None if counts is None else hashlib.sha256(counts.data).hexdigest()[:12]
     columns = [contract.input_units, contract.output_units, contract.defined]
     if (expected := contract.expected) is not None:
         of_expected = (expected.rank, expected.offset, expected.source_rank, expected.source_unit)

@@ -10,7 +10,7 @@ from hub_core.reports import AnyJson, Count, Meta, Record, Report
 
 _COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce"),
-    *("gather", "scatter", "custom"),
+    *("gather", "scatter", "all-to-all-v", "all-gather-v", "reduce-scatter-v", "custom"),
 )
 CountsByName = Mapping[str, Count]
 LinkFigures = Annotated[

@@ -39,6 +39,7 @@ class SynthesisWish:
     occupancy: str
     backend: str
     machine: str | None = None
+    counts: str | None = None
 
 
 @dataclass(slots=True)

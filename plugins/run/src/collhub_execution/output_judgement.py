@@ -20,7 +20,7 @@ from collhub_execution.input_data import (
     is_floating,
     rounding_unit,
 )
-from hub_core.columns import BoolArray
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     REDUCING,
     Collective,
@@ -35,7 +35,12 @@ _LISTED_RANKS = 8
 # Number of elements that are compared at once.
 _COMPARED_ELEMENTS = 1 << 20
 _SAME_EVERYWHERE = frozenset(
-    {CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST}
+    {
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.ALL_GATHER_V,
+    }
 )
 
 
@@ -306,8 +311,8 @@ def _reduce_inputs(
     """Yield the expected parts of a reducing collective, in pieces that fit into memory.
 
     An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if none is stated), a
-    reduce-scatter an equal share to every rank. The start of a part is counted in elements of the
-    rank's OUTPUT; inputs are reduced in the order of ranks.
+    reduce-scatter an equal share to every rank, a reduce-scatter-v a share by its counts. The start
+    of a part is counted in elements of the rank's OUTPUT; inputs are reduced in the order of ranks.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -317,6 +322,9 @@ def _reduce_inputs(
     elif collective.kind is CollectiveKind.REDUCE_SCATTER:
         share = size // num_ranks
         shares = [([rank], rank * share, share) for rank in range(num_ranks)]
+    elif collective.counts is not None:
+        borders = _element_borders(collective.counts.table, size)
+        shares = [([rank], first, last - first) for rank, (first, last) in enumerate(borders)]
     for ranks, first, length in shares:
         for start in range(0, length, _COMPUTED_ELEMENTS):
             piece = slice(first + start, first + min(start + _COMPUTED_ELEMENTS, length))
@@ -340,7 +348,8 @@ def _list_moved_arrays(
     """Yield (rank, arrays that its OUTPUT contains in sequence) for collectives that move data.
 
     Ranks ascend. A gather yields only the root (rank 0 if none is stated), since the other ranks
-    have no OUTPUT; a scatter and an all-to-all yield the rank's part of n equal ones of each input.
+    have no OUTPUT; a scatter and an all-to-all yield the rank's part of n equal ones of each input,
+    an all-to-all-v the part that the counts state.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -356,8 +365,23 @@ def _list_moved_arrays(
             yield rank, [np.split(inputs[root], num_ranks)[rank]]
         elif kind is CollectiveKind.ALL_TO_ALL:
             yield rank, [np.split(array, num_ranks)[rank] for array in inputs]
+        elif kind is CollectiveKind.ALL_TO_ALL_V and collective.counts is not None:
+            rows = zip(collective.counts.table, inputs, strict=True)
+            parts = [(array, _element_borders(row, array.size)[rank]) for row, array in rows]
+            yield rank, [array[first:last] for array, (first, last) in parts]
         else:
             yield rank, inputs
+
+
+def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]:
+    """Return the first element of each part of a buffer, and the element after its last one.
+
+    `counts`: units of the parts, which follow one another. `elements`: those of the buffer, an
+    equal number per unit.
+    """
+    units = max(1, int(counts.sum()))
+    ends = (np.cumsum(counts) * (elements // units)).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 # ---- custom collectives --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.model import STANDARD_KINDS, CollectiveKind
+from hub_core.model import STANDARD_KINDS, UNEVEN_KINDS, CollectiveKind
 from hub_core.plugin_api import OptionType, Synthesizer, choice, hookimpl, option
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -119,12 +119,14 @@ _TO_ALL = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_REDUCE,
 )
+_UNEVEN_TO_ALL = (CollectiveKind.ALL_GATHER_V, CollectiveKind.REDUCE_SCATTER_V)
 _WITH_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 # Collectives of the algorithms that differ from `_TO_ALL`. A test compares them with the planners,
 # which are not imported here because they need numpy.
 _COLLECTIVES: dict[str, tuple[CollectiveKind, ...]] = {
-    "ring": (*_TO_ALL, *_WITH_ROOT),
+    "ring": (*_TO_ALL, *_WITH_ROOT, *_UNEVEN_TO_ALL),
+    "bidirectional-ring": (*_TO_ALL, *_UNEVEN_TO_ALL),
     "recursive-doubling": (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE),
     "halving-doubling": (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE),
     "bruck": (*_TO_ALL, CollectiveKind.ALL_TO_ALL),
@@ -136,7 +138,8 @@ _COLLECTIVES: dict[str, tuple[CollectiveKind, ...]] = {
     ),
     "k-nomial": _WITH_ROOT,
     "double-binary-tree": (CollectiveKind.ALL_REDUCE,),
-    "direct": STANDARD_KINDS,
+    "direct": (*STANDARD_KINDS, *UNEVEN_KINDS),
+    "hierarchical": (*_TO_ALL, CollectiveKind.ALL_TO_ALL_V),
     "pairwise": (CollectiveKind.ALL_TO_ALL,),
 }
 

@@ -6,7 +6,7 @@ that synthesizes it, and one (`_ns`) that estimates its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import floor
@@ -29,6 +29,8 @@ from collhub_classic.orders import find_group_orders, find_ring_order
 from collhub_classic.places import BlockPlaces
 from collhub_classic.plugin import ClassicOptions
 from collhub_classic.steps import build_steps_cached
+from collhub_classic.topology_planners import parse_groups
+from collhub_classic.uneven import generate_candidates
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (
@@ -61,6 +63,8 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     Raises `UsageError` for unsuitable options and sizes, and `InputError` for collectives that the
     algorithm does not define and plans that are too large.
     """
+    if request.collective.kind.traits.is_uneven:
+        return _synthesize_uneven(name, request, options)
     classic = ALGORITHMS[name]
     task = build_task(name, request, options)
     planned = _get_plan(name, task)
@@ -91,6 +95,37 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     }
     algorithm = replace(algorithm, extensions={_NAME: record})
     return SynthesisResult(algorithm, time_ns, bound, statistics)
+
+
+def _synthesize_uneven(
+    name: str, request: SynthesisRequest, options: ClassicOptions
+) -> SynthesisResult:
+    """Return the fastest variant of the algorithm `name` for an uneven collective.
+
+    A variant that the simulator cannot time is used only as the last choice. Raises as
+    `uneven.generate_candidates`, and `UsageError` for a single rank.
+    """
+    if request.collective.num_ranks == 1:
+        raise UsageError(
+            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
+        )
+    option_texts = {key: str(value) for key, value in asdict(options).items()}
+    version = installed_version("collhub-synthesis") or ""
+    provenance = Provenance(_NAME, version, request.topology.name, "", option_texts)
+    groups = parse_groups(options, request.collective.num_ranks)
+    best: tuple[int, Mapping[str, JsonValue], Algorithm] | None = None
+    for details, algorithm in generate_candidates(name, request, groups, provenance):
+        time_ns = request.simulate(algorithm) or 0
+        if best is None or 0 < time_ns < best[0] or not best[0]:
+            best = time_ns, details, algorithm
+    assert best is not None
+    bounds = _compute_bound_ns(request)
+    # Without a simulator, the bound is the only known time.
+    time_ns = best[0] or max(bounds.values(), default=1)
+    statistics: dict[str, JsonValue] = {**best[1]}
+    record: dict[str, JsonValue] = {"algorithm": name, **statistics, "time_ns": time_ns}
+    algorithm = replace(best[2], extensions={**best[2].extensions, _NAME: record})
+    return SynthesisResult(algorithm, time_ns, bounds, statistics)
 
 
 def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
@@ -136,9 +171,10 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
         """Estimate the time of the algorithm `name` in ns; raises as `synthesize` does.
 
-        None for more than 128 ranks, for which the plan would take seconds.
+        None for uneven collectives, and for more than 128 ranks, whose plan would take seconds.
         """
-        if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
+        is_uneven = request.collective.kind.traits.is_uneven
+        if is_uneven or request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
             return None
         task = build_task(name, request, options)
         plan = _get_plan(name, task).plan

@@ -29,7 +29,8 @@ from collhub_classic.message_plan import (
     combine_in_parallel,
 )
 from collhub_classic.orders import find_disjoint_rings, find_equal_groups
-from collhub_classic.plugin import GridOptions, RingsOptions
+from collhub_classic.plugin import ClassicOptions, GridOptions, RingsOptions
+from hub_core.columns import Int64Array
 from hub_core.model import UsageError
 
 
@@ -157,6 +158,25 @@ def _parse_sizes(text: str) -> list[int]:
             code="option-value",
         )
     return [int(part) for part in parts]
+
+
+def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
+    """Return the ranks of every group of the option `sizes`: int64[groups, ranks of a group].
+
+    The first size is that of a group of consecutive ranks. None for `auto` and for options without
+    `sizes`. Raises `UsageError` if the product of the sizes is not the number of ranks.
+    """
+    text = options.sizes if isinstance(options, GridOptions) else "auto"
+    if text == "auto":
+        return None
+    sizes = _parse_sizes(text)
+    if int(np.prod(sizes)) != num_ranks:
+        raise UsageError(
+            f"option sizes: {text[:60]} is not a division of {num_ranks} ranks",
+            cure="give the ranks of a node and the number of nodes, as 8x8",
+            code="option-value",
+        )
+    return np.arange(num_ranks).reshape(-1, sizes[0])
 
 
 def _find_dimensions(task: ClassicTask) -> Sequence[int]:

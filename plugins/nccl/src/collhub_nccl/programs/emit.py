@@ -27,6 +27,7 @@ from collhub_nccl.programs.schedule_tables import (
 )
 from hub_core.model import (
     COLUMN_DEFAULTS,
+    UNEVEN_KINDS,
     Algorithm,
     Buffer,
     CollectiveKind,
@@ -270,7 +271,10 @@ _COUNTS = {
     CollectiveKind.ALL_TO_ALL: "the number of elements that a rank sends to one other",
     CollectiveKind.GATHER: "the number of elements that a rank sends",
     CollectiveKind.SCATTER: "the number of elements that a rank receives",
-    CollectiveKind.CUSTOM: "the number of elements of a block of the schedule",
+    **dict.fromkeys(
+        (*UNEVEN_KINDS, CollectiveKind.CUSTOM),
+        "the number of elements of a block of the schedule",
+    ),
 }
 
 

@@ -94,10 +94,10 @@ class Tables:
     @property
     def num_parts(self) -> int:
         """Number of parts of the full buffer that are as large as the `count` of a call: those of
-        the collective, of a custom one its blocks.
+        the collective, of a custom or uneven one its blocks.
         """
         kind = self.collective.kind
-        if kind is CollectiveKind.CUSTOM:
+        if kind is CollectiveKind.CUSTOM or kind.traits.is_uneven:
             # Only its blocks are known to have equal sizes.
             return self.program.unit_count
         return kind.traits.parts(self.program.num_ranks)
@@ -114,7 +114,9 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
     # The contract of a custom collective is defined per unit, and the program does not divide
     # units.
     if collective.kind is not CollectiveKind.CUSTOM:
-        collective = replace(collective, unit_count=program.unit_count)
+        unit = collective.unit_count // program.unit_count
+        counts = collective.counts and collective.counts.in_blocks(unit)
+        collective = replace(collective, unit_count=program.unit_count, counts=counts)
     lanes = assign_lanes(program, algorithm, most_lanes)
     records = _build_records(program, lanes)
     promises, indptr = _build_promises(collective)

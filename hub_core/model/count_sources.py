@@ -1,0 +1,220 @@
+"""Counts of uneven exchanges from tables in files, and from generators with a seed.
+
+Generators model the dispatch of a mixture of experts: ranks send tokens to the ranks of their
+experts, and popular experts receive more of them (Zipf's law).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from hub_core.columns import Float64Array, Int64Array
+from hub_core.model.counts import UnitCounts
+from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.kinds import COUNTS_HELP, CollectiveKind
+
+# Units that a rank sends with `zipf`, and tokens of a rank with `experts`, unless given.
+_DEFAULT_UNITS = 4096
+_MAX_DRAWN = 1 << 26
+_MAX_EXPERTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRouting:
+    """Parameters of a random assignment of tokens to experts.
+
+    `experts`: their number, a multiple of the number of ranks; expert e is on rank e * ranks //
+    experts. `top`: different experts of each token. `tokens`: tokens of each rank. `skew`: exponent
+    of Zipf's law; 0 for equally popular experts. `replicas`: number of the most popular experts
+    that every rank has a copy of; their tokens stay on their rank.
+    """
+
+    experts: int
+    top: int = 8
+    tokens: int = _DEFAULT_UNITS
+    skew: float = 1.0
+    seed: int = 0
+    replicas: int = 0
+
+    def count_tokens(self, num_ranks: int) -> Int64Array:
+        """Draw the tokens of every rank for every expert: int64[ranks, experts], by the seed.
+
+        Experts are drawn without repetition in proportion to their popularity (Gumbel maxima). The
+        popularities are assigned to the experts in a random order.
+        """
+        generator = np.random.default_rng(self.seed)
+        popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew
+        popularity = popularity[generator.permutation(self.experts)]
+        table = np.zeros((num_ranks, self.experts), np.int64)
+        for rank in range(num_ranks):
+            noise = generator.gumbel(size=(self.tokens, self.experts))
+            scores = np.log(popularity) + noise
+            chosen = np.argpartition(-scores, self.top - 1, axis=1)[:, : self.top]
+            table[rank] = np.bincount(chosen.ravel(), minlength=self.experts)
+        return table
+
+    def count_units(self, num_ranks: int) -> Int64Array:
+        """Return the tokens from every rank to every other one: int64[ranks, ranks] (from, to).
+
+        A token is sent once for each of its experts. Tokens of replicated experts, those with the
+        most tokens of all ranks, are on the diagonal.
+        """
+        table = self.count_tokens(num_ranks)
+        replicated = np.argsort(-table.sum(axis=0), kind="stable")[: self.replicas]
+        local = table[:, replicated].sum(axis=1)
+        table[:, replicated] = 0
+        units: Int64Array = table.reshape(num_ranks, num_ranks, -1).sum(axis=2)
+        units[np.diag_indices(num_ranks)] += local
+        return units
+
+
+def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
+    """Return the counts of a generator form, or None for any other text, such as a file.
+
+    `uniform[:N]`: N units (1) for every pair or rank. `zipf:S[,seed=N][,units=U]`: every rank sends
+    U units (4096); a rank of popularity k receives them in proportion to k^-S, at random; per rank,
+    a part is such a column. `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the
+    tokens of `TokenRouting`. Equal texts give equal counts. Raises `UsageError` for invalid values.
+    """
+    name, _, rest = text.partition(":")
+    if name not in ("uniform", "zipf", "experts"):
+        return None
+    is_per_pair = kind.traits.has_counts_per_pair
+    fields = _split_fields(text, name, rest)
+    shape = (num_ranks, num_ranks) if is_per_pair else (num_ranks,)
+    if name == "uniform":
+        units = _number(text, fields, "uniform", 1, 1, 1 << 40)
+        return UnitCounts.from_table(np.full(shape, int(units), np.int64), is_per_pair)
+    if name == "zipf":
+        table = _draw_zipf(text, fields, num_ranks)
+    else:
+        table = _parse_routing(text, fields, num_ranks).count_units(num_ranks)
+    # Per rank, a part has the units that all ranks together send to that rank.
+    return UnitCounts.from_table(table if is_per_pair else table.sum(axis=0), is_per_pair)
+
+
+def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts:
+    """Return the counts in a JSON or CSV file.
+
+    JSON: a list of n integers, or n lists of them by sender. CSV: the same as lines of integers; n
+    counts per rank may also be in one column. Empty lines are ignored. Raises `InputError` (code
+    `invalid-counts`) for other contents, with the row and column, and for another number of ranks.
+    """
+    is_per_pair = kind.traits.has_counts_per_pair
+    try:
+        text = content.decode("utf-8-sig")
+        starts_list = text.lstrip()[:1] in ("[", "{")
+        table: object = json.loads(text) if starts_list else _parse_csv(text, name)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, csv.Error) as error:
+        raise InputError(
+            f"{name}: neither a JSON list nor CSV lines of integers: {error}",
+            cure="write one line of integers per sender, separated by commas",
+            code="invalid-counts",
+        ) from None
+    if isinstance(table, list) and not is_per_pair and not starts_list:
+        table = table[0] if len(table) == 1 else [row[0] if len(row) == 1 else row for row in table]
+    counts = UnitCounts.from_table(table, is_per_pair, name)
+    if counts.num_ranks != num_ranks:
+        raise InputError(
+            f"{name}: the table is for {counts.num_ranks} ranks, expected {num_ranks}",
+            cure="give one count per rank that takes part, or choose them with --ranks",
+            code="invalid-counts",
+        )
+    return counts
+
+
+def _parse_csv(text: str, name: str) -> list[list[object]]:
+    """Return the integers of every line that is not empty; raises `InputError` for other cells."""
+    rows: list[list[object]] = []
+    for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):
+        if not any(cell.strip() for cell in cells):
+            continue
+        row: list[object] = []
+        for column, cell in enumerate(cells):
+            try:
+                row.append(int(cell))
+            except ValueError:
+                raise InputError(
+                    f"{name}:{line}: column {column}: {cell[:40]!r} is no integer, expected units"
+                    " of 0 or more",
+                    cure="write integers only, without a line of titles",
+                    code="invalid-counts",
+                ) from None
+        rows.append(row)
+    return rows
+
+
+def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
+    """Return the values of a generator form by name; the first one has the generator's name."""
+    first, *others = rest.split(",") if rest else [""]
+    allowed = {
+        "uniform": (),
+        "zipf": ("seed", "units"),
+        "experts": ("top", "tokens", "skew", "seed", "replicas"),
+    }[name]
+    fields = {name: first} if first else {}
+    for entry in others:
+        key, _, value = entry.partition("=")
+        if key.strip() not in allowed or not value:
+            expected = ", ".join(f"{each}=NUMBER" for each in allowed) or "no further values"
+            raise _usage(text, f"{entry!r} is not expected, but {expected}")
+        fields[key.strip()] = value
+    if name != "uniform" and name not in fields:
+        raise _usage(text, f"{name} needs a number, as {name}:{'64' if name == 'experts' else 1.2}")
+    return fields
+
+
+def _number(
+    text: str, fields: dict[str, str], name: str, default: float, low: float, high: float
+) -> float:
+    """Return a number of a form, or its default; `UsageError` for others and outside of limits."""
+    if name not in fields:
+        return default
+    is_float = name in ("skew", "zipf")
+    try:
+        value = float(fields[name]) if is_float else int(fields[name])
+    except ValueError:
+        raise _usage(text, f"{name} is {fields[name][:40]!r}, expected a number") from None
+    if not low <= value <= high:
+        raise _usage(text, f"{name} is {fields[name][:40]}, expected {low:g}..{high:g}")
+    return value
+
+
+def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
+    """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law."""
+    skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
+    seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))
+    units = int(_number(text, fields, "units", _DEFAULT_UNITS, 1, 1 << 40))
+    generator = np.random.default_rng(seed)
+    popularity: Float64Array = np.arange(1, num_ranks + 1, dtype=np.float64) ** -skew
+    popularity = popularity[generator.permutation(num_ranks)]
+    return generator.multinomial(units, popularity / popularity.sum(), num_ranks).astype(np.int64)
+
+
+def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:
+    """Return the routing of a form `experts:E,...`, checked for this number of ranks."""
+    experts = int(_number(text, fields, "experts", 0, 1, _MAX_EXPERTS))
+    if experts % num_ranks:
+        raise _usage(text, f"{experts} experts, expected a multiple of the {num_ranks} ranks")
+    routing = TokenRouting(
+        experts,
+        int(_number(text, fields, "top", min(8, experts), 1, experts)),
+        int(_number(text, fields, "tokens", _DEFAULT_UNITS, 1, 1 << 24)),
+        _number(text, fields, "skew", 1.0, 0.0, 16.0),
+        int(_number(text, fields, "seed", 0, 0, 2**63 - 1)),
+        int(_number(text, fields, "replicas", 0, 0, experts)),
+    )
+    if routing.tokens * routing.experts > _MAX_DRAWN:
+        limit = f"expected at most {_MAX_DRAWN} (tokens of a rank times experts)"
+        raise _usage(text, f"{routing.tokens} tokens for {experts} experts are too many, {limit}")
+    return routing
+
+
+def _usage(text: str, message: str) -> UsageError:
+    cure = f"give {COUNTS_HELP}"
+    return UsageError(f"--counts {text[:80]}: {message}", cure=cure, code="invalid-counts")

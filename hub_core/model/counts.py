@@ -1,0 +1,136 @@
+"""Counts of uneven exchanges: units per ordered pair of ranks, or per rank, exact and immutable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hub_core.columns import Int64Array, row_pointer
+from hub_core.model.diagnostics import InputError
+
+# The sum of all counts is a number of units of the model.
+MAX_TOTAL_UNITS = 1 << 62
+_DTYPE = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCounts:
+    """A table of counts in units, which compares and hashes as its bytes.
+
+    `is_per_pair`: the table has `num_ranks` rows and columns, and row i, column j is the number of
+    units that rank i sends to rank j; the diagonal is data that stay on their rank (a local copy).
+    Otherwise the table has one entry per rank. `data`: int64, little-endian, row by row.
+    `from_table` is the constructor for tables of numbers.
+    """
+
+    num_ranks: int
+    is_per_pair: bool
+    data: bytes
+
+    @classmethod
+    def from_table(cls, table: object, is_per_pair: bool, name: str = "counts") -> UnitCounts:
+        """Check a table of integers and return its counts.
+
+        `table`: nested sequences or an array; with `is_per_pair`, n rows of n integers, otherwise n
+        integers. `name`: the origin of the table, for errors. Raises `InputError` (code
+        `invalid-counts`) at the first row of a different length, entry that is no integer, negative
+        entry, and for a sum that is not in 1..2^62.
+        """
+        rows = _to_rows(table, is_per_pair, name)
+        # Python's integers do not overflow.
+        total = 0
+        for row, values in enumerate(rows):
+            expected = len(rows) if is_per_pair else len(values)
+            position = f"{name}: row {row}" if is_per_pair else name
+            if len(values) != expected:
+                raise _error(
+                    f"{position} has {len(values)} counts, expected {expected}: one per rank",
+                    "give a square table: row i has the units that rank i sends to each rank",
+                )
+            for column, value in enumerate(values):
+                at = f"{position}, column {column}" if is_per_pair else f"{position}, rank {column}"
+                if not isinstance(value, int) or isinstance(value, bool):
+                    raise _error(
+                        f"{at}: {str(value)[:40]!r} is no integer, expected units of 0 or more",
+                        "give an integer",
+                    )
+                if value < 0:
+                    raise _error(
+                        f"{at}: {value} is negative, expected units of 0 or more",
+                        "give 0 for a message that is not sent",
+                    )
+                total += value
+        if not 1 <= total <= MAX_TOTAL_UNITS:
+            raise _error(
+                f"{name}: the counts sum to {total} units, expected 1..2^62",
+                "give at least one positive count, in larger units if the sum is too large",
+            )
+        num_ranks = len(rows) if is_per_pair else len(rows[0])
+        return cls(num_ranks, is_per_pair, np.asarray(rows, _DTYPE).tobytes())
+
+    @property
+    def table(self) -> Int64Array:
+        """The counts as a read-only array: int64[ranks, ranks] (from, to), or int64[ranks]."""
+        shape = (self.num_ranks,) * (2 if self.is_per_pair else 1)
+        return np.frombuffer(self.data, _DTYPE).reshape(shape).view(np.int64)
+
+    @property
+    def total(self) -> int:
+        """Sum of all counts: the units of the full buffer."""
+        return int(self.table.sum())
+
+    @property
+    def common_divisor(self) -> int:
+        """The largest number of units that divides all counts."""
+        return int(np.gcd.reduce(self.table, axis=None))
+
+    def in_blocks(self, unit: int) -> UnitCounts:
+        """Return the counts in blocks of `unit` units, which must divide all counts."""
+        return UnitCounts(
+            self.num_ranks, self.is_per_pair, (self.table // unit).astype(_DTYPE).tobytes()
+        )
+
+    def transposed(self) -> UnitCounts:
+        """Return the counts of the opposite exchange; those per rank are returned unchanged."""
+        if not self.is_per_pair:
+            return self
+        return UnitCounts(self.num_ranks, True, np.ascontiguousarray(self.table.T).tobytes())
+
+    def first_units(self) -> tuple[Int64Array, Int64Array]:
+        """Return the offsets of all parts in their buffers, by prefix sums over ranks.
+
+        Per pair: offset in the INPUT of the sender of the units for each receiver, and offset in
+        the OUTPUT of the receiver of the units of each sender, both int64[ranks, ranks] indexed
+        (from, to). Per rank: offset of the rank's part in the full buffer, twice, int64[ranks].
+        """
+        table = self.table
+        if not self.is_per_pair:
+            first = row_pointer(table)[:-1]
+            return first, first
+        return np.cumsum(table, axis=1) - table, np.cumsum(table, axis=0) - table
+
+
+def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
+    """Convert a table to lists: one list per row, a single one for counts per rank.
+
+    Raises `InputError` for anything but non-empty sequences, nested once if `is_per_pair`.
+    """
+    values = table.tolist() if isinstance(table, np.ndarray) else table
+    sequence = (list, tuple)
+    shape = "a list of n rows of n integers" if is_per_pair else "a list of n integers"
+    cure = "give counts per pair of ranks" if is_per_pair else "give one count per rank"
+    if not isinstance(values, sequence) or not values:
+        raise _error(f"{name}: the table is no list or empty, expected {shape}", cure)
+    rows: list[list[object]] = []
+    for row, entries in enumerate(values if is_per_pair else [values]):
+        if not isinstance(entries, sequence):
+            raise _error(f"{name}: row {row} is no list, expected {shape}", cure)
+        if not is_per_pair and any(isinstance(entry, sequence) for entry in entries):
+            raise _error(f"{name}: the table has rows, expected {shape}", cure)
+        rows.append(list(entries))
+    return rows
+
+
+def _error(message: str, cure: str) -> InputError:
+    return InputError(message, cure=cure, code="invalid-counts")
