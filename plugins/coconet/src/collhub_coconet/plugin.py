@@ -75,6 +75,15 @@ class CapturedOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CapturedHloOptions(CapturedOptions):
+    """Options of the reader `hlo-program`."""
+
+    trip_count: int | None = optional(
+        "iterations of loops whose count the module does not contain", OptionType.INT, minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TorchModuleOptions:
     """Options of the writer `torch-module`."""
 
@@ -232,6 +241,12 @@ _CAPTURED = Format(
     signature=rb"collhub/captured-graph-1",
     members=("schema", "name", "producer", "groups", "inputs", "nodes", "outputs"),
 )
+# Selected by name: a module is usually read as a workload, by the format `hlo`.
+_HLO = Format(
+    "hlo-program",
+    "HLO text of compiled programs of JAX and others as typed programs, with --from hlo-program",
+    (),
+)
 _MODULE = Format(
     "torch-module",
     "programs as Python modules for torch.distributed, with functional collectives",
@@ -283,6 +298,13 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_coconet.torch_programs.reading:read_document",
             CapturedOptions,
             samples="collhub_coconet.torch_programs.reading:list_documents",
+            lines=_LINES,
+        ),
+        WorkloadReader(
+            _HLO,
+            "collhub_coconet.torch_programs.reading:read_hlo",
+            CapturedHloOptions,
+            samples="collhub_coconet.torch_programs.reading:list_modules",
             lines=_LINES,
         ),
     ]

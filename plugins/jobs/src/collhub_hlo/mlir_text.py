@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from collhub_hlo.text import (
+from collhub_hlo_modules.text import (
     ELEMENT_BITS,
     MAX_STATEMENT_CHARACTERS,
     Shape,

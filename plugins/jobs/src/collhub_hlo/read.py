@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+from collhub_hlo_modules.collectives import KINDS, Call
+from collhub_hlo_modules.module import Module, read_module
+from collhub_hlo_modules.text import StatementReader
 from collhub_templates import number_by_use, repeat_edges, work_of
 
-from collhub_hlo.collectives import KINDS, Call
 from collhub_hlo.mlir_text import MlirReader
-from collhub_hlo.module import Module, read_module
 from collhub_hlo.plugin import HLO, STABLEHLO, HloOptions
 from collhub_hlo.stablehlo import read_stablehlo
-from collhub_hlo.text import StatementReader
 from collhub_hlo.walking import NONE, Program, evaluate
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (

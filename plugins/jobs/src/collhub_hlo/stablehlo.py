@@ -13,7 +13,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collhub_hlo.groups import Devices
+from collhub_hlo_modules.groups import Devices
+from collhub_hlo_modules.module import Module, ModuleBuilder
+from collhub_hlo_modules.text import Instruction, Shape, invalid
+from collhub_hlo_modules.work import FREE
+
 from collhub_hlo.mlir_text import (
     MlirReader,
     MlirStatement,
@@ -25,7 +29,6 @@ from collhub_hlo.mlir_text import (
     parse_operation,
     split,
 )
-from collhub_hlo.module import Module, ModuleBuilder
 from collhub_hlo.stablehlo_attributes import (
     COLLECTIVES,
     count_devices,
@@ -33,8 +36,6 @@ from collhub_hlo.stablehlo_attributes import (
     read_mesh,
     rewrite_attributes,
 )
-from collhub_hlo.text import Instruction, Shape, invalid
-from collhub_hlo.work import FREE
 
 _WRITE_AGAIN = "write the module again as text"
 _PARTITIONS = re.compile(r"mhlo\.num_partitions\s*=\s*(\d{1,9})\b")

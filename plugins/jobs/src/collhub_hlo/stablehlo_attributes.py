@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from collhub_hlo_modules.text import Instruction
 
 from collhub_hlo.mlir_text import Operation, parse_dictionaries
-from collhub_hlo.text import Instruction
 
 _PAIR_OF_LISTS = re.compile(r"contracting_dims\s*=\s*\[([\d,\s]*)\]\s*x")
 _LHS_CONTRACTING = re.compile(r"lhs_contracting_dimensions\s*=\s*\[([\d,\s]*)\]")

@@ -14,17 +14,18 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from collhub_hlo.collectives import KINDS, Call, collective_of, has_pairs, read_call
-from collhub_hlo.module import (
+from collhub_hlo_modules.collectives import KINDS, Call, collective_of, has_pairs, read_call
+from collhub_hlo_modules.module import (
     Computation,
     Module,
     called_names,
     choose_branch,
     count_work,
 )
+from collhub_hlo_modules.text import Instruction, invalid, to_integer
+from collhub_hlo_modules.work import FREE, has_unknown_work
+
 from collhub_hlo.plugin import HloOptions
-from collhub_hlo.text import Instruction, invalid, to_integer
-from collhub_hlo.work import FREE, has_unknown_work
 from hub_core.model import InputError, NodeKind
 
 NONE = -1

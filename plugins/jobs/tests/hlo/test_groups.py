@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_hlo.groups import Devices, Groups, find_groups, find_pairs, parse_groups
+from collhub_hlo_modules.groups import Devices, Groups, find_groups, find_pairs, parse_groups
 
 ODD_EVEN = ((0, 2, 4, 6), (1, 3, 5, 7))
 FAR = ((0, 4), (1, 5), (2, 6), (3, 7))

@@ -13,7 +13,7 @@ import pytest
 from collhub_hlo.plugin import HloOptions
 from collhub_hlo.read import read
 from collhub_hlo.samples import FUSED, TRAINING_LOOP, source_of
-from collhub_hlo.text import parse_shape
+from collhub_hlo_modules.text import parse_shape
 
 from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload
 from hub_core.plugin_api import Source

@@ -1,4 +1,4 @@
-"""Readers of PyTorch programs: `torch.export` archives, and documents of captured graphs."""
+"""Readers of captured programs: `torch.export` archives, documents of graphs, and HLO text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from collhub_captured_graphs import CapturedGraph, graph_from_json, read_export
 
 from collhub_coconet.lowering.workload import lower_source
-from collhub_coconet.plugin import CapturedOptions
+from collhub_coconet.plugin import CapturedHloOptions, CapturedOptions
 from collhub_coconet.torch_programs.typing_graphs import TypingChoices, parse_placement, type_graph
 from hub_core.model import UsageError, Workload
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, decompressed
 
 
 def read_archive(source: Source, options: CapturedOptions) -> Workload:
@@ -34,6 +34,24 @@ def read_archive(source: Source, options: CapturedOptions) -> Workload:
 def read_document(source: Source, options: CapturedOptions) -> Workload:
     """Read a document `collhub/captured-graph-1` as the workload of a typed program."""
     return _lower(graph_from_json(source.content(), source.name), source, options)
+
+
+def read_hlo(source: Source, options: CapturedHloOptions) -> Workload:
+    """Read the HLO text of a compiled program, such as JAX writes it, as a typed program.
+
+    Raises `InputError` with the line for damaged text and for modules with messages between
+    devices, and those of `type_graph`.
+    """
+    # Imported here, because other formats of this plugin do not need the reader of HLO.
+    from collhub_hlo_modules import StatementReader, build_graph, read_module
+
+    if len(source.parts) != 1:
+        raise UsageError(f"{source.name}: one module was expected, {len(source.parts)} were given")
+    part = source.parts[0]
+    with decompressed(part.stream(), part.name) as stream:
+        statements = StatementReader(stream, part.name)
+        module = read_module(statements, options.trip_count, is_complete=True)
+    return _lower(build_graph(module, part.name), source, options)
 
 
 def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Workload:
@@ -97,6 +115,39 @@ _DOCUMENT = """{
      "results": [{"name": "w1", "element": "float32", "shape": [8]}]}
   ],
   "outputs": [{"value": "w1", "role": "mutation", "target": "w"}]
+}
+"""
+
+
+def list_modules() -> Sequence[Source]:
+    """Return an example: a gradient, averaged over four devices and subtracted from a weight."""
+    return [Source.of_bytes("step.hlo.txt", _MODULE.encode())]
+
+
+_MODULE = """HloModule step, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }, \
+entry_computation_layout={(f32[8]{0}, f32[8]{0})->f32[8]{0}}, num_partitions=4
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %total = f32[] add(%a, %b)
+}
+
+%update (w: f32[8], g: f32[8]) -> f32[8] {
+  %w = f32[8]{0} parameter(0)
+  %g = f32[8]{0} parameter(1)
+  %rate = f32[] constant(0.025)
+  %rates = f32[8]{0} broadcast(%rate), dimensions={}
+  %step = f32[8]{0} multiply(%g, %rates)
+  ROOT %next = f32[8]{0} subtract(%w, %step)
+}
+
+ENTRY %main (weight: f32[8], gradient: f32[8]) -> f32[8] {
+  %weight = f32[8]{0} parameter(0), sharding={replicated}
+  %gradient = f32[8]{0} parameter(1)
+  %reduced = f32[8]{0} all-reduce(%gradient), channel_id=1, replica_groups={{0,1,2,3}}, \
+use_global_device_ids=true, to_apply=%sum
+  ROOT %fusion = f32[8]{0} fusion(%weight, %reduced), kind=kLoop, calls=%update
 }
 """
 

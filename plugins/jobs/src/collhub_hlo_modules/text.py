@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from hub_core.model import InputError, Location
@@ -29,6 +29,8 @@ _ARRAY_SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\](?:\{[^{}]*\})?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _OPERAND = re.compile(rf"(?:.*\s)?{_NAME}\s*\Z", re.DOTALL)
 _LEAF = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
+_TILE = re.compile(r":[^}]*T\(")
+_ORDER = re.compile(r"\]\{([\d,\s]*)")
 _ATTRIBUTE = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
 # Tables of newer modules between the header and the computations; they contain paths.
 _TABLES = re.compile(r"FileNames|FunctionNames|FileLocations|StackFrames|\d")
@@ -49,14 +51,23 @@ _USED_ATTRIBUTES = frozenset((
     "is_host_transfer", "lhs_contracting_dims", "replica_groups", "sharding",
     "source_target_pairs", "to_apply", "true_computation", "use_global_device_ids",
 ))  # fmt: skip
+# Attributes that only the conversion to a program uses.
+_PROGRAM_ATTRIBUTES = frozenset((
+    "iota_dimension", "lhs_batch_dims", "rhs_batch_dims", "rhs_contracting_dims", "slice",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Arrays of a shape: element type and dimensions; several, or none, for a tuple."""
+    """Arrays of a shape: element type and dimensions; several, or none, for a tuple.
+
+    `order`: dimensions of the array in memory from the slowest to the fastest; () for row-major
+    order, None for tiles and for tuples with another order.
+    """
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]
     is_tuple: bool = False
+    order: tuple[int, ...] | None = field(default=(), compare=False)
 
     @property
     def elements(self) -> int:
@@ -231,10 +242,14 @@ def parse_attributes(text: str, start: int) -> dict[str, str]:
 
 
 class InstructionParser:
-    """Parser of instructions; equal shapes and dropped attributes are stored once."""
+    """Parser of instructions; equal shapes and dropped attributes are stored once.
 
-    def __init__(self, file: str) -> None:
+    `is_complete`: keep also the attributes that only programs need.
+    """
+
+    def __init__(self, file: str, *, is_complete: bool = False) -> None:
         self._file = file
+        self._used = _USED_ATTRIBUTES | (_PROGRAM_ATTRIBUTES if is_complete else frozenset())
         self._shapes: dict[str, Shape] = {}
 
     def parse(self, statement: Statement) -> Instruction:
@@ -270,9 +285,7 @@ class InstructionParser:
                 _operand_name(operand) for operand in _split(text, opcode.end(), close - 1)
             )
         attributes = {
-            key: value
-            for key, value in parse_attributes(text, close).items()
-            if key in _USED_ATTRIBUTES
+            key: value for key, value in parse_attributes(text, close).items() if key in self._used
         }
         return Instruction(
             head[2], sys.intern(opcode[1]), self._shape(text[position:end]), operands,
@@ -290,7 +303,7 @@ class InstructionParser:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape; layouts, tiles and memory spaces are dropped.
+    """Parse a shape; of layouts only the order of dimensions is kept, no memory spaces.
 
     It is a tuple if the text begins with `(`; nested tuples are flattened. Raises `ValueError` for
     unknown element types and invalid dimensions.
@@ -301,7 +314,11 @@ def parse_shape(text: str) -> Shape:
             raise ValueError(f"the element type {dtype!r} is unknown")
         dimensions = parse_dimensions(inside)
         leaves.append((dtype, dimensions))
-    return Shape(tuple(leaves), text.startswith("("))
+    orders = [parse_integers(order)[::-1] for order in _ORDER.findall(text)]
+    order: tuple[int, ...] | None = ()
+    if any(one != tuple(sorted(one)) for one in orders):
+        order = orders[0] if len(leaves) == 1 else None
+    return Shape(tuple(leaves), text.startswith("("), None if _TILE.search(text) else order)
 
 
 def parse_integers(text: str) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collhub_hlo.collectives import collective_of
-from collhub_hlo.groups import Devices
-from collhub_hlo.text import (
+from collhub_hlo_modules.collectives import collective_of
+from collhub_hlo_modules.groups import Devices
+from collhub_hlo_modules.text import (
     Instruction,
     InstructionParser,
     Statement,
@@ -22,11 +22,18 @@ from collhub_hlo.text import (
     parse_computation_name,
     to_integer,
 )
-from collhub_hlo.work import FREE, count_accessed_bytes, count_bytes, count_operations, is_product
+from collhub_hlo_modules.work import (
+    FREE,
+    count_accessed_bytes,
+    count_bytes,
+    count_operations,
+    is_product,
+)
 
 MAX_RANKS = 1 << 16
 _MAX_TOTAL = 1 << 62
 _TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d{1,18})\b')
+_ALIAS = re.compile(r"\{\s*(\d{0,9})\s*\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{\s*\}")
 _NAME = re.compile(r"%?([\w.\-$:/@]+)")
 _DUMP_AGAIN = "dump the module again as text"
 # Shared by all computations whose instructions are dropped.
@@ -69,7 +76,8 @@ class Module:
     `trip_counts`: iterations by the line of the loop, None if unknown. `is_sharded`: instructions
     have shardings, which precede partitioning or remain on parameters. `global_instructions`:
     computations with the shapes of all devices together. `losses`: content that the parser does not
-    read, with its count; `notes`: assumptions of the parser.
+    read, with its count; `notes`: assumptions of the parser. `aliases`: by number of an output of
+    the entry, the parameter whose memory it reuses.
     """
 
     name: str
@@ -82,19 +90,26 @@ class Module:
     global_instructions: int = 0
     losses: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    aliases: dict[int, int] = field(default_factory=dict)
 
 
-def read_module(statements: StatementReader, trip_count: int | None) -> Module:
+def read_module(
+    statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
+) -> Module:
     """Read a module. `trip_count`: iterations of loops whose count is unknown; None leaves it open.
+
+    `is_complete`: fused computations keep their instructions, and instructions keep the attributes
+    that only programs need.
 
     Raises `InputError` with the line for damaged text, a second module, statements before the
     module, and names without a definition, and (`cut`) without an ENTRY computation.
     """
-    builder = ModuleBuilder(statements.file, trip_count)
-    parser = InstructionParser(statements.file)
+    builder = ModuleBuilder(statements.file, trip_count, is_complete=is_complete)
+    parser = InstructionParser(statements.file, is_complete=is_complete)
     for statement in statements:
         if statement.kind == "module":
-            builder.begin(*_parse_header(statement, statements.file), statement.line)
+            begun = builder.begin(*_parse_header(statement, statements.file), statement.line)
+            begun.aliases = _parse_aliases(statement.text)
         elif builder.module is None:
             message = "the file does not begin with HloModule"
             raise invalid(message, statements.file, statement.line, _DUMP_AGAIN, "format")
@@ -130,6 +145,12 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
     return name[1] if name else "", Devices(*counts), is_scheduled
 
 
+def _parse_aliases(header: str) -> dict[int, int]:
+    """Return the parameter whose memory each output reuses: `{0}: (2, {}, may-alias)`."""
+    text = header.partition("input_output_alias=")[2].partition("entry_computation_layout")[0]
+    return {int(output or 0): int(parameter) for output, parameter in _ALIAS.findall(text)}
+
+
 def called_names(instruction: Instruction) -> list[str]:
     """Return the computations that an instruction executes, without reducers.
 
@@ -150,10 +171,12 @@ class ModuleBuilder:
     """Module under construction; the current computation is the last one that was opened.
 
     A computation is added before those that execute it: `open`, `add` per instruction, `close`.
-    `trip_count`: iterations of loops whose count is unknown.
+    `trip_count`: iterations of loops whose count is unknown. `is_complete`: fused computations
+    keep their instructions.
     """
 
-    def __init__(self, file: str, trip_count: int | None) -> None:
+    def __init__(self, file: str, trip_count: int | None, *, is_complete: bool = False) -> None:
+        self._is_complete = is_complete
         self.file = file
         self.module: Module | None = None
         self._trip_count = trip_count
@@ -219,7 +242,7 @@ class ModuleBuilder:
             raise invalid(message, self.file, instruction.line, _DUMP_AGAIN) from None
         computation.instructions[instruction.name] = instruction
         self._add_totals(instruction, operations, called)
-        if instruction.opcode == "fusion":
+        if instruction.opcode == "fusion" and not self._is_complete:
             for body in called:
                 _drop_instructions(body)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collhub_hlo.groups import Devices, Groups, find_groups, find_pairs
-from collhub_hlo.text import Instruction, Shape, invalid, to_integer
+from collhub_hlo_modules.groups import Devices, Groups, find_groups, find_pairs
+from collhub_hlo_modules.text import Instruction, Shape, invalid, to_integer
 from hub_core.model import JobCollective
 
 COLLECTIVES = frozenset((

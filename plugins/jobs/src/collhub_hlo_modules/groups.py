@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_hlo.text import parse_integers, to_integer
+from collhub_hlo_modules.text import parse_integers, to_integer
 from hub_core.columns import Int64Array
 
 Groups = tuple[tuple[int, ...], ...]

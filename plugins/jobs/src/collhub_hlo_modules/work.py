@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collhub_hlo.text import Instruction, Shape, parse_integers
+from collhub_hlo_modules.text import Instruction, Shape, parse_integers
 
 # Instructions without a kernel.
 FREE = frozenset((

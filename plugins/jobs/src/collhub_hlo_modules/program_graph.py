@@ -1,0 +1,870 @@
+"""Convert a compiled HLO module to a captured graph: the program of one device.
+
+Calls, fusions and loops of known length are replaced by the instructions that they execute, and
+instructions with a counterpart become operators of PyTorch. All others are named `hlo.OPCODE`:
+nothing is assumed about them. Sources: openxla `operation_semantics.md` and `hlo_parser.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from collhub_captured_graphs.graph import (
+    ArgumentValue,
+    CapturedGraph,
+    ElementName,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    InputRole,
+    OutputRole,
+    Reference,
+    Tensor,
+)
+
+from collhub_hlo_modules.collectives import collective_of, read_call
+from collhub_hlo_modules.module import Computation, Module, called_names
+from collhub_hlo_modules.text import Instruction, Shape, invalid, parse_integers
+
+MAX_NODES = 30_000
+_MAX_EVALUATIONS = 1_000_000
+_MAX_INTEGER = 1 << 63
+_MAX_DEPTH = 64
+_ELEMENTS = {
+    "pred": "bool", "s8": "int8", "s16": "int16", "s32": "int32", "s64": "int64", "u8": "uint8",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64", "f16": "float16", "bf16": "bfloat16",
+    "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128",
+    "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0fnu": "float8_e8m0fnu",
+}  # fmt: skip
+_UNARY = {
+    "abs": "abs", "cosine": "cos", "sine": "sin", "exponential": "exp", "log": "log",
+    "negate": "neg", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh", "logistic": "sigmoid",
+    "sign": "sign", "floor": "floor", "ceil": "ceil", "not": "bitwise_not", "erf": "erf",
+    "log-plus-one": "log1p",
+}  # fmt: skip
+_BINARY = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow",
+    "maximum": "maximum", "minimum": "minimum", "remainder": "fmod", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+# Overloads of aten.where by the operands that are tensors.
+_WHERE = {
+    (True, True): "self", (True, False): "ScalarOther", (False, True): "ScalarSelf",
+    (False, False): "Scalar",
+}  # fmt: skip
+_COMPARISONS = {"LT": "lt", "GT": "gt", "EQ": "eq", "LE": "le", "GE": "ge", "NE": "ne"}
+_MIRRORED = {"LT": "GT", "GT": "LT", "EQ": "EQ", "LE": "GE", "GE": "LE", "NE": "NE"}
+_REDUCERS = {"add": "sum", "maximum": "amax", "minimum": "amin"}
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
+_REDUCTIONS = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "product"}
+_ALIASES = frozenset(("copy", "optimization-barrier", "domain", "copy-start", "reduce-precision"))
+_FOLDED: Mapping[str, Callable[[float, float], float]] = {
+    "add": lambda x, y: x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x * y,
+    "maximum": max,
+    "minimum": min,
+}
+_STRUCTURAL = frozenset((
+    "reshape", "bitcast", "transpose", "slice", "reduce", "dot", "dynamic-slice",
+    "dynamic-update-slice",
+))  # fmt: skip
+_TILES = re.compile(r"devices=\[([\d,\s]+)\]")
+_SLICE = re.compile(r"\[\s*(\d{1,18})\s*:\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?\]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """A tensor of the graph that is broadcast: dimension i of it is dimension `places[i]`."""
+
+    source: str
+    places: tuple[int, ...]
+
+
+Value = str | int | float | bool | _Spread | tuple["Value", ...] | None
+"""A tensor of the graph, a scalar constant, a broadcast tensor, the parts of a tuple, a token."""
+
+
+def build_graph(module: Module, file: str) -> CapturedGraph:
+    """Return the program of one device of a module whose computations have their instructions.
+
+    Parameters with a sharding are replicated or blocks; one whose memory an output reuses is a
+    state. Raises `InputError` with the line for messages, for conditionals and loops of unknown
+    length with collectives, and for more than 30 000 nodes.
+    """
+    return _GraphBuilder(module, file).build()
+
+
+class _GraphBuilder:
+    """Graph under construction."""
+
+    def __init__(self, module: Module, file: str) -> None:
+        self._module = module
+        self._file = file
+        self._inputs: list[GraphInput] = []
+        self._nodes: list[GraphNode] = []
+        self._tensors: dict[str, Tensor] = {}
+        self._groups: dict[str, tuple[int, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        self._depth = 0
+        self._evaluations = 0
+
+    def build(self) -> CapturedGraph:
+        """Convert the entry computation."""
+        entry = self._module.entry
+        assert entry is not None
+        parameters = [one for one in entry.instructions.values() if one.opcode == "parameter"]
+        parameters.sort(key=lambda one: int(one.literal))
+        states = set(self._module.aliases.values())
+        arguments = [self._add_parameter(one, int(one.literal) in states) for one in parameters]
+        result = self._evaluate(entry, arguments)
+        outputs = []
+        for number, part in enumerate(result if isinstance(result, tuple) else (result,)):
+            if not isinstance(part, str):
+                continue
+            state = self._module.aliases.get(number, -1)
+            target = arguments[state] if 0 <= state < len(arguments) else None
+            is_state = isinstance(target, str)
+            role = OutputRole.MUTATION if is_state else OutputRole.OUTPUT
+            outputs.append(GraphOutput(part, role, target if isinstance(target, str) else ""))
+        return CapturedGraph(
+            self._module.name or "module",
+            tuple(self._inputs),
+            tuple(self._nodes),
+            tuple(outputs),
+            self._groups,
+            "XLA",
+            self._file,
+        )
+
+    def _add_parameter(self, instruction: Instruction, is_state: bool) -> Value:
+        role = InputRole.STATE if is_state else InputRole.INPUT
+        placement = _read_placement(instruction.attributes.get("sharding", ""), self._module)
+        return self._add_inputs(instruction, role, placement)
+
+    def _add_inputs(self, instruction: Instruction, role: InputRole, placement: str) -> Value:
+        tensors = self._create_tensors(instruction)
+        self._inputs += [GraphInput(tensor, role, "", placement) for tensor in tensors]
+        names = tuple(tensor.name for tensor in tensors)
+        return names if instruction.shape.is_tuple else names[0]
+
+    def _create_tensors(self, instruction: Instruction) -> list[Tensor]:
+        """Return new tensors for the arrays of an instruction."""
+        return [
+            self._create_tensor(instruction, dtype, shape)
+            for dtype, shape in instruction.shape.leaves
+            if dtype != "token"
+        ]
+
+    def _create_tensor(
+        self, instruction: Instruction, dtype: str, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Return a new tensor named after an instruction."""
+        if dtype not in _ELEMENTS:
+            self._refuse(instruction, f"has the element type {dtype}", "use another element type")
+        base = re.sub(r"\W", "_", instruction.name)
+        base = base if base[:1].isalpha() else f"v{base}"
+        number = self._numbers.get(base, -1) + 1
+        name = base if number == 0 else f"{base}_{number}"
+        while name in self._tensors:
+            number += 1
+            name = f"{base}_{number}"
+        self._numbers[base] = number
+        tensor = Tensor(name, _ELEMENTS[dtype], shape)
+        self._tensors[name] = tensor
+        return tensor
+
+    def _append(
+        self,
+        operator: str,
+        arguments: Mapping[str, ArgumentValue],
+        instruction: Instruction,
+        shape: tuple[int, ...] | None = None,
+    ) -> str:
+        """Add a node with one result; `shape`: by default that of the instruction."""
+        dtype, dimensions = instruction.shape.leaves[0]
+        tensor = self._create_tensor(instruction, dtype, dimensions if shape is None else shape)
+        self._add_node(operator, arguments, [tensor], instruction)
+        return tensor.name
+
+    def _add_node(
+        self,
+        operator: str,
+        arguments: Mapping[str, ArgumentValue],
+        results: Sequence[Tensor],
+        instruction: Instruction,
+    ) -> None:
+        if len(self._nodes) >= MAX_NODES:
+            self._refuse(instruction, f"exceeds {MAX_NODES} nodes", "use fewer iterations")
+        name = results[0].name if results else f"node{len(self._nodes)}"
+        self._nodes.append(GraphNode(name, operator, dict(arguments), tuple(results)))
+
+    def _refuse(self, instruction: Instruction, message: str, cure: str) -> NoReturn:
+        text = f"{instruction.opcode} {instruction.name!r} {message}"
+        raise invalid(text, self._file, instruction.line, cure, "program")
+
+    # Instructions
+
+    def _evaluate(self, computation: Computation, arguments: Sequence[Value]) -> Value:
+        """Add the nodes of a computation; return its result."""
+        self._depth += 1
+        values: dict[str, Value] = {}
+        for instruction in computation.instructions.values():
+            if self._depth > _MAX_DEPTH:
+                self._refuse(instruction, f"is nested {self._depth} calls deep", "inline the calls")
+            self._evaluations += 1
+            if self._evaluations > _MAX_EVALUATIONS:
+                message = f"exceeds {_MAX_EVALUATIONS} instructions"
+                self._refuse(instruction, message, "use loops with fewer iterations")
+            operands = [values[name] for name in instruction.operands]
+            if instruction.opcode == "parameter":
+                number = int(instruction.literal)
+                if not 0 <= number < len(arguments):
+                    self._refuse(instruction, "has no argument", "dump the module again")
+                values[instruction.name] = arguments[number]
+                continue
+            shapes = [computation.instructions[name].shape for name in instruction.operands]
+            values[instruction.name] = self._convert(instruction, operands, shapes)
+        self._depth -= 1
+        root = computation.root
+        assert root is not None
+        return values[root.name]
+
+    def _convert(
+        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+    ) -> Value:
+        """Add the nodes of an instruction; return its value."""
+        opcode = instruction.opcode
+        if collective_of(opcode) is not None:
+            return self._add_collective(instruction, operands, shapes)
+        if opcode.endswith("-done") or opcode in _ALIASES:
+            return operands[0] if operands else None
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            return self._get_element(instruction, operands[0])
+        if opcode in ("call", "fusion", "async-start", "while", "conditional"):
+            return self._call(instruction, operands)
+        if opcode == "constant":
+            return self._add_constant(instruction)
+        if opcode in ("after-all", "token"):
+            return None
+        if instruction.shape.is_tuple or len(instruction.shape.leaves) != 1:
+            return self._add_unknown(instruction, operands)
+        simple = self._add_pointwise(instruction, operands, shapes)
+        if simple is not None:
+            return simple
+        other = self._add_structural(instruction, operands, shapes)
+        return self._add_unknown(instruction, operands) if other is None else other
+
+    def _get_element(self, instruction: Instruction, operand: Value) -> Value:
+        index = int(instruction.attributes.get("index", "0"))
+        if not isinstance(operand, tuple) or not 0 <= index < len(operand):
+            self._refuse(instruction, f"has no part {index}", "dump the module again")
+        return operand[index]
+
+    def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
+        """Evaluate the computation of a call, fusion or loop; keep those without it as one node."""
+        bodies = [self._module.computations[name] for name in called_names(instruction)]
+        if instruction.opcode == "conditional":
+            if any(body.communications for body in bodies):
+                self._refuse(
+                    instruction, "has collectives", "compile the program for one of its branches"
+                )
+            return self._add_unknown(instruction, operands)
+        if instruction.opcode != "while":
+            return self._evaluate(bodies[0], operands)
+        trips = self._module.trip_counts.get(instruction.line)
+        if trips is None:
+            if bodies[0].communications:
+                cure = "give the number of iterations with -O trip_count="
+                self._refuse(instruction, "has collectives and an unknown length", cure)
+            return self._add_unknown(instruction, operands)
+        state = operands[0]
+        for _ in range(trips):
+            state = self._evaluate(bodies[0], [state])
+        return state
+
+    def _add_constant(self, instruction: Instruction) -> Value:
+        """Return a scalar as a number; other constants are inputs."""
+        if len(instruction.shape.leaves) == 1 and not instruction.shape.leaves[0][1]:
+            number = _parse_number(instruction.literal, instruction.shape.leaves[0][0])
+            if number is not None:
+                return number
+        return self._add_inputs(instruction, InputRole.CONSTANT, "R")
+
+    def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
+        """Add a node about which nothing is assumed."""
+        flat = [part for operand in operands for part in _flatten(operand)]
+        values = tuple(self._to_argument(part, instruction) for part in flat)
+        tensors = self._create_tensors(instruction)
+        if not tensors:
+            return None
+        arguments: dict[str, ArgumentValue] = {"operands": values}
+        self._add_node(f"hlo.{instruction.opcode}", arguments, tensors, instruction)
+        names = tuple(tensor.name for tensor in tensors)
+        return names if instruction.shape.is_tuple else names[0]
+
+    def _to_argument(self, value: Value, instruction: Instruction) -> ArgumentValue:
+        """Return a value as an argument: a number, or a reference to a tensor."""
+        if isinstance(value, _Spread):
+            return Reference(value.source)
+        if isinstance(value, str):
+            return Reference(value)
+        return None if isinstance(value, tuple) else value
+
+    def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
+        """Return a value as a tensor of the graph; broadcasts and numbers become nodes."""
+        if isinstance(value, str):
+            return value
+        dtype, sizes = shape.leaves[0]
+        template = Instruction(
+            instruction.name, instruction.opcode, Shape(((dtype, sizes),)), (), {}, "",
+            instruction.line, False,
+        )  # fmt: skip
+        if isinstance(value, _Spread):
+            source = self._tensors[value.source]
+            ones = [1] * len(sizes)
+            for place, size in zip(value.places, source.shape, strict=True):
+                ones[place] = size
+            name = value.source
+            if tuple(ones) != source.shape:
+                name = self._reshape(name, tuple(ones), template)
+            arguments: dict[str, ArgumentValue] = {"self": Reference(name), "size": tuple(sizes)}
+            return self._append("aten.expand.default", arguments, template)
+        if value is None or isinstance(value, tuple):
+            self._refuse(instruction, "reads a tuple", "dump the module again")
+        arguments = {
+            "size": tuple(sizes),
+            "fill_value": value,
+            "dtype": ElementName(_ELEMENTS[dtype]),
+        }
+        return self._append("aten.full.default", arguments, template)
+
+    def _reshape(self, name: str, shape: tuple[int, ...], instruction: Instruction) -> str:
+        if self._tensors[name].shape == shape:
+            return name
+        arguments: dict[str, ArgumentValue] = {"self": Reference(name), "shape": shape}
+        return self._append("aten.reshape.default", arguments, instruction, shape)
+
+    def _permute(self, name: str, order: Sequence[int], instruction: Instruction) -> str:
+        if list(order) == list(range(len(order))):
+            return name
+        shape = self._tensors[name].shape
+        arguments: dict[str, ArgumentValue] = {"self": Reference(name), "dims": tuple(order)}
+        result = tuple(shape[place] for place in order)
+        return self._append("aten.permute.default", arguments, instruction, result)
+
+    # Operators by element
+
+    def _add_pointwise(
+        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+    ) -> Value:
+        """Add an operator that computes every element separately; None for another instruction."""
+        opcode = instruction.opcode
+        if opcode == "convert":
+            return self._cast(instruction, operands[0], shapes[0])
+        if opcode in _UNARY:
+            operand = self._to_tensor(operands[0], shapes[0], instruction)
+            operator = f"aten.{_UNARY[opcode]}.default"
+            return self._append(operator, {"self": Reference(operand)}, instruction)
+        if opcode == "compare":
+            direction = instruction.attributes.get("direction", "")
+            if direction not in _COMPARISONS:
+                return None
+            if isinstance(operands[0], int | float) and not isinstance(operands[1], int | float):
+                operands, shapes = operands[::-1], shapes[::-1]
+                direction = _MIRRORED[direction]
+            return self._add_binary(_COMPARISONS[direction], instruction, operands, shapes)
+        if opcode in _BINARY:
+            folded = _fold(opcode, operands)
+            if folded is not None:
+                return folded
+            return self._add_arithmetic(opcode, instruction, operands, shapes)
+        if opcode == "select":
+            names = self._to_operands(operands, shapes, instruction)
+            if not isinstance(names[0], Reference):
+                names[0] = Reference(self._to_tensor(operands[0], shapes[0], instruction))
+            are_tensors = isinstance(names[1], Reference), isinstance(names[2], Reference)
+            arguments = dict(zip(("condition", "self", "other"), names, strict=True))
+            operator = f"aten.where.{_WHERE[are_tensors]}"
+            return self._append(operator, arguments, instruction)
+        if opcode == "clamp":
+            lower, x, upper = operands
+            if not isinstance(lower, int | float) or not isinstance(upper, int | float):
+                return None
+            name = self._to_tensor(x, shapes[1], instruction)
+            arguments = {"self": Reference(name), "min": lower, "max": upper}
+            return self._append("aten.clamp.default", arguments, instruction)
+        return None
+
+    def _cast(self, instruction: Instruction, operand: Value, shape: Shape) -> Value:
+        if isinstance(operand, int | float):
+            return operand
+        if operand is None or isinstance(operand, tuple):
+            return None
+        dtype = instruction.shape.leaves[0][0]
+        source = operand.source if isinstance(operand, _Spread) else operand
+        sizes = self._tensors[source].shape
+        if dtype not in _ELEMENTS:
+            self._create_tensor(instruction, dtype, sizes)
+        arguments: dict[str, ArgumentValue] = {
+            "self": Reference(source),
+            "dtype": ElementName(_ELEMENTS[dtype]),
+        }
+        name = self._append("aten._to_copy.default", arguments, instruction, sizes)
+        return _Spread(name, operand.places) if isinstance(operand, _Spread) else name
+
+    def _add_arithmetic(
+        self,
+        opcode: str,
+        instruction: Instruction,
+        operands: Sequence[Value],
+        shapes: Sequence[Shape],
+    ) -> str:
+        """Add an arithmetic operator; a number as first operand changes the operator or order."""
+        operator = _BINARY[opcode]
+        first, second = operands
+        is_number = isinstance(first, int | float)
+        if is_number and opcode in ("add", "multiply", "maximum", "minimum"):
+            first, second, shapes, is_number = second, first, shapes[::-1], False
+        if isinstance(second, int | float) and opcode in ("maximum", "minimum"):
+            name = self._to_tensor(first, shapes[0], instruction)
+            limit = ("clamp_min", "min") if opcode == "maximum" else ("clamp_max", "max")
+            arguments: dict[str, ArgumentValue] = {"self": Reference(name), limit[1]: second}
+            return self._append(f"aten.{limit[0]}.default", arguments, instruction)
+        if isinstance(first, int | float) and opcode == "subtract":
+            name = self._to_tensor(second, shapes[1], instruction)
+            arguments = {"self": Reference(name), "other": first}
+            return self._append("aten.rsub.Scalar", arguments, instruction)
+        if isinstance(first, int | float) and opcode == "divide":
+            name = self._to_tensor(second, shapes[1], instruction)
+            inverse = self._append(
+                "aten.reciprocal.default", {"self": Reference(name)}, instruction
+            )
+            if first == 1:
+                return inverse
+            arguments = {"self": Reference(inverse), "other": first}
+            return self._append("aten.mul.Scalar", arguments, instruction)
+        return self._add_binary(operator, instruction, (first, second), shapes)
+
+    def _add_binary(
+        self,
+        operator: str,
+        instruction: Instruction,
+        operands: Sequence[Value],
+        shapes: Sequence[Shape],
+    ) -> str:
+        first, second = self._to_operands(operands, shapes, instruction)
+        if not isinstance(first, Reference):
+            first = Reference(self._to_tensor(operands[0], shapes[0], instruction))
+        other = "exponent" if operator == "pow" else "other"
+        overload = "Tensor" if isinstance(second, Reference) else "Scalar"
+        if operator == "pow":
+            overload = "Tensor_Tensor" if isinstance(second, Reference) else "Tensor_Scalar"
+        overload = "default" if operator in ("maximum", "minimum") else overload
+        arguments: dict[str, ArgumentValue] = {"self": first, other: second}
+        return self._append(f"aten.{operator}.{overload}", arguments, instruction)
+
+    def _to_operands(
+        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
+    ) -> list[ArgumentValue]:
+        """Return the operands of an operator by element; numbers and trailing broadcasts remain.
+
+        A tensor that is broadcast along leading dimensions needs no node if another operand has
+        the complete shape.
+        """
+        sizes = instruction.shape.leaves[0][1]
+        is_complete = any(
+            isinstance(operand, str) and self._tensors[operand].shape == sizes
+            for operand in operands
+        )
+        result: list[ArgumentValue] = []
+        for operand, shape in zip(operands, shapes, strict=True):
+            if isinstance(operand, _Spread) and is_complete:
+                rank = len(sizes)
+                if operand.places == tuple(range(rank - len(operand.places), rank)):
+                    result.append(Reference(operand.source))
+                    continue
+            if isinstance(operand, int | float) and is_complete:
+                result.append(operand)
+            else:
+                result.append(Reference(self._to_tensor(operand, shape, instruction)))
+        return result
+
+    # Other operators
+
+    def _reinterpret(
+        self, name: str, order: tuple[int, ...] | None, instruction: Instruction
+    ) -> str | None:
+        """Add a bitcast: both shapes name the same sequence in memory; None for tiles.
+
+        `order`: of the operand, as in `Shape`.
+        """
+        sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
+        if order is None or result is None:
+            return None
+        result = result or tuple(range(len(sizes)))
+        name = self._permute(name, order or range(len(self._tensors[name].shape)), instruction)
+        name = self._reshape(name, tuple(sizes[place] for place in result), instruction)
+        return self._permute(
+            name, [result.index(place) for place in range(len(sizes))], instruction
+        )
+
+    def _add_structural(
+        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+    ) -> Value:
+        """Add a broadcast, reshape, permutation, slice, reduction or product; None for another."""
+        opcode, attributes = instruction.opcode, instruction.attributes
+        sizes = instruction.shape.leaves[0][1]
+        if opcode == "broadcast":
+            return self._broadcast(operands[0], shapes[0], instruction)
+        if opcode == "concatenate":
+            return self._concatenate(operands, shapes, instruction)
+        if opcode == "iota":
+            return self._count(instruction)
+        if opcode not in _STRUCTURAL:
+            return None
+        if isinstance(operands[0], int | float) and opcode in ("reshape", "bitcast", "transpose"):
+            return operands[0]
+        name = self._to_tensor(operands[0], shapes[0], instruction)
+        if opcode == "reshape":
+            return self._reshape(name, sizes, instruction)
+        if opcode == "bitcast":
+            return self._reinterpret(name, shapes[0].order, instruction)
+        if opcode == "transpose":
+            order = parse_integers(attributes.get("dimensions", ""))
+            return self._permute(name, order, instruction) if len(order) == len(sizes) else None
+        if opcode == "slice":
+            return self._slice(name, attributes.get("slice", ""), instruction)
+        if opcode == "dynamic-slice":
+            return self._slice_dynamically(name, operands[1:], instruction)
+        if opcode == "reduce":
+            return self._reduce(name, operands, instruction)
+        other = self._to_tensor(operands[1], shapes[1], instruction)
+        if opcode == "dynamic-update-slice":
+            return self._replace_slice(name, other, operands[2:], instruction)
+        return self._multiply(name, other, instruction)
+
+    def _broadcast(self, operand: Value, shape: Shape, instruction: Instruction) -> Value:
+        """Return a broadcast, which needs no node yet; None if its dimensions do not fit."""
+        if isinstance(operand, int | float):
+            return operand
+        name = self._to_tensor(operand, shape, instruction)
+        places = parse_integers(instruction.attributes.get("dimensions", "{}"))
+        sizes = instruction.shape.leaves[0][1]
+        if len(places) != len(self._tensors[name].shape) or not all(
+            0 <= place < len(sizes) for place in places
+        ):
+            return None
+        return _Spread(name, places) if places != tuple(range(len(sizes))) else name
+
+    def _count(self, instruction: Instruction) -> Value:
+        """Return the numbers 0, 1, ... along one dimension."""
+        dtype, sizes = instruction.shape.leaves[0]
+        places = parse_integers(instruction.attributes.get("iota_dimension", "0"))
+        if not sizes or not 0 <= places[0] < len(sizes):
+            return None
+        length = sizes[places[0]]
+        arguments: dict[str, ArgumentValue] = {
+            "end": length,
+            "dtype": ElementName(_ELEMENTS[dtype]),
+        }
+        name = self._append("aten.arange.default", arguments, instruction, (length,))
+        return name if len(sizes) == 1 else _Spread(name, places)
+
+    def _concatenate(
+        self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
+    ) -> str:
+        parts = tuple(
+            Reference(self._to_tensor(operand, shape, instruction))
+            for operand, shape in zip(operands, shapes, strict=True)
+        )
+        (dimension,) = parse_integers(instruction.attributes.get("dimensions", "0"))
+        arguments: dict[str, ArgumentValue] = {"tensors": parts, "dim": dimension}
+        return self._append("aten.cat.default", arguments, instruction)
+
+    def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
+        """Add one slice per dimension that is not complete."""
+        bounds = [(int(one[0]), int(one[1]), int(one[2] or 1)) for one in _SLICE.findall(text)]
+        shape = self._tensors[name].shape
+        if len(bounds) != len(shape):
+            return None
+        for dimension, (start, end, step) in enumerate(bounds):
+            name = self._cut(name, dimension, start, end, step, instruction)
+        return name
+
+    def _slice_dynamically(
+        self, name: str, starts: Sequence[Value], instruction: Instruction
+    ) -> str | None:
+        """Add the slices of a dynamic slice whose starts are known, as in loops; else None."""
+        sizes, shape = instruction.shape.leaves[0][1], self._tensors[name].shape
+        if len(starts) != len(shape) or not all(isinstance(one, int) for one in starts):
+            return None
+        for dimension, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            assert isinstance(start, int)
+            # A start beyond the end is moved back, so that the slice is inside.
+            first = max(0, min(start, shape[dimension] - size))
+            name = self._cut(name, dimension, first, first + size, 1, instruction)
+        return name
+
+    def _replace_slice(
+        self, name: str, part: str, starts: Sequence[Value], instruction: Instruction
+    ) -> str | None:
+        """Add a tensor with one block replaced, if it is smaller in at most one dimension."""
+        shape, sizes = self._tensors[name].shape, self._tensors[part].shape
+        smaller = [place for place, size in enumerate(sizes) if size != shape[place]]
+        if len(starts) != len(shape) or len(smaller) > 1:
+            return None
+        if not smaller:
+            return part
+        start = starts[smaller[0]]
+        if not isinstance(start, int):
+            return None
+        first = max(0, min(start, shape[smaller[0]] - sizes[smaller[0]]))
+        arguments: dict[str, ArgumentValue] = {
+            "self": Reference(name),
+            "src": Reference(part),
+            "dim": smaller[0],
+            "start": first,
+            "end": first + sizes[smaller[0]],
+        }
+        return self._append("aten.slice_scatter.default", arguments, instruction)
+
+    def _cut(
+        self, name: str, dimension: int, start: int, end: int, step: int, instruction: Instruction
+    ) -> str:
+        shape = list(self._tensors[name].shape)
+        if (start, end, step) == (0, shape[dimension], 1):
+            return name
+        shape[dimension] = -(-(end - start) // step)
+        arguments: dict[str, ArgumentValue] = {
+            "self": Reference(name), "dim": dimension, "start": start, "end": end, "step": step,
+        }  # fmt: skip
+        return self._append("aten.slice.Tensor", arguments, instruction, tuple(shape))
+
+    def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
+        """Add a reduction that starts with the neutral element of its operator; else None."""
+        reducer = self._find_reducer(instruction)
+        if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:
+            return None
+        dimensions = parse_integers(instruction.attributes.get("dimensions", ""))
+        arguments: dict[str, ArgumentValue] = {"self": Reference(name)}
+        operator = f"aten.{_REDUCERS[reducer]}"
+        if len(dimensions) == len(self._tensors[name].shape):
+            return self._append(f"{operator}.default", arguments, instruction)
+        arguments["dim"] = dimensions
+        overload = "default" if reducer in ("maximum", "minimum") else "dim_IntList"
+        return self._append(f"{operator}.{overload}", arguments, instruction)
+
+    def _find_reducer(self, instruction: Instruction) -> str:
+        """Return the opcode of the root of the reducing computation, "" if there is none."""
+        name = instruction.attributes.get("to_apply", "").lstrip("%")
+        computation = self._module.computations.get(name)
+        root = computation.root if computation is not None else None
+        return root.opcode if root is not None else ""
+
+    def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
+        """Add a product: permutations and reshapes give both operands the form of aten.bmm."""
+        attributes = instruction.attributes
+        contracted = [
+            list(parse_integers(attributes.get(f"{side}_contracting_dims", "")))
+            for side in ("lhs", "rhs")
+        ]
+        batch = [
+            list(parse_integers(attributes.get(f"{side}_batch_dims", "")))
+            for side in ("lhs", "rhs")
+        ]
+        shapes = [self._tensors[left].shape, self._tensors[right].shape]
+        free = [
+            [place for place in range(len(shape)) if place not in (*batch[side], *contracted[side])]
+            for side, shape in enumerate(shapes)
+        ]
+        rows, columns = (math.prod(shapes[side][one] for one in free[side]) for side in (0, 1))
+        inner = math.prod(shapes[0][one] for one in contracted[0])
+        batches = math.prod(shapes[0][one] for one in batch[0])
+        left = self._permute(left, [*batch[0], *free[0], *contracted[0]], instruction)
+        right = self._permute(right, [*batch[1], *contracted[1], *free[1]], instruction)
+        result = instruction.shape.leaves[0][1]
+        if not batch[0] and len(free[0]) >= 1 and len(free[1]) == len(contracted[0]) == 1:
+            operator = "aten.mm.default" if len(free[0]) == 1 else "aten.matmul.default"
+            second = "mat2" if len(free[0]) == 1 else "other"
+            arguments: dict[str, ArgumentValue] = {
+                "self": Reference(left),
+                second: Reference(right),
+            }
+            return self._append(operator, arguments, instruction)
+        prefix = (batches,) if batch[0] else ()
+        left = self._reshape(left, (*prefix, rows, inner), instruction)
+        right = self._reshape(right, (*prefix, inner, columns), instruction)
+        arguments = {"self": Reference(left), "mat2": Reference(right)}
+        operator = "aten.bmm.default" if batch[0] else "aten.mm.default"
+        product = self._append(operator, arguments, instruction, (*prefix, rows, columns))
+        return self._reshape(product, result, instruction)
+
+    # Collectives
+
+    def _add_collective(
+        self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
+    ) -> Value:
+        """Add a collective; several operands of one instruction become one collective each."""
+        opcode = collective_of(instruction.opcode)
+        assert opcode is not None
+        if opcode in ("send", "recv", "collective-permute", "ragged-all-to-all"):
+            cure = "read the module as a workload: --from hlo"
+            self._refuse(instruction, "is a message between devices, not a collective", cure)
+        reducer = self._find_reducer(instruction)
+        call = read_call(instruction, opcode, shapes, reducer, self._module.devices, self._file)
+        group = self._name_group(call.groups)
+        names = [
+            self._to_tensor(operand, shape, instruction)
+            for operand, shape in zip(operands, shapes, strict=True)
+        ]
+        if opcode in ("all-reduce", "reduce-scatter") and reducer not in _REDUCTIONS:
+            cure = "reduce with add, maximum, minimum or multiply"
+            self._refuse(instruction, f"reduces with {reducer or 'no operator'}", cure)
+        if opcode == "all-to-all" and len(names) > 1:
+            return self._exchange_parts(names, group, instruction)
+        size = len(self._groups[group])
+        dimension = next(iter(parse_integers(instruction.attributes.get("dimensions", "0"))), 0)
+        results = [
+            self._communicate(opcode, name, dimension, group, size, reducer, instruction)
+            for name in names
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _communicate(
+        self,
+        opcode: str,
+        name: str,
+        dimension: int,
+        group: str,
+        size: int,
+        reducer: str,
+        instruction: Instruction,
+    ) -> str:
+        """Add a collective with one operand; another dimension than 0 is permuted to the front."""
+        tensor = self._tensors[name]
+        typed = Instruction(
+            instruction.name, instruction.opcode,
+            Shape(((_find_dtype(tensor.element), tensor.shape),)), (), {}, "", instruction.line,
+            False,
+        )  # fmt: skip
+        arguments: dict[str, ArgumentValue] = {}
+        if opcode == "all-reduce":
+            arguments = {
+                "input": Reference(name), "reduce_op": _REDUCTIONS[reducer], "group_name": group,
+            }  # fmt: skip
+            return self._append("_c10d_functional.all_reduce.default", arguments, typed)
+        if opcode == "collective-broadcast":
+            source = self._groups[group][0]
+            arguments = {"input": Reference(name), "src": source, "group_name": group}
+            return self._append("_c10d_functional.broadcast.default", arguments, typed)
+        if not 0 <= dimension < len(tensor.shape):
+            self._refuse(instruction, f"has no dimension {dimension}", "correct dimensions={}")
+        order = list(range(len(tensor.shape)))
+        order[0], order[dimension] = order[dimension], order[0]
+        front = self._permute(name, order, typed)
+        length, *rest = self._tensors[front].shape
+        if opcode == "all-gather":
+            operator, shape = "all_gather_into_tensor", (length * size, *rest)
+            arguments = {"input": Reference(front), "group_size": size, "group_name": group}
+        elif opcode == "reduce-scatter":
+            operator, shape = "reduce_scatter_tensor", (length // size, *rest)
+            arguments = {
+                "input": Reference(front), "reduce_op": _REDUCTIONS[reducer], "group_size": size,
+                "group_name": group,
+            }  # fmt: skip
+        else:
+            operator, shape = "all_to_all_single", (length, *rest)
+            arguments = {
+                "input": Reference(front), "output_split_sizes": None, "input_split_sizes": None,
+                "group_name": group,
+            }  # fmt: skip
+        result = self._append(f"_c10d_functional.{operator}.default", arguments, typed, shape)
+        return self._permute(result, order, typed)
+
+    def _exchange_parts(self, names: Sequence[str], group: str, instruction: Instruction) -> Value:
+        """Add an all-to-all of one operand per rank: joined before it, and cut after it."""
+        tensor = self._tensors[names[0]]
+        shape = tensor.shape or (1,)
+        typed = Instruction(
+            instruction.name, instruction.opcode,
+            Shape(((_find_dtype(tensor.element), shape),)), (), {}, "", instruction.line, False,
+        )  # fmt: skip
+        parts = [self._reshape(name, shape, typed) for name in names]
+        complete = (shape[0] * len(names), *shape[1:])
+        arguments: dict[str, ArgumentValue] = {
+            "tensors": tuple(Reference(part) for part in parts), "dim": 0,
+        }  # fmt: skip
+        joined = self._append("aten.cat.default", arguments, typed, complete)
+        result = self._communicate("all-to-all", joined, 0, group, len(names), "", typed)
+        cuts = []
+        for number in range(len(names)):
+            first = number * shape[0]
+            cut = self._cut(result, 0, first, first + shape[0], 1, typed)
+            cuts.append(self._reshape(cut, tensor.shape, typed))
+        return tuple(cuts)
+
+    def _name_group(self, groups: Sequence[tuple[int, ...]]) -> str:
+        """Return the name of a partition of the devices; the graph has the ranks of its first."""
+        first = groups[0]
+        name = "all" if len(groups) == 1 else "|".join(",".join(map(str, one)) for one in groups)
+        self._groups.setdefault(name[:200], first)
+        return name[:200]
+
+
+def _flatten(value: Value) -> tuple[Value, ...]:
+    """Return the parts of a tuple, nested ones included."""
+    if isinstance(value, tuple):
+        return tuple(part for entry in value for part in _flatten(entry))
+    return (value,)
+
+
+def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
+    """Compute an operator of two numbers, such as the counter of a loop; None for others."""
+    first, second = operands
+    function = _FOLDED.get(opcode)
+    if (
+        function is None
+        or not isinstance(first, int | float)
+        or not isinstance(second, int | float)
+    ):
+        return None
+    result = function(first, second)
+    return result if isinstance(result, float) or abs(result) < _MAX_INTEGER else None
+
+
+def _parse_number(literal: str, dtype: str) -> int | float | None:
+    """Return the value of a scalar constant; None for complex numbers and other text."""
+    text = literal.strip()
+    if dtype == "pred":
+        return {"true": 1, "false": 0}.get(text)
+    try:
+        if dtype[0] in "su":
+            return int(text)
+        return float(text) if dtype[0] in "fb" else None
+    except ValueError:
+        return None
+
+
+def _find_dtype(element: str) -> str:
+    return next(dtype for dtype, name in _ELEMENTS.items() if name == element)
+
+
+def _read_placement(sharding: str, module: Module) -> str:
+    """Return the placement of a parameter: `R`, `S(d)`, or "" for other shardings and none."""
+    text = sharding.strip().strip("{}").strip()
+    if text.startswith("replicated"):
+        return "R"
+    match = _TILES.search(text)
+    if match is None or "last_tile" in text:
+        return ""
+    tiles = [(place, size) for place, size in enumerate(parse_integers(match[1])) if size > 1]
+    is_one = len(tiles) == 1 and tiles[0][1] == module.devices.count
+    return f"S({tiles[0][0]})" if is_one else ""
