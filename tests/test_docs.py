@@ -156,6 +156,8 @@ def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -
     for module in PLUGINS if document.name != "how-to-add.md" else ():
         pytest.importorskip(module, reason="the documents use all plugins of this repository")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    if document.name == "profile-v1.md":
+        shutil.copytree(ROOT / "conformance", tmp_path / "conformance")
     for example in examples(document):
         if example.text.startswith("python -m "):
             continue

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry, encode_metadata
     from hub_core.chakra.nodes import (
         INTEGER_KINDS,
+        INTEGER_LIST_KINDS,
         LARGEST,
         Kind,
         NodeTable,
@@ -45,13 +46,13 @@ if TYPE_CHECKING:
     from hub_core.columns import UInt64Array
 
 __all__ = [
-    "INTEGER_KINDS", "LARGEST", "AttributeColumns", "AttributeValue", "Batch", "Column",
-    "Dependencies", "Edges", "Kind", "Metadata", "MetadataEntry", "NodeColumns", "NodeFields",
-    "NodeTable", "NodeType", "Piece", "Ragged", "RankFile", "ResolvedLinks", "ShapeBook",
-    "TraceError", "Triple", "UInt64Array", "WireError", "decode_nodes", "decode_varints",
-    "decoded_records", "encode_metadata", "encode_records", "encode_varints", "encoded_record",
-    "in_batches", "link", "list_attribute", "message_class", "number_attribute", "number_field",
-    "open_rank_file", "packed_field", "record_bounds", "type_name", "varint",
+    "INTEGER_KINDS", "INTEGER_LIST_KINDS", "LARGEST", "AttributeColumns", "AttributeValue", "Batch",
+    "Column", "Dependencies", "Edges", "Kind", "Metadata", "MetadataEntry", "NodeColumns",
+    "NodeFields", "NodeTable", "NodeType", "Piece", "Ragged", "RankFile", "ResolvedLinks",
+    "ShapeBook", "TraceError", "Triple", "UInt64Array", "WireError", "decode_nodes",
+    "decode_varints", "decoded_records", "encode_metadata", "encode_records", "encode_varints",
+    "encoded_record", "in_batches", "link", "list_attribute", "message_class", "number_attribute",
+    "number_field", "open_rank_file", "packed_field", "record_bounds", "type_name", "varint",
 ]  # fmt: skip
 
 _HOMES = {
@@ -61,7 +62,9 @@ _HOMES = {
     ),
     "hub_core.chakra.fields": "Edges NodeFields ResolvedLinks Triple link",
     "hub_core.chakra.metadata": "AttributeValue Metadata MetadataEntry encode_metadata",
-    "hub_core.chakra.nodes": "INTEGER_KINDS Kind LARGEST NodeTable NodeType TraceError type_name",
+    "hub_core.chakra.nodes": (
+        "INTEGER_KINDS INTEGER_LIST_KINDS Kind LARGEST NodeTable NodeType TraceError type_name"
+    ),
     "hub_core.chakra.rank_file": "in_batches open_rank_file",
     "hub_core.chakra.records": "Batch Dependencies NodeColumns RankFile decode_nodes",
     "hub_core.chakra.shapes": "AttributeColumns ShapeBook",

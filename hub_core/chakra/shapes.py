@@ -31,12 +31,11 @@ _LANE = 8
 # that hostile input has linear cost.
 _MAX_SHAPES = 256
 _HEADER_SCALARS: Mapping[int, str] = {1: "node.id", 3: "node.type", 7: "node.duration_micros"}
+_UNREAD = {2: WireType.BYTES, 6: WireType.VARINT, 8: WireType.BYTES, 9: WireType.BYTES}
 _DEPENDENCIES: Mapping[int, str] = {4: "control", 5: "data"}
 _WIRE_OF_FIXED: Mapping[Kind, WireType] = {
-    Kind.FIXED32: WireType.FIXED32,
-    Kind.SFIXED32: WireType.FIXED32,
-    Kind.FIXED64: WireType.FIXED64,
-    Kind.SFIXED64: WireType.FIXED64,
+    **dict.fromkeys((Kind.FIXED32, Kind.SFIXED32), WireType.FIXED32),
+    **dict.fromkeys((Kind.FIXED64, Kind.SFIXED64), WireType.FIXED64),
 }
 _NARROW: Mapping[Kind, type[np.generic]] = {
     Kind.INT32: np.int32,
@@ -200,9 +199,8 @@ class _ShapeParser:
     def _add_field(self, item: Field) -> None:
         """Add a field of Node to the shape, and mark the bytes that may differ between its records.
 
-        Attributes and header scalars get slots, dependencies become segments; the values of other
-        fields, and of these in another wire type, are not decoded. Raises `WireError` for a field
-        number that Node does not have.
+        Attributes and header scalars get slots, dependencies become segments; other fields are not
+        decoded. Raises `WireError` for fields and wire types that Node does not have.
         """
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
@@ -217,8 +215,10 @@ class _ShapeParser:
             name = _HEADER_SCALARS[item.number]
             self._shape.kinds[name] = Kind.UINT64
             self._add_number(name, name, item, Kind.UINT64)
-        else:
+        elif item.wire is _UNREAD.get(item.number):
             self._mark_variable(item)
+        else:
+            raise WireError(f"field {item.number} of a node has another wire type", item.start)
 
     def _mark_variable(self, item: Field) -> None:
         """Let the value differ between records; the width of a varint must be equal."""

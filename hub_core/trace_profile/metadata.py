@@ -13,7 +13,15 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from hub_core.chakra import INTEGER_KINDS, LARGEST, AttributeValue, Kind, Metadata, MetadataEntry
+from hub_core.chakra import (
+    INTEGER_KINDS,
+    INTEGER_LIST_KINDS,
+    LARGEST,
+    AttributeValue,
+    Kind,
+    Metadata,
+    MetadataEntry,
+)
 from hub_core.columns import Int64Array
 from hub_core.model import (
     Algorithm,
@@ -86,6 +94,12 @@ _FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_defau
 
 SHARED_NAMES = tuple(name for name in KINDS if name not in _FREE)
 """Attributes that must be equal in all rank files of a set."""
+
+_ACCEPTED = (
+    (INTEGER_KINDS, "an integer"),
+    (INTEGER_LIST_KINDS, "a list of integers"),
+    (frozenset({Kind.STRING}), "a string"),
+)
 
 _Value = int | bool | str | Sequence[int] | None
 
@@ -181,7 +195,7 @@ class RankProfile:
 
         Raises `InputError` if it is missing, no integer, or outside `low..high`.
         """
-        value = self._get(name, "an integer")
+        value = self._get(name)
         if isinstance(value, int) and low <= value <= high:
             return value
         raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
@@ -195,7 +209,7 @@ class RankProfile:
 
     def string(self, name: str) -> str:
         """Return an attribute of kind string."""
-        return str(self._get(name, "a string"))
+        return str(self._get(name))
 
     def one_of(self, name: str, names: type[_Name]) -> _Name:
         """Return an attribute of kind string as a member of the enumeration `names`.
@@ -210,8 +224,8 @@ class RankProfile:
         return names(value)
 
     def integers(self, name: str) -> Int64Array:
-        """Return an attribute of kind int64_list."""
-        return np.asarray(self._get(name, "an int64_list"), np.int64)
+        """Return an attribute that is a list of integers of any kind."""
+        return np.asarray(self._get(name), np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
         """Return an attribute that contains a JSON object as text; {} if it is absent.
@@ -228,23 +242,28 @@ class RankProfile:
             raise self.fail(f"metadata attribute {name} is not a JSON object")
         return value
 
-    def _get(self, name: str, expected: str) -> AttributeValue:
+    def check_kinds(self) -> None:
+        """Raise `InputError` for the first attribute of the profile that is of another kind."""
+        for name in KINDS:
+            if self.has(name):
+                self._get(name)
+
+    def _get(self, name: str) -> AttributeValue:
         """Return the value of an attribute of the kind that the profile defines for its name.
 
-        Any integer kind is accepted for an integer. Raises `InputError` if the attribute is missing
-        (code `missing-metadata`) or of another kind (`attribute-kind`); `expected` describes the
-        kind in the message.
+        Any kind of integers is accepted for an integer, and any kind of integer lists for a list.
+        Raises `InputError` if the attribute is missing (code `missing-metadata`) or of another kind
+        (`attribute-kind`).
         """
         if not self.has(name):
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")
         kind = self._metadata.kinds[name]
-        # Writers may choose any kind of integers.
-        expected_kind = KINDS[name]
-        both_are_integers = kind in INTEGER_KINDS and expected_kind in INTEGER_KINDS
-        if kind is not expected_kind and not both_are_integers:
-            actual = kind.field if kind else "without a value"
-            message = f"metadata attribute {name} is {actual}, expected {expected}"
-            raise self.fail(message, "attribute-kind")
+        for kinds, expected in _ACCEPTED:
+            # Writers may choose any kind of integers.
+            if KINDS[name] in kinds and kind not in kinds:
+                actual = kind.field if kind else "without a value"
+                message = f"metadata attribute {name} is {actual}, expected {expected}"
+                raise self.fail(message, "attribute-kind")
         return self._metadata.attributes[name]
 
 
@@ -276,13 +295,15 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
     """Raise `InputError` for a file that does not belong to the set of `files` files of `first`.
 
     Checked in this order: the profile is the one that this release reads (code `unknown-profile`);
-    the number of ranks is `files`; the attributes `SHARED_NAMES` equal those of rank 0; the stated
-    rank is `rank`, that of the file name (all `rank-files`).
+    attributes have the kinds of the profile (`attribute-kind`); the number of ranks is `files`; the
+    attributes `SHARED_NAMES` equal those of rank 0; the stated rank is `rank`, that of the file
+    name (all `rank-files`).
     """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:
         cure = f"this release reads {PROFILE}"
         raise profile_of_rank.fail(f"the profile {profile!r} is not known", "unknown-profile", cure)
+    profile_of_rank.check_kinds()
     if (claimed := profile_of_rank.integer("num_ranks", 1)) != files:
         message = f"the metadata claims {claimed} ranks, {files} files are there"
         raise profile_of_rank.fail(message, "rank-files", "give all rank files of one algorithm")
@@ -369,7 +390,7 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
         for name in ("input_units", "output_units")
     ]
     defined = np.asarray([rank.integer("input_defined", 0, 1) for rank in ranks], np.bool_)
-    has_table = ranks[0].has(f"expected_{CONTRACT_COLUMNS[0]}")
+    has_table = any(ranks[0].has(f"expected_{column}") for column in CONTRACT_COLUMNS)
     expected = _read_expected(ranks[0], len(ranks)) if has_table else None
     return CustomContract(sizes[0], sizes[1], defined, expected)
 

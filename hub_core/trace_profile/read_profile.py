@@ -160,7 +160,8 @@ def _read_regions(
     A message has one `region`, the source of a send and the destination of a receive; a COMP has
     `src_region` and `dst_region`. An unused operand is (UNKNOWN, 0); the receiving half of a
     receive-reduce gets the operands of the second half. Columns are int64 by name, such as
-    `src_buffer`. Raises `TraceError` if both regions of a node differ in their count.
+    `src_buffer`. Raises `TraceError` if both regions of a node, or the halves of a receive-reduce,
+    differ in their count.
     """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
@@ -168,6 +169,13 @@ def _read_regions(
     both = fields.is_comp & fields.has("src_region") & fields.has("dst_region")
     differs = both & (src[2] != dst[2])
     fields.refuse(differs, "src_region and dst_region differ in their count", "size-mismatch")
+    for name, region in (("src_region", src), ("dst_region", dst)):
+        # The second half is the node after the first.
+        unequal = np.zeros(len(is_half), np.bool_)
+        is_stated = fields.has(name)[is_combine] & fields.has("region")[is_half]
+        unequal[is_half] = is_stated & (region[2][is_combine] != message[2][is_half])
+        text = f"{name} of its COMP_NODE has another count than its region"
+        fields.refuse(unequal, text, "size-mismatch")
     columns: dict[str, Int64Array] = {}
     for side, region, carries in (("src", src, fields.is_send), ("dst", dst, fields.is_receive)):
         buffer = np.where(carries, message[0], region[0])
