@@ -80,6 +80,7 @@ PLUGINS = (
     "collhub_torch",
     "collhub_tuning",
     "collhub_viewer",
+    "collhub_zoo",
     "collhub_jobs",
     "collhub_models",
 )

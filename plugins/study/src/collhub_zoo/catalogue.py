@@ -1,0 +1,264 @@
+"""Catalogues of the zoo: the installed one, a folder, the output of a build, or an https address.
+
+A folder has a card per entry, `NAME/card.yaml`, and `machines.yaml`. The output of `collhub zoo
+build` contains a copy of its catalogue in `zoo/` and an index, `index.json`, by which a catalogue
+at an address is listed. Downloads are the only network access: they use https, follow redirects
+only to https, and are limited in size and time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.resources
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from collhub_zoo.cards import (
+    CARD_FILE,
+    MACHINES_FILE,
+    Card,
+    MachineCard,
+    is_file_name,
+    parse_card,
+    parse_machines,
+)
+from hub_core import parse_json_object
+from hub_core.model import InputError, Location, UsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+INDEX_FILE = "index.json"
+COPY_FOLDER = "zoo"
+MAX_FILE_BYTES = 16 << 20
+"""Maximum size of a card, of a file next to it, and of a download."""
+_MAX_INDEX_BYTES = 64 << 20
+_MAX_ENTRIES = 10_000
+_TIMEOUT_S = 30.0
+Fetch = Callable[[str, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An algorithm of a catalogue.
+
+    `path`: its card, for messages. `files`: names of the files next to the card. `read`: returns
+    the content of one of them, or of the card.
+    """
+
+    card: Card
+    path: str
+    files: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+    def hash_files(self) -> dict[str, str]:
+        """Return the SHA-256 of the card and of the files next to it, by name."""
+        names = (CARD_FILE, *self.files)
+        return {name: hashlib.sha256(self.read(name)).hexdigest() for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Entries, sorted by name, and standard machines. `errors`: of cards that are invalid.
+
+    `index`: content of the index of a build; None for a catalogue that is not built.
+    """
+
+    source: str
+    entries: tuple[Entry, ...]
+    machines: tuple[MachineCard, ...]
+    errors: tuple[InputError, ...] = ()
+    index: dict[str, object] | None = None
+
+    def find(self, name: str) -> Entry:
+        """Return the entry `name`. Raises `UsageError` with the closest name."""
+        for entry in self.entries:
+            if entry.card.name == name:
+                return entry
+        names = [entry.card.name for entry in self.entries]
+        close = difflib.get_close_matches(name, names, 1)
+        raise UsageError(
+            f"the zoo {self.source} has no entry {name!r:.80}",
+            cure=f"did you mean {close[0]!r}?" if close else "see 'collhub zoo list'",
+            code="unknown-entry",
+        )
+
+    def topologies_of(self, card: Card) -> tuple[str, ...]:
+        """Return the intended networks of a card, by default all machines of the catalogue."""
+        return tuple(card.topologies) or tuple(machine.topology for machine in self.machines)
+
+
+def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
+    """Open a catalogue: None for the installed one, a folder, or an https address.
+
+    Invalid cards of a folder are listed in `errors`. `fetch`: function for downloads from the
+    address, given the URL and the maximum number of bytes; by default `download`. Raises
+    `UsageError` for a folder without entries and for another kind of address, `InputError` for an
+    invalid index or download.
+    """
+    if source is None:
+        return _read_folder("installed", importlib.resources.files("collhub_zoo") / COPY_FOLDER)
+    if "://" in source:
+        return _read_address(source, fetch or download)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UsageError(
+            f"{source!r:.200} is no folder with a zoo",
+            cure="name a folder with cards, the output of 'collhub zoo build', or an https address",
+            code="no-zoo",
+        )
+    index = folder / INDEX_FILE
+    if not index.is_file():
+        return _read_folder(source, folder)
+    content = _read_limited(index, str(index), _MAX_INDEX_BYTES)
+    catalogue = _read_folder(source, folder / COPY_FOLDER)
+    document = parse_index(content, str(index))
+    return Catalogue(source, catalogue.entries, catalogue.machines, catalogue.errors, document)
+
+
+def parse_index(content: bytes, path: str) -> dict[str, object]:
+    """Parse the index of a build; only its schema is checked. Raises `InputError`."""
+    document = parse_json_object(content, path)
+    if document.get("schema") != "collhub/report-zoo-build-1":
+        cure = "name the index.json that 'collhub zoo build' wrote"
+        _refuse(path, "this is no index of a zoo", cure)
+    return document
+
+
+def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Download a file by https, without credentials.
+
+    Raises `UsageError` for another protocol, `InputError` if the server does not answer in time,
+    redirects to another protocol, or sends more than `max_bytes`.
+    """
+    # Imported here: the only command that needs the network imports its library.
+    import urllib.error
+    import urllib.request
+
+    class RefuseOtherProtocols(urllib.request.HTTPRedirectHandler):
+        """Follows redirects to https only."""
+
+        def redirect_request(  # type: ignore[no-untyped-def]
+            self, req, fp, code, msg, headers, newurl
+        ):
+            if not newurl.startswith("https://"):
+                _refuse(url, "the server redirects to an address without https", "use another one")
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    if not url.startswith("https://"):
+        raise UsageError(f"{url!r:.200} is no https address", cure="use https://", code="not-https")
+    try:
+        opener = urllib.request.build_opener(RefuseOtherProtocols())
+        with opener.open(url, timeout=_TIMEOUT_S) as answer:
+            content = cast("bytes", answer.read(max_bytes + 1))
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        _refuse(url, f"the download failed: {error}", "check the address and the connection")
+    if len(content) > max_bytes:
+        _refuse(url, f"the file is larger than {max_bytes >> 20} MiB", "download it yourself")
+    return content
+
+
+def check_sha256(content: bytes, expected: str, path: str) -> bytes:
+    """Return the content if it has this SHA-256. Raises `InputError` otherwise."""
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
+        _refuse(path, f"the SHA-256 is {actual}, expected {expected}", "download the file again")
+    return content
+
+
+def _read_folder(source: str, folder: Traversable) -> Catalogue:
+    machines_file = folder / MACHINES_FILE
+    machines: tuple[MachineCard, ...] = ()
+    if machines_file.is_file():
+        path = f"{source}/{MACHINES_FILE}"
+        machines = parse_machines(_read_limited(machines_file, path), path)
+    entries, errors = [], []
+    for child in sorted(folder.iterdir(), key=lambda child: child.name):
+        if not (child / CARD_FILE).is_file():
+            continue
+        path = f"{source}/{child.name}/{CARD_FILE}"
+        try:
+            entries.append(_read_entry(child, path))
+        except InputError as error:
+            errors.append(error)
+    if not (entries or errors):
+        raise UsageError(
+            f"{source!r:.200} has no entries",
+            cure=f"name a folder with NAME/{CARD_FILE}",
+            code="no-zoo",
+        )
+    return Catalogue(source, tuple(entries), machines, tuple(errors))
+
+
+def _read_entry(folder: Traversable, path: str) -> Entry:
+    names = sorted(child.name for child in folder.iterdir() if child.is_file())
+    files = tuple(name for name in names if name != CARD_FILE and is_file_name(name))
+
+    def read(name: str) -> bytes:
+        _check_member(name, files, path)
+        return _read_limited(folder / name, f"{path.removesuffix(CARD_FILE)}{name}")
+
+    return Entry(parse_card(read(CARD_FILE), path, folder.name), path, files, read)
+
+
+def _read_address(address: str, fetch: Fetch) -> Catalogue:
+    """Read the index at an address; entries download their files when they are used."""
+    base = address.removesuffix(INDEX_FILE).rstrip("/")
+    url = f"{base}/{INDEX_FILE}"
+    index = parse_index(fetch(url, _MAX_INDEX_BYTES), url)
+    listed = index.get("entries")
+    if not isinstance(listed, list) or len(listed) > _MAX_ENTRIES:
+        _refuse(url, "the index has no list of entries", "build it again")
+    entries = [_read_listed(item, f"{base}/{COPY_FOLDER}", url, fetch) for item in listed]
+    machines = index.get("machines")
+    texts = [one["topology"] for one in _list_objects(machines) if "topology" in one]
+    standard = tuple(MachineCard(topology=str(text), title=str(text)) for text in texts)
+    return Catalogue(
+        address, tuple(sorted(entries, key=lambda entry: entry.card.name)), standard, (), index
+    )
+
+
+def _read_listed(item: object, base: str, url: str, fetch: Fetch) -> Entry:
+    """Return an entry of an index: its card is part of the index and checked as one of a file."""
+    item = item if isinstance(item, dict) else {}
+    card = parse_card(json.dumps(item.get("card")).encode(), url)
+    hashes = item.get("files")
+    hashes = hashes if isinstance(hashes, dict) else {}
+    files = tuple(name for name in sorted(hashes) if name != CARD_FILE and is_file_name(name))
+
+    def read(name: str) -> bytes:
+        _check_member(name, files, url)
+        place = f"{base}/{card.name}/{name}"
+        return check_sha256(fetch(place, MAX_FILE_BYTES), str(hashes.get(name)), place)
+
+    return Entry(card, f"{base}/{card.name}/{CARD_FILE}", files, read)
+
+
+def _list_objects(value: object) -> Iterable[dict[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _check_member(name: str, files: tuple[str, ...], path: str) -> None:
+    """Raise `InputError` unless a name is that of the card or of a file next to it."""
+    if name != CARD_FILE and name not in files:
+        cure = f"the files are: {', '.join(files) or 'none'}"
+        _refuse(path, f"there is no file {name!r:.80} next to the card", cure)
+
+
+def _read_limited(file: Traversable, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(max_bytes + 1)
+    except OSError as error:
+        _refuse(path, f"the file cannot be read: {error.strerror}", "check its permissions")
+    if len(content) > max_bytes:
+        _refuse(path, f"the file is larger than {max_bytes >> 20} MiB", "make it smaller")
+    return content
+
+
+def _refuse(path: str, message: str, cure: str) -> NoReturn:
+    raise InputError(message, location=Location(path), cure=cure, code="invalid-zoo")

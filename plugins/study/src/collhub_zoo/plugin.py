@@ -1,0 +1,21 @@
+"""Register the command `zoo`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Command, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Return the command group."""
+    return [
+        Command(
+            "zoo",
+            "List, show and get algorithms of a catalogue.",
+            "collhub_zoo.zoo_command:zoo",
+        )
+    ]

@@ -1,0 +1,268 @@
+"""`collhub zoo`: list, show and get algorithms of a catalogue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core import (
+    COLLECTIVE,
+    FILE,
+    TOPOLOGY,
+    CommandContext,
+    CommandGroup,
+    InputError,
+    OutputRequest,
+    UsageError,
+    assign,
+    json_flag,
+    output_option,
+    output_options,
+    size_option,
+)
+from hub_core.model import STANDARD_KINDS, CollectiveKind, ExitCode, parse_size
+
+# Modules that need numpy or msgspec are imported in the functions: help appears at once.
+if TYPE_CHECKING:
+    from collhub_zoo.cards import Card
+    from collhub_zoo.catalogue import Catalogue, Entry
+    from collhub_zoo.zoo_records import EntryItem
+
+_DEFAULT_SIZE = "16MiB"
+
+
+def _zoo_option(function: click.decorators.FC) -> click.decorators.FC:
+    return click.option(
+        "--zoo",
+        "source",
+        metavar="ZOO",
+        type=FILE,
+        help="Folder with cards, output of 'zoo build', or https address of one (default: the"
+        " installed zoo). Only an address uses the network.",
+    )(function)
+
+
+@click.group(cls=CommandGroup)
+def zoo() -> None:
+    """Algorithms of the catalogue: their origin, times and files."""
+
+
+@zoo.command("list")
+@_zoo_option
+@click.option("--collective", "kind", type=COLLECTIVE, help="Only entries of this collective.")
+@click.option(
+    "--machine",
+    "machine",
+    metavar="T",
+    type=TOPOLOGY,
+    help="Only entries that are intended for this network.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only entries that exist for this number of ranks.",
+)
+@json_flag
+@click.pass_obj
+def list_entries(
+    context: CommandContext,
+    source: str | None,
+    kind: str | None,
+    machine: str | None,
+    ranks: int | None,
+    as_json: bool,
+) -> int:
+    """List the algorithms of a catalogue.
+
+    Exit 1 if a card of the catalogue is invalid; the valid ones are listed.
+    """
+    from collhub_zoo.zoo_records import ZooListReport
+
+    catalogue = _open(context, source)
+    entries = [
+        entry
+        for entry in catalogue.entries
+        if _matches(catalogue, entry.card, kind, machine, ranks)
+    ]
+    if as_json:
+        context.print_report(ZooListReport(entries=[_create_item(entry) for entry in entries]))
+    else:
+        rows = [
+            (
+                entry.card.name,
+                entry.card.title,
+                ", ".join(map(str, entry.card.ranks)) or "any",
+                _describe_collectives(entry.card),
+            )
+            for entry in entries
+        ]
+        context.print_table(("name", "title", "ranks", "collectives"), rows)
+    return ExitCode.INVALID if catalogue.errors else ExitCode.DONE
+
+
+@zoo.command()
+@click.argument("name")
+@_zoo_option
+@json_flag
+@click.pass_obj
+def show(context: CommandContext, name: str, source: str | None, as_json: bool) -> int:
+    """Show an algorithm: its origin, the command or file that creates it, published figures."""
+    from collhub_zoo.zoo_records import ZooListReport
+
+    catalogue = _open(context, source)
+    entry = catalogue.find(name)
+    if as_json:
+        context.print_report(ZooListReport(entries=[_create_item(entry)]))
+        return ExitCode.DONE
+    card = entry.card
+    context.print_fields(
+        {
+            "name": card.name,
+            "title": card.title,
+            "collectives": _describe_collectives(card),
+            "ranks": ", ".join(map(str, card.ranks)) or "any",
+            "paper": card.origin.paper or "none",
+            "project": card.origin.project or "none",
+            "licence": card.origin.licence,
+            "address": card.origin.url or "none",
+            "source": _describe_source(card),
+            "networks": ", ".join(catalogue.topologies_of(card)) or "none",
+            "notes": card.notes.strip() or "none",
+        }
+    )
+    if card.figures:
+        header = ("topology", "collective", "quantity", "value", "unit", "source")
+        rows = [
+            (one.topology, one.collective, one.quantity, f"{one.value:g}", one.unit, one.source)
+            for one in card.figures
+        ]
+        context.print_table(header, rows, ("value",))
+    return ExitCode.DONE
+
+
+@zoo.command()
+@click.argument("name")
+@_zoo_option
+@click.option("--collective", "kind", type=COLLECTIVE, help="Default: the first one of the card.")
+@click.option(
+    "--machine",
+    metavar="T",
+    type=TOPOLOGY,
+    help="Network for which the algorithm is created (default: the first one of the card whose"
+    " number of ranks fits).",
+)
+@size_option(f"Size of the full buffer (default: {_DEFAULT_SIZE}).")
+@click.option(
+    "--fetched",
+    metavar="FILE",
+    type=FILE,
+    help="The file that the card asks you to download; its SHA-256 is checked.",
+)
+@output_option
+@output_options
+@click.pass_obj
+def get(
+    context: CommandContext,
+    name: str,
+    source: str | None,
+    kind: str | None,
+    machine: str | None,
+    size_text: str | None,
+    fetched: str | None,
+    out: str,
+    output: OutputRequest,
+) -> int:
+    """Create the algorithm NAME, verify it and write it to OUT."""
+    from collhub_zoo.create_algorithm import AlgorithmSource
+
+    catalogue = _open(context, source)
+    entry = catalogue.find(name)
+    download = None if fetched is None else _read_fetched(fetched)
+    algorithms = AlgorithmSource(entry, context.registry(), download)
+    target = context.output_target(out, output)
+    options = assign(output.assignments, {"writer": target.options})["writer"]
+    chosen = CollectiveKind(kind or entry.card.collectives[0])
+    topology_text = machine or _choose_machine(context, catalogue, entry.card)
+    topology = context.read_topology(topology_text)
+    with context.progress(f"creating {name}"):
+        algorithm = algorithms.create(chosen, topology, parse_size(size_text or _DEFAULT_SIZE))
+    context.admit(algorithm, f"the algorithm of {name}")
+    written = context.write_output(algorithm, target, options, output)
+    if output.as_json:
+        from collhub_zoo.zoo_records import ZooGetReport
+        from hub_core.reports import list_losses
+
+        context.print_report(
+            ZooGetReport(
+                entry=name,
+                collective=chosen.value,
+                topology=topology_text,
+                artifacts=[str(path) for path in written.paths],
+                losses=list_losses(written.losses),
+            )
+        )
+    else:
+        context.say_written(written)
+    return ExitCode.DONE
+
+
+def _open(context: CommandContext, source: str | None) -> Catalogue:
+    """Open a catalogue and print the errors of its invalid cards."""
+    from collhub_zoo.catalogue import open_catalogue
+
+    catalogue = open_catalogue(source)
+    for error in catalogue.errors:
+        context.report(error.diagnostics)
+    return catalogue
+
+
+def _matches(
+    catalogue: Catalogue, card: Card, kind: str | None, machine: str | None, ranks: int | None
+) -> bool:
+    is_of_kind = kind is None or kind in card.collectives
+    is_for_machine = machine is None or machine in catalogue.topologies_of(card)
+    return (
+        is_of_kind and is_for_machine and (ranks is None or not card.ranks or ranks in card.ranks)
+    )
+
+
+def _create_item(entry: Entry) -> EntryItem:
+    from collhub_zoo.zoo_records import EntryItem
+
+    return EntryItem(card=entry.card, files=list(entry.files))
+
+
+def _describe_collectives(card: Card) -> str:
+    return "all" if len(card.collectives) == len(STANDARD_KINDS) else ", ".join(card.collectives)
+
+
+def _describe_source(card: Card) -> str:
+    if card.fetch is not None:
+        return f"download {card.fetch.url}, SHA-256 {card.fetch.sha256}"
+    if card.file is not None:
+        return f"file {card.file}"
+    return f"collhub {' '.join(card.command)}" if card.command else "published figures only"
+
+
+def _choose_machine(context: CommandContext, catalogue: Catalogue, card: Card) -> str:
+    """Return the first intended network with a number of ranks that the card allows."""
+    for text in catalogue.topologies_of(card):
+        if not card.ranks or context.read_topology(text).num_npus in card.ranks:
+            return text
+    raise UsageError(
+        f"no network of {card.name} has {', '.join(map(str, card.ranks))} ranks",
+        cure="name a network with --machine",
+        code="no-machine",
+    )
+
+
+def _read_fetched(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror}", cure="check the path", code="unreadable"
+        ) from None
