@@ -57,8 +57,8 @@ def main() -> int:
         )
         times = lines[-1]
         gains = [one.rpartition(": ")[2] for one in lines if one.startswith("winner for")]
-        is_complete = "complete" if "is complete" in end else "NOT complete"
-        print(f"{program:18}{took:7.1f} s  {counts}; {is_complete}; {times}")
+        completeness = end.removeprefix("search is ").partition(":")[0]
+        print(f"{program:18}{took:7.1f} s  {counts}; {completeness}; {times}")
         print(f"{'':18}smallest: {gains[0]}; largest: {gains[-1]}")
     return int(slowest > _BAR_S)
 

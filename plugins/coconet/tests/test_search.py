@@ -28,9 +28,9 @@ from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.search.collective_times import Demand, Means, Rates, find_fastest_means
 from collhub_coconet.search.cost_models import FormulaModel
+from collhub_coconet.search.describing import describe_completeness
 from collhub_coconet.search.explore import Exploration, explore
 from collhub_coconet.search.hub_algorithms import HubAlgorithms
-from collhub_coconet.search.search_pass import describe_completeness
 from collhub_coconet.search.simulation import Simulation, run_tasks, simulate_candidates
 from flat_programs import clip_by_norm, momentum
 from moe import moe

@@ -84,7 +84,7 @@ def flatten(
     collectives with a root, direct messages for an AllToAll). Names of nodes contain `origin`, the
     operations of a node, and `fused_group`, their stage. On a mesh of several axes collectives work
     on complete values, and their ranks are those of the axes. `algorithms`: those of earlier calls
-    for the same network, which are reused. `has_launches`: kernels that only communicate have a
+    for the same network, which are reused. `has_launches`: kernels that communicate have a
     node for their launch on every rank (`LaunchList`). Raises `HubError` for algorithms that do not
     fit or are incorrect, and `InputError` for layouts that do not fit the ranks.
     """

@@ -85,7 +85,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """COMPUTE nodes without work, one per rank: the launches of a kernel that only communicates."""
+    """COMPUTE nodes without work, one per rank: the launches of a kernel that communicates."""
 
     kernel: int
 

@@ -1,9 +1,9 @@
-"""Launches of kernels that only communicate, as nodes of a flat graph.
+"""Launches of kernels that communicate, as nodes of a flat graph.
 
 A rank launches its communication kernels one after another, each when its operands are ready, as
 the stream of an NCCL communicator does. The order is that in which their operands become ready if
 collectives take no time: by the last kernel with computations on which they depend, then as in the
-program. Kernels with computations contain their launch in their first computation.
+program. Other kernels contain their launch in their first computation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hub_core.model import NodeKind
 
 @dataclass(frozen=True, slots=True)
 class _CommunicationKernel:
-    """Kernel that only communicates.
+    """Kernel that communicates; fused ones contain computations, too.
 
     `level`: number of the last kernel with computations on which it depends. `nodes`: numbers of
     its nodes, with MARKERs. `is_early`: it is a member of a chain, so that it is launched before
@@ -39,7 +39,7 @@ class _CommunicationKernel:
 
 @dataclass(slots=True)
 class LaunchList:
-    """Kernels that only communicate, collected in the order of execution.
+    """Kernels that communicate, collected in the order of execution.
 
     `levels`: by value, the number of the last kernel with computations on which it depends.
     """
@@ -51,18 +51,18 @@ class LaunchList:
         self, program: Program, operations: Sequence[Operation], kernel: int, nodes: range
     ) -> None:
         """Add a kernel with the numbers of its nodes; call this in the order of execution."""
-        level = max(
-            (self.levels.get(read, 0) for operation in operations for read in operation.reads),
-            default=0,
-        )
+        inside = {operation.name for operation in operations}
+        read = {name for operation in operations for name in operation.reads} - inside
+        level = max((self.levels.get(name, 0) for name in read), default=0)
         is_computing = not all(entry.is_communication or entry.is_free for entry in operations)
         self.levels |= dict.fromkeys(
             (operation.name for operation in operations), kernel if is_computing else level
         )
-        if is_computing or not nodes:
+        if not nodes or not any(entry.is_communication for entry in operations):
             return
         chained = {member for chain in program.chains for member in chain.members}
-        is_early = operations[0].name in chained
+        labels = {stage.name for stage in program.stages if operations[0].name in stage.members}
+        is_early = not chained.isdisjoint(labels | {operations[0].name})
         self.kernels.append(_CommunicationKernel(tuple(operations), kernel, level, nodes, is_early))
 
     def add_nodes(

@@ -25,8 +25,8 @@ class Machine:
     """Rates of the ranks, and the network between them.
 
     `operations_per_s`, `memory_bytes_per_s`: of a rank; a kernel takes the longer of both times,
-    plus `launch_s`. A kernel that only communicates starts `launch_s` after its operands are ready
-    and the previous one of the rank is launched. `tile_s`: added to every tile of a kernel that is
+    plus `launch_s`. A kernel that communicates starts `launch_s` after its operands are ready and
+    the previous one of the rank is launched. `tile_s`: added to every tile of a kernel that is
     cut. `topology`: the network, or a text such as `ring:8?bandwidth=130.5GB/s&latency=0ns`; if it
     is None, every pair of ranks has a link with `beta_bytes_per_s` and `alpha_s`. `measured_s`:
     seconds of single operations by name, which replace the times by rates.
@@ -82,7 +82,7 @@ def makespan(
 
     `choices`: by the name of a communication, or "" for all without an entry; default: rings in one
     piece. The flat graph (`flat.flatten`) is simulated with an unlimited number of nodes in flight.
-    Kernels of a rank run one after the other, except for those that communicate; kernels that only
+    Kernels of a rank run one after the other, except for those that communicate; kernels that
     communicate are launched one after the other (`LaunchList`). `registry`,
     `algorithms`: pass them to save time in repeated calls on one network. Raises `HubError`.
     """
@@ -124,12 +124,13 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))
     is_computed = np.zeros(len(nodes), np.bool_)
-    launched: set[int] = set()
+    launched = {part.kernel for part in flat.parts if isinstance(part, Launch)}
     for number, part in enumerate(flat.parts):
         if isinstance(part, Launch):
             rows = np.flatnonzero(flat.part == number)
             is_computed[rows] = True
             seconds[rows] = machine.launch_s
+            continue
         if not isinstance(part, Segment):
             continue
         rows = np.flatnonzero(flat.part == number)

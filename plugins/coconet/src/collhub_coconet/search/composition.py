@@ -16,7 +16,7 @@ from collhub_coconet.program.program import Program
 from collhub_coconet.search.collective_times import Means
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import Candidate, Exploration, PartStep
-from collhub_coconet.search.parts import Origin, PartClass, assemble
+from collhub_coconet.search.parts import Origin, PartClass, assemble, exchanged_values
 from collhub_coconet.search.simulation import Simulation
 from collhub_coconet.transformations.moves import TRANSFORMATIONS
 
@@ -50,7 +50,7 @@ def combine(
     num_communications = sum(operation.is_communication for operation in program.operations)
     reason = f"{num_communications} communications are too many to simulate at once"
     is_simulated = simulation is not None and num_communications <= _MAX_SIMULATED
-    if simulation is not None and is_simulated and _exchange_values(program, classes):
+    if simulation is not None and is_simulated and exchanged_values(classes):
         for size_index in range(len(bindings)):
             selections.append(
                 _descend(program, classes, explorations, bindings, size_index, simulation)
@@ -78,6 +78,7 @@ def combine(
         sum(exploration.expanded for exploration in explorations),
         sum(exploration.pruned for exploration in explorations),
         all(exploration.is_complete for exploration in explorations),
+        _unite_restrictions(classes, explorations, is_simulated=is_simulated),
     )
     if is_simulated:
         return exploration, f"simulated as a whole with {num_parts} parts"
@@ -86,11 +87,16 @@ def combine(
     return exploration, f"of {num_parts} parts, added, since {reason}"
 
 
-def _exchange_values(program: Program, classes: Sequence[PartClass]) -> bool:
-    """Whether a part reads a value of another part, so that their kernels are ordered."""
-    return any(
-        argument.name in program.by_name for part in classes for argument in part.program.arguments
-    )
+def _unite_restrictions(
+    classes: Sequence[PartClass], explorations: Sequence[Exploration], *, is_simulated: bool
+) -> tuple[str, ...]:
+    """Unite the restrictions of all parts, and add those of their combination."""
+    texts = [text for exploration in explorations for text in exploration.restrictions]
+    if any(len(part.copies) > 1 for part in classes):
+        texts.append("equal parts have equal decisions, apart from their buckets")
+    if is_simulated and len(classes) > 1:
+        texts.append("not all combinations of candidates of different parts were simulated")
+    return tuple(dict.fromkeys(texts))
 
 
 def _descend(

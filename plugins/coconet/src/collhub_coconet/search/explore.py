@@ -127,12 +127,14 @@ class Exploration:
 
     `expanded` and `pruned` count states. `is_complete`: every reachable state was expanded or
     pruned; False if the search met its maximum number of states or the limit of its budget.
+    `restrictions`: descriptions of choices that were not compared.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     expanded: int = 0
     pruned: int = 0
     is_complete: bool = True
+    restrictions: tuple[str, ...] = ()
 
     def fastest(self, size_index: int) -> Candidate:
         """First candidate by `sort_key`; the one discovered first if keys are equal."""
@@ -345,11 +347,11 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)
     peaks = tuple(compute_peak_bytes(program, binding) for binding in bindings)
-    uneven_values = tuple(_count_uneven_values(program, binding) for binding in bindings)
+    uneven_values = tuple(count_uneven_values(program, binding) for binding in bindings)
     return timings, peaks, uneven_values
 
 
-def _count_uneven_values(program: Program, binding: Binding) -> int:
+def count_uneven_values(program: Program, binding: Binding) -> int:
     """Count the values whose sliced dimension the number of ranks does not divide.
 
     Arguments and operations count; values that are not sliced do not.

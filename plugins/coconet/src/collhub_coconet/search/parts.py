@@ -84,6 +84,23 @@ def divide(program: Program) -> list[PartClass]:
     return list(classes.values())
 
 
+def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
+    """Return the names of the values of parts that other parts read."""
+    produced = {
+        copy.names[name]
+        for part in classes
+        for copy in part.copies
+        for name in part.program.by_name
+    }
+    read = {
+        copy.names[argument.name]
+        for part in classes
+        for copy in part.copies
+        for argument in part.program.arguments
+    }
+    return produced & read
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Value of an assembled program: index of its class, its name there, and whether the copy is

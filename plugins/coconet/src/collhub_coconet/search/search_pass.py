@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 
@@ -11,6 +11,7 @@ from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import SearchOptions
 from collhub_coconet.program.operations import Binding, Kind, parse_ranges
 from collhub_coconet.program.program import Program
+from collhub_coconet.search.bucket_sizes import add_buckets
 from collhub_coconet.search.collective_times import (
     Demand,
     Rates,
@@ -20,6 +21,11 @@ from collhub_coconet.search.collective_times import (
 )
 from collhub_coconet.search.composition import combine
 from collhub_coconet.search.cost_models import FormulaModel
+from collhub_coconet.search.describing import (
+    describe_exploration,
+    describe_parts,
+    list_restrictions,
+)
 from collhub_coconet.search.explore import (
     Candidate,
     Exploration,
@@ -29,12 +35,12 @@ from collhub_coconet.search.explore import (
     ignore_progress,
 )
 from collhub_coconet.search.hub_algorithms import HubAlgorithms, Omission, describe_omissions
-from collhub_coconet.search.parts import PartClass, divide
+from collhub_coconet.search.parts import divide
 from collhub_coconet.search.simulation import Simulation, simulate_candidates
 from collhub_coconet.transformations.costs import Costs, costs
-from collhub_coconet.transformations.passes import format_parameter, read_program, record_fields
+from collhub_coconet.transformations.passes import read_program, record_fields
 from hub_core import Topology, read_topology
-from hub_core.model import InputError, JsonValue, UsageError, Workload, format_bytes, format_time
+from hub_core.model import InputError, JsonValue, UsageError, Workload
 from hub_core.plugin_api import PassReport, SearchBudget
 
 
@@ -42,12 +48,14 @@ from hub_core.plugin_api import PassReport, SearchBudget
 class Outlook:
     """Machine of a search, and the origin of its times.
 
-    `times_are`: "by formula" or "simulated", with details, as shown in the report.
+    `times_are`: "by formula" or "simulated", with details, as shown in the report. `restrictions`:
+    texts as shown in the report.
     """
 
     topology: Topology
     rates: Rates
     times_are: str
+    restrictions: tuple[str, ...] = ()
 
     def to_record(
         self, before: Candidate, after: Candidate, size_index: int
@@ -65,6 +73,7 @@ class Outlook:
             "peak_bytes": after.peaks[size_index],
             "peak_before_bytes": before.peaks[size_index],
             "times_are": self.times_are,
+            "restrictions": list(self.restrictions),
             "means": choices,  # type: ignore[dict-item]
             "machine": {"topology": self.topology.name, **asdict(self.rates)},
         }
@@ -128,16 +137,24 @@ def run(
         )
         unlike = next((text for text in times if not text.startswith("simulated")), "simulated")
         times_are = added if added.startswith("simulated") else f"{unlike}; {added}"
+    is_simulated = times_are.startswith("simulated")
+    exploration, trials = add_buckets(
+        bound.program, classes, explorations, exploration, bindings,
+        FormulaModel(rates, hub), simulation if is_simulated else None, budget,
+    )  # fmt: skip
+    if trials.programs and simulation is not None and not is_simulated:
+        times_are = f"by formula for the entire program; parts: {times_are}"
     omitted = _list_omissions(exploration, bindings, hub) if hub else []
+    restrictions = list_restrictions(exploration, classes, bindings, simulation, trials)
     size_index = _find_size_index(bound, bindings)
-    outlook = Outlook(topology, rates, times_are)
+    outlook = Outlook(topology, rates, times_are, tuple(restrictions))
     result = _lower_fastest(bound, exploration, size_index, outlook)
     ranks = f"{bound.binding.num_ranks} ranks per group, one per NPU of {topology.name}"
     changes = (
         *inference.filled_in,
-        *describe_exploration(exploration, bindings, omitted),
+        *describe_exploration(exploration, bindings, omitted, restrictions),
         *describe_omissions(omitted),
-        *_describe_parts(classes),
+        *describe_parts(classes),
         ranks,
         f"times are {times_are}",
     )
@@ -189,16 +206,6 @@ def _search_part(
     if isinstance(simulated, str):
         return exploration, f"by formula, since a program cannot be simulated: {simulated}"
     return simulated, f"simulated: {len(simulated.candidates)} programs"
-
-
-def _describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
-    """Describe the division of a program into parts in one line; nothing for a single part."""
-    num_parts = sum(len(part.copies) for part in classes)
-    if num_parts > 1:
-        yield (
-            f"{num_parts} parts of the program were searched separately; equal ones are one "
-            f"decision: {len(classes)} decisions, with the passes of the first of equal parts"
-        )
 
 
 def _collect_algorithms(topology: Topology, options: SearchOptions) -> HubAlgorithms:
@@ -343,73 +350,3 @@ def _record_part_step(step: PartStep, binding: Binding) -> dict[str, JsonValue]:
         record = replace(record, notes=(*record.notes, f"applied to {step.count} equal parts"))
     total = Costs(**{name: step.count * value for name, value in asdict(effect).items()})
     return record_fields(record, step.before, total)
-
-
-def describe_exploration(
-    exploration: Exploration, bindings: Sequence[Binding], omissions: Sequence[Omission] = ()
-) -> Iterator[str]:
-    """Describe the result of a search in lines.
-
-    For every range of neighbouring sizes with the same fastest program: its time and gain at the
-    largest of these sizes, its passes and its means. Then the front of time and memory at the
-    largest size, the numbers of expanded and pruned programs, and the completeness.
-    """
-    original = exploration.candidates[0]
-    fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
-    start = 0
-    while start < len(fastest):
-        stop = start
-        while stop + 1 < len(fastest) and fastest[stop + 1] is fastest[start]:
-            stop += 1
-        limits = dict.fromkeys(_format_sizes(bindings[index]) for index in (start, stop))
-        timing = fastest[stop].timings[stop]
-        seconds, original_seconds = timing.seconds, original.timings[stop].seconds
-        gain = f"{original_seconds / seconds:.2f} times as fast as before" if seconds else "no time"
-        yield f"winner for {' to '.join(limits)}: {_format_seconds(seconds)}, {gain}"
-        yield f"  {format_passes(fastest[start]) or 'no pass'}"
-        yield f"  {'; '.join(f'{name}: {means}' for name, means in timing.choices.items())}"
-        start = stop + 1
-    largest = len(bindings) - 1
-    yield f"front of time and memory of a rank for {_format_sizes(bindings[largest])}:"
-    for candidate in exploration.pareto_front(largest):
-        time = _format_seconds(candidate.timings[largest].seconds)
-        memory = format_bytes(candidate.peaks[largest])
-        yield f"  {time}, {memory}: {format_passes(candidate) or 'no pass'}"
-    yield f"{exploration.expanded} programs expanded, {exploration.pruned} pruned by their bound"
-    yield describe_completeness(exploration, omissions)
-
-
-def describe_completeness(exploration: Exploration, omissions: Sequence[Omission] = ()) -> str:
-    """Describe whether the search covered all reachable programs and algorithms, in one line.
-
-    Algorithms that cannot be faster than the compared ones by more than 1 % count as covered.
-    """
-    unproven = sorted({omission.name for omission in omissions if not omission.is_proven})
-    if exploration.is_complete and unproven:
-        return f"search is NOT complete: algorithms were not compared: {', '.join(unproven)}"
-    if exploration.is_complete:
-        return "search is complete: every reachable program was expanded or pruned"
-    return "search is NOT complete: it stopped at a limit before all programs were expanded"
-
-
-def format_passes(candidate: Candidate) -> str:
-    """Format the passes that produce a program as arguments of `collhub transform`.
-
-    The passes are in the order of their application. Empty for the original program.
-    """
-    words = []
-    for step in candidate.steps:
-        record = step.record
-        words.append(f"--pass {record.transformation}")
-        words += [f"-O {key}={format_parameter(value)}" for key, value in record.parameters.items()]
-    return " ".join(words)
-
-
-def _format_sizes(binding: Binding) -> str:
-    """Format sizes as `B=8,S=1024`; `all sizes` for a program without symbols."""
-    return ",".join(f"{name}={size}" for name, size in binding.sizes.items()) or "all sizes"
-
-
-def _format_seconds(seconds: float) -> str:
-    """Format seconds with a unit, rounded to ns."""
-    return format_time(round(seconds * 1e9))

@@ -90,6 +90,18 @@ class Simulation:
             choice = self._start(program, binding)
         except HubError as error:
             return _explain_unfit(error)
+        timing = self._try_chunks(program, binding, choice)
+        if isinstance(timing, str):
+            return timing
+        alike: dict[Demand, list[str]] = {}
+        for name, demand in choice.demands.items():
+            alike.setdefault(demand, []).append(name)
+        return self._descend(program, binding, choice, timing, list(alike.values()))
+
+    def _try_chunks(
+        self, program: Program, binding: Binding, choice: _MeansOfProgram
+    ) -> Timing | str:
+        """Simulate the means that are fastest alone with each of `CHUNKS`, and keep the best."""
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
         best_s, selected, reason = math.inf, initial, ""
@@ -102,14 +114,47 @@ class Simulation:
                 best_s, selected = seconds, trial
             if trial == initial and count > 1:
                 break
-        if best_s == math.inf:
-            return reason
-        alike: dict[Demand, list[str]] = {}
-        for name, demand in choice.demands.items():
-            alike.setdefault(demand, []).append(name)
-        return self._descend(
-            program, binding, choice, Timing(best_s, selected), list(alike.values())
-        )
+        return reason if best_s == math.inf else Timing(best_s, selected)
+
+    def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
+        """List the algorithms and chunk counts that are never simulated within a program."""
+        choice = self._start(program, binding)
+        restrictions = []
+        offers = {
+            demand: len(self.hub.list_offers(demand))
+            for demand in choice.demands.values()
+            if demand.kind is not Kind.SEND
+        }
+        if any(count > _CONTENDERS for count in offers.values()):
+            restrictions.append(
+                f"of each collective, the {_CONTENDERS} algorithms that are fastest alone were "
+                "simulated within a program"
+            )
+        if choice.demands:
+            counts = ", ".join(map(str, CHUNKS))
+            restrictions.append(f"chunk counts of collectives were {counts}")
+        if any(
+            choice.change_chunks(name, means, CHUNKS[-1]) == means
+            for name in choice.demands
+            if name not in choice.scalars
+            for means in [choice.find_initial(name)]
+        ):
+            restrictions.append(
+                f"chunk counts of collectives that need more than {_MAX_NODES} nodes were left out"
+            )
+        return restrictions
+
+    def estimate(self, program: Program, binding: Binding) -> Timing | str:
+        """Simulate a program with the means that are fastest alone, in the best chunk count for
+        all.
+
+        The result is the reason if no means fit.
+        """
+        try:
+            choice = self._start(program, binding)
+        except HubError as error:
+            return _explain_unfit(error)
+        return self._try_chunks(program, binding, choice)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
         """Select means for each single collective, starting from a result of `timing`.
@@ -341,7 +386,12 @@ def simulate_candidates(
         budget.cut("choice of means for each collective", "all of it")
     else:
         _refine_fastest(simulated, bindings, simulation, workers)
-    return replace(exploration, candidates=simulated)
+    restrictions = exploration.restrictions
+    num_known = len(exploration.candidates)
+    if len(simulated) < num_known:
+        text = f"{len(simulated)} of {num_known} programs were simulated, the fastest by formula"
+        restrictions = (*restrictions, text)
+    return replace(exploration, candidates=simulated, restrictions=restrictions)
 
 
 def _refine_fastest(

@@ -14,7 +14,9 @@ from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
 from collhub_coconet.transformations.reorder import movable, reorder
 from collhub_coconet.transformations.slicing import as_slice, split
 
-_FUSIBLE = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
+FUSIBLE = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
+"""Kinds of the computations that a stage may contain."""
+
 Attempt = Callable[[], Rewrite]
 """A transformation with its arguments, not yet applied; may raise `RefusedMoveError`."""
 
@@ -118,29 +120,34 @@ def _attempt_fusions(program: Program) -> Iterator[Attempt]:
     seen = {frozenset(stage.members) for stage in program.stages}
     covered = {name for stage in program.stages for name in stage.members}
     communications = [entry for entry in program.operations if entry.is_communication]
-    pointwise = [entry for entry in program.operations if entry.kind in _FUSIBLE]
+    pointwise = [entry for entry in program.operations if entry.kind in FUSIBLE]
     for operation in (*communications, *pointwise):
         if operation.name in covered and not operation.is_communication:
             continue
         members = grow_stage(program, operation)
         member_set = frozenset(members)
-        if operation.kind in _FUSIBLE:
+        if operation.kind in FUSIBLE:
             covered |= member_set
         if len(members) > 1 and member_set not in seen:
             seen.add(member_set)
             yield lambda members=members: fuse(program, members)  # type: ignore[misc]
 
 
-def grow_stage(program: Program, seed: Operation) -> list[str]:
+def grow_stage(
+    program: Program, seed: Operation, *, allows_communication: bool = True
+) -> list[str]:
     """Grow a set around the operation `seed` until `fuse` accepts no further neighbour.
 
     Neighbours read a member or are read by one. In each round those known at its start are tried in
     program order, and each is added if `fuse` accepts the set with it. Returns names in program
-    order; only `seed` if it is in a stage already. Operations of existing stages are not added. The
-    program is not changed.
+    order; only `seed` if it is in a stage already. Operations of existing stages are not added, and
+    communications only if `allows_communication`. The program is not changed.
     """
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}
+    excluded = set(fused)
+    if not allows_communication:
+        excluded |= {entry.name for entry in program.operations if entry.is_communication}
     is_growing = seed.name not in fused
     while is_growing:
         is_growing = False
@@ -155,7 +162,7 @@ def grow_stage(program: Program, seed: Operation) -> list[str]:
             )
         ]:
             extended = [*members, name]
-            if name not in fused and _can_fuse(program, extended):
+            if name not in excluded and _can_fuse(program, extended):
                 members, is_growing = extended, True
     return [entry.name for entry in program.operations if entry.name in set(members)]
 

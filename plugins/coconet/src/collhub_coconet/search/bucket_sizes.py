@@ -1,0 +1,233 @@
+"""Choice of bucket sizes for the programs of a search.
+
+Equal tensors are one decision: a bucket size, not a set of tensors. Bases are the original program
+and the fastest and the smallest result, each with its computations fused but its collectives in
+kernels of their own. For every base a short list of sizes is compared: all bytes in one bucket,
+then powers of two. Simulated times include the overlap of a bucket with kernels that compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from collhub_coconet.lowering.timing import compute_peak_bytes
+from collhub_coconet.program.operations import Binding, Kind
+from collhub_coconet.program.program import Program
+from collhub_coconet.search.cost_models import FormulaModel, Timing
+from collhub_coconet.search.explore import Candidate, Exploration, PartStep, count_uneven_values
+from collhub_coconet.search.parts import PartClass, assemble
+from collhub_coconet.search.simulation import Simulation
+from collhub_coconet.transformations.buckets import coalesce_by_size, list_bucket_sizes
+from collhub_coconet.transformations.grouping import fuse
+from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
+from collhub_coconet.transformations.moves import FUSIBLE, grow_stage
+from hub_core.plugin_api import SearchBudget
+
+MAX_BUCKET_SIZES = 6
+"""Bucket sizes that are compared for a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTrials:
+    """Number of compared programs with buckets, and the bucket sizes in bytes, ascending."""
+
+    programs: int
+    sizes: tuple[int, ...]
+
+
+def add_buckets(
+    program: Program,
+    classes: Sequence[PartClass],
+    explorations: Sequence[Exploration],
+    exploration: Exploration,
+    bindings: Sequence[Binding],
+    model: FormulaModel,
+    simulation: Simulation | None,
+    budget: SearchBudget,
+) -> tuple[Exploration, BucketTrials]:
+    """Add the fastest program with buckets at every size to the candidates of a search.
+
+    `explorations`: results of the classes of equal parts; `exploration`: of the whole program.
+    `simulation`: None if the times of `exploration` are by formula; then all candidates get the
+    times of the entire program, if a program with buckets exists. Programs that cannot be simulated
+    are left out. `budget` counts one unit of work per compared program and size; at its limit the
+    remaining programs are omitted.
+    """
+    choice = _BucketChoice(program, classes, explorations, bindings, model, simulation, budget)
+    added: list[Candidate] = []
+    for size_index in range(len(bindings)):
+        added += choice.find_fastest(size_index)
+    candidates = list(exploration.candidates)
+    if added and simulation is None:
+        # Sums of the times of parts are not comparable with times of entire programs.
+        for index, known in enumerate(candidates):
+            timings = tuple(model.timing(known.program, binding) for binding in bindings)
+            candidates[index] = replace(known, timings=timings)
+    candidates += added
+    trials = BucketTrials(choice.trials, tuple(sorted(choice.sizes)))
+    return replace(exploration, candidates=candidates), trials
+
+
+class _BucketChoice:
+    """Comparison of bucket sizes for one program; `trials`: number of programs so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        classes: Sequence[PartClass],
+        explorations: Sequence[Exploration],
+        bindings: Sequence[Binding],
+        model: FormulaModel,
+        simulation: Simulation | None,
+        budget: SearchBudget,
+    ) -> None:
+        self._program, self._classes, self._explorations = program, classes, explorations
+        self._bindings, self._model, self._simulation = bindings, model, simulation
+        self._budget = budget
+        self.trials = 0
+        self.sizes: set[int] = set()
+
+    def find_fastest(self, size_index: int) -> list[Candidate]:
+        """Return the fastest program with buckets at one size; empty if there is none."""
+        best: Candidate | None = None
+        for steps, base in self._list_bases(size_index):
+            seen = set()
+            for size in list_bucket_sizes(base, self._bindings[size_index], MAX_BUCKET_SIZES):
+                try:
+                    rewrite = coalesce_by_size(base, self._bindings[size_index], size)
+                except RefusedMoveError:
+                    continue
+                # Different sizes may give the same buckets.
+                if rewrite.program.stages in seen:
+                    continue
+                seen.add(rewrite.program.stages)
+                if self._budget.reason:
+                    self._budget.cut("choice of bucket sizes", "the remaining bucket sizes")
+                    return [] if best is None else [best]
+                self.sizes.add(size)
+                steps_with_buckets = [*steps, PartStep(rewrite, base, 1)]
+                best = self._select(best, steps_with_buckets, size_index)
+                together = self._fuse_equal_computations(steps_with_buckets)
+                if len(together) > len(steps_with_buckets):
+                    best = self._select(best, together, size_index)
+        return [] if best is None else [best]
+
+    def _fuse_equal_computations(self, steps: Sequence[PartStep]) -> list[PartStep]:
+        """Add steps that fuse the computations of equal tensors, as multi-tensor optimizers do."""
+        extended = list(steps)
+        for members in _list_equal_computations(self._classes, steps[-1].rewrite.program):
+            before = extended[-1].rewrite.program
+            try:
+                extended.append(PartStep(fuse(before, members), before, 1))
+            except RefusedMoveError:
+                continue
+        return extended
+
+    def _select(
+        self, best: Candidate | None, steps: list[PartStep], size_index: int
+    ) -> Candidate | None:
+        """Time a program at all sizes; return it if it is faster than `best`, else `best`."""
+        program = steps[-1].rewrite.program
+        timings = []
+        self.trials += 1
+        for binding in self._bindings:
+            self._budget.count(1)
+            timing: Timing | str = self._model.timing(program, binding)
+            if self._simulation is not None:
+                timing = self._simulation.estimate(program, binding)
+            if isinstance(timing, str):
+                return best
+            timings.append(timing)
+        if best is not None and timings[size_index].seconds >= best.timings[size_index].seconds:
+            return best
+        return Candidate(
+            program,
+            tuple(step.rewrite for step in steps),
+            tuple(timings),
+            tuple(compute_peak_bytes(program, binding) for binding in self._bindings),
+            tuple(count_uneven_values(program, binding) for binding in self._bindings),
+            tuple(steps),
+        )
+
+    def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
+        """Yield the steps to every base, and the base; equal bases once."""
+        seen = set()
+        for selection in (
+            [each.candidates[0] for each in self._explorations],
+            [each.fastest(size_index) for each in self._explorations],
+            [each.pareto_front(size_index)[-1] for each in self._explorations],
+        ):
+            steps = [
+                _separate_collectives(part.program, candidate)
+                for part, candidate in zip(self._classes, selection, strict=True)
+            ]
+            parts = [
+                entries[-1].program if entries else part.program
+                for part, entries in zip(self._classes, steps, strict=True)
+            ]
+            whole = parts[0]
+            if len(self._classes) > 1 or len(self._classes[0].copies) > 1:
+                whole, _ = assemble(self._program, self._classes, parts)
+            key = whole.operations, whole.arguments, whole.stages
+            if key in seen:
+                continue
+            seen.add(key)
+            yield _list_part_steps(self._classes, steps), whole
+
+
+def _list_part_steps(
+    classes: Sequence[PartClass], steps: Sequence[Sequence[Rewrite]]
+) -> list[PartStep]:
+    """List the steps of all classes by kind, so that they can be applied to the whole program."""
+    listed = []
+    for part, entries in zip(classes, steps, strict=True):
+        before = part.program
+        for rewrite in entries:
+            listed.append(PartStep(rewrite, before, len(part.copies)))
+            before = rewrite.program
+    order = ["split", "reorder", "as-slice", "fuse"]
+    return sorted(listed, key=lambda step: order.index(step.rewrite.record.transformation))
+
+
+def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
+    """Return the steps to a candidate without its stages and chains, then fuse computations.
+
+    No stage contains a communication, so that all collectives can be put into buckets.
+    """
+    steps = [
+        step
+        for step in candidate.steps
+        if step.record.transformation not in ("fuse", "overlap", "coalesce")
+    ]
+    before = steps[-1].program if steps else program
+    covered = {name for stage in before.stages for name in stage.members}
+    for operation in before.operations:
+        if operation.kind not in FUSIBLE or operation.name in covered:
+            continue
+        members = grow_stage(before, operation, allows_communication=False)
+        covered.update(members)
+        if len(members) > 1:
+            steps.append(fuse(before, members))
+            before = steps[-1].program
+    return steps
+
+
+def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
+    """List computations of all copies of a part that may be one kernel, one list per kernel."""
+    stage_of = {member: stage for stage in program.stages for member in stage.members}
+    lists = []
+    for part in classes:
+        for name in part.program.by_name:
+            operation = program.by_name.get(part.copies[0].names[name])
+            if len(part.copies) < 2 or operation is None or operation.kind not in FUSIBLE:
+                continue
+            members = []
+            for copy in part.copies:
+                own = copy.names[name]
+                stage = stage_of.get(own)
+                members += [own] if stage is None else [stage.name]
+            is_view = operation.kind in (Kind.SLICE, Kind.UPDATE) and operation.name not in stage_of
+            if not is_view and len(set(members)) > 1 and members not in lists:
+                lists.append(members)
+    return lists

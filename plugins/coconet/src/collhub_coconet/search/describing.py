@@ -1,0 +1,143 @@
+"""Report of a search in lines: winners, front of time and memory, completeness and restrictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from collhub_coconet.program.operations import Binding
+from collhub_coconet.search.bucket_sizes import BucketTrials
+from collhub_coconet.search.explore import Candidate, Exploration
+from collhub_coconet.search.hub_algorithms import Omission
+from collhub_coconet.search.parts import PartClass, exchanged_values
+from collhub_coconet.search.simulation import Simulation
+from collhub_coconet.transformations.passes import format_parameter
+from hub_core.model import format_bytes, format_time
+
+
+def describe_exploration(
+    exploration: Exploration,
+    bindings: Sequence[Binding],
+    omissions: Sequence[Omission] = (),
+    restrictions: Sequence[str] = (),
+) -> Iterator[str]:
+    """Describe the result of a search in lines.
+
+    For every range of neighbouring sizes with the same fastest program: its time and gain at the
+    largest of these sizes, its passes and its means. Then the front of time and memory at the
+    largest size, the numbers of expanded and pruned programs, the completeness, and the
+    restrictions.
+    """
+    original = exploration.candidates[0]
+    fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
+    start = 0
+    while start < len(fastest):
+        stop = start
+        while stop + 1 < len(fastest) and fastest[stop + 1] is fastest[start]:
+            stop += 1
+        limits = dict.fromkeys(_format_sizes(bindings[index]) for index in (start, stop))
+        timing = fastest[stop].timings[stop]
+        seconds, original_seconds = timing.seconds, original.timings[stop].seconds
+        gain = f"{original_seconds / seconds:.2f} times as fast as before" if seconds else "no time"
+        yield f"winner for {' to '.join(limits)}: {_format_seconds(seconds)}, {gain}"
+        yield f"  {format_passes(fastest[start]) or 'no pass'}"
+        yield f"  {'; '.join(f'{name}: {means}' for name, means in timing.choices.items())}"
+        start = stop + 1
+    largest = len(bindings) - 1
+    yield f"front of time and memory of a rank for {_format_sizes(bindings[largest])}:"
+    for candidate in exploration.pareto_front(largest):
+        time = _format_seconds(candidate.timings[largest].seconds)
+        memory = format_bytes(candidate.peaks[largest])
+        yield f"  {time}, {memory}: {format_passes(candidate) or 'no pass'}"
+    yield f"{exploration.expanded} programs expanded, {exploration.pruned} pruned by their bound"
+    yield describe_completeness(exploration, omissions, restrictions)
+    for restriction in restrictions:
+        yield f"restriction: {restriction}"
+
+
+def describe_completeness(
+    exploration: Exploration,
+    omissions: Sequence[Omission] = (),
+    restrictions: Sequence[str] = (),
+) -> str:
+    """Describe in one line whether the search covered all reachable programs and algorithms.
+
+    A search with restrictions is never called complete. Algorithms that cannot be faster than the
+    compared ones by more than 1 % count as covered.
+    """
+    unproven = sorted({omission.name for omission in omissions if not omission.is_proven})
+    if not exploration.is_complete:
+        return "search is NOT complete: it stopped at a limit before all programs were expanded"
+    if unproven:
+        return f"search is NOT complete: algorithms were not compared: {', '.join(unproven)}"
+    if restrictions:
+        return (
+            "search is restricted: every reachable program was expanded or pruned by its bound by "
+            "formula, but not every choice was compared"
+        )
+    return "search is complete: every reachable program was expanded or pruned"
+
+
+def list_restrictions(
+    exploration: Exploration,
+    classes: Sequence[PartClass],
+    bindings: Sequence[Binding],
+    simulation: Simulation | None,
+    trials: BucketTrials,
+) -> list[str]:
+    """List every restriction that was applied to the search, one text per restriction.
+
+    `simulation`: None if all times are by formula. Restrictions of the simulation are those of the
+    fastest programs.
+    """
+    restrictions = list(exploration.restrictions)
+    if simulation is not None:
+        limits: dict[str, None] = {}
+        for size_index, binding in enumerate(bindings):
+            program = exploration.fastest(size_index).program
+            limits |= dict.fromkeys(simulation.list_restrictions(program, binding))
+        restrictions += limits
+    values = exchanged_values(classes)
+    if values:
+        restrictions.append(
+            f"the layouts of {len(values)} values between separately searched parts are those of "
+            "the original program"
+        )
+    if trials.programs:
+        restrictions.append(
+            f"buckets of {len(trials.sizes)} sizes were compared, for the original, the fastest "
+            "and the smallest program"
+        )
+    return restrictions
+
+
+def format_passes(candidate: Candidate) -> str:
+    """Format the passes that produce a program as arguments of `collhub transform`.
+
+    The passes are in the order of their application. Empty for the original program.
+    """
+    words = []
+    for step in candidate.steps:
+        record = step.record
+        words.append(f"--pass {record.transformation}")
+        words += [f"-O {key}={format_parameter(value)}" for key, value in record.parameters.items()]
+    return " ".join(words)
+
+
+def _format_sizes(binding: Binding) -> str:
+    """Format sizes as `B=8,S=1024`; `all sizes` for a program without symbols."""
+    return ",".join(f"{name}={size}" for name, size in binding.sizes.items()) or "all sizes"
+
+
+def _format_seconds(seconds: float) -> str:
+    """Format seconds with a unit, rounded to ns."""
+    return format_time(round(seconds * 1e9))
+
+
+def describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
+    """Describe the division of a program into parts in one line; nothing for a single part."""
+    num_parts = sum(len(part.copies) for part in classes)
+    if num_parts > 1:
+        yield (
+            f"{num_parts} parts of the program were searched separately; equal ones are one "
+            f"decision: {len(classes)} decisions, with the passes of the first of equal parts"
+        )
