@@ -91,6 +91,13 @@ class UnitCounts:
             self.num_ranks, self.is_per_pair, (self.table // unit).astype(_DTYPE).tobytes()
         )
 
+    def multiplied(self, factor: int) -> UnitCounts:
+        """Return the counts in units that are `factor` times smaller."""
+        if factor == 1:
+            return self
+        data = (self.table * np.int64(factor)).astype(_DTYPE).tobytes()
+        return UnitCounts(self.num_ranks, self.is_per_pair, data)
+
     def transposed(self) -> UnitCounts:
         """Return the counts of the opposite exchange; those per rank are returned unchanged."""
         if not self.is_per_pair:

@@ -385,9 +385,13 @@ def find_best_run(
 
     The result is the fastest run of all cases, which are kernels of one algorithm, of equally fast
     ones the first, with the numbers of variants simulated and not tried in all. A kernel without
-    the protocol is left out, and so is nvls if it starts later than another finishes. Raises
+    the protocol is left out, and so is nvls if it starts later than another finishes. An uneven
+    collective runs as one instance and one piece unless given. Raises
     `UsageError` (code `no-protocol`) if no kernel has the protocol.
     """
+    if cases[0].algorithm.collective.kind.traits.is_uneven:
+        # Copies and pieces divide equal shares; uneven parts run as they are.
+        instances, pieces = instances or 1, pieces or 1
     searches: list[Search] = []
     for case in cases:
         protocols = PROTOCOLS_OF_KERNEL[case.kernel]

@@ -21,7 +21,7 @@ from collhub_certificates.claim import (
     find_document,
     read_capacities,
 )
-from hub_core.model import ROOTED, CollectiveKind
+from hub_core.model import ROOTED, Algorithm, CollectiveKind, InputError, UnitCounts
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 from hub_core.schedules import Certificate, LinkCapacities
@@ -47,7 +47,7 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
     sum of price divided by bandwidth over its links is at least the distance of s and t, and no
     link transfers more than its bandwidth (weak duality of the multicommodity flow). So the proved
     time is the bytes of a pair, times the sum of the distances of all pairs, divided by the sum of
-    prices.
+    prices. In an all-to-all-v, the distance of a pair counts as often as the pair has units.
 
     The check passes if the claimed `lower_bound_ns` is at most the proved time, and reports the
     claimed one; the name of the network is not proved. It fails with a finding for an unreadable
@@ -72,6 +72,7 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
         if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
             raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
         check_same_collective(document, request.algorithm, "flow certificate")
+        _check_same_counts(document, request.algorithm)
         bound_ns = 10**9 * share * _add_distances(pairs, prices, capacities) / total
         claimed_ns = check_claimed_time(document, bound_ns, "the prices")
     except FlawError as flaw:
@@ -125,17 +126,27 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     )
 
 
-def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
-    """Return (NPU that sends, its receivers) of a scatter, gather or all-to-all.
+def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, dict[int, int]]]:
+    """Return (NPU that sends, parts for each of its receivers) of a collective with pairs.
 
     Senders are in the order of the ranks (only the root for a scatter), receivers too, without the
-    sender itself. Raises `ValueError` for other kinds, repeated ranks, or another number of parts
-    than ranks.
+    sender itself; each gets one part, or its count in an all-to-all-v. Raises `ValueError` for
+    other kinds, repeated ranks, another number of parts than ranks (or than the sum of counts), and
+    counts that are no table.
     """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
     if len(set(ranks)) != len(ranks):
         raise ValueError("ranks are named twice")
+    if kind is CollectiveKind.ALL_TO_ALL_V:
+        counts = _read_counts(document)
+        if document["parts"] != counts.total or counts.num_ranks != len(ranks):
+            raise ValueError("a part is the whole by the sum of the counts of all ranks")
+        rows = [dict(zip(ranks, row, strict=True)) for row in counts.table.tolist()]
+        return [
+            (giver, {taker: units for taker, units in row.items() if units and taker != giver})
+            for giver, row in zip(ranks, rows, strict=True)
+        ]
     givers = takers = ranks
     if kind is CollectiveKind.SCATTER:
         givers = [ranks[document["root"]]]
@@ -145,16 +156,34 @@ def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
         raise ValueError(f"a {kind} is no flow")
     if document["parts"] != len(ranks):
         raise ValueError("a share is the whole by the number of ranks")
-    return [(giver, [taker for taker in takers if taker != giver]) for giver in givers]
+    return [(giver, {taker: 1 for taker in takers if taker != giver}) for giver in givers]
+
+
+def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
+    """Return the counts of a certificate; `ValueError` for those that are no table."""
+    try:
+        return UnitCounts.from_table(document["counts"], is_per_pair=True)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> None:
+    """Raise `FlawError` unless the counts are those of the algorithm, up to the size of a unit."""
+    actual = algorithm.collective.counts
+    if actual is None:
+        return
+    declared = _read_counts(document)
+    if declared.in_blocks(declared.common_divisor) != actual.in_blocks(actual.common_divisor):
+        raise FlawError("collective", "the flow certificate is for other counts")
 
 
 def _add_distances(
-    pairs: Sequence[tuple[int, Sequence[int]]], prices: Prices, capacities: LinkCapacities
+    pairs: Sequence[tuple[int, Mapping[int, int]]], prices: Prices, capacities: LinkCapacities
 ) -> Fraction:
     """Add up the shortest distances of all pairs; the length of a link is its price / bandwidth.
 
-    `pairs`: (sender, its receivers). Links without a price have length 0; links are those with a
-    capacity. The sum is exact. Raises `FlawError` if a target is unreachable.
+    `pairs`: (sender, parts for each of its receivers). Links without a price have length 0; links
+    are those with a capacity. The sum is exact. Raises `FlawError` if a target is unreachable.
     """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.
@@ -167,7 +196,7 @@ def _add_distances(
         distance = _find_distances(giver, neighbours)
         if not set(takers) <= set(distance):
             raise FlawError("ranks", f"NPU {giver} does not reach every rank")
-        total += sum(distance[taker] for taker in takers)
+        total += sum(distance[taker] * parts for taker, parts in takers.items())
     return Fraction(total, unit)
 
 

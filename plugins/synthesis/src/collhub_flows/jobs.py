@@ -50,7 +50,8 @@ class FlowPaths:
     """Paths of shares; int64 columns.
 
     Path p transfers `units[p]` units of share `share[p]` on `arcs[indptr[p]:indptr[p + 1]]`.
-    `share` ascends; the units of each share add up to `share_units`.
+    `share` ascends; the units of each share add up to `share_units` times its parts. `is_uneven`:
+    shares have different sizes.
     """
 
     share: Int64Array
@@ -58,6 +59,7 @@ class FlowPaths:
     indptr: Int64Array
     arcs: Int64Array
     share_units: int
+    is_uneven: bool = False
 
     @classmethod
     def of(
@@ -71,9 +73,10 @@ class FlowPaths:
         """Divide the flow of every share into paths, widest first, with integer numbers of units.
 
         A share has at most 8 paths; those of less than 2 % of it are omitted, and so are paths that
-        get no unit after rounding. The units of a share add up to `share_units`. If all counts have
-        a common divisor it is removed, but only as far as each path can still be divided into
-        `max_pieces` equal pieces: if it is no multiple of that, nothing is removed.
+        get no unit after rounding. The units of a share add up to `share_units` times the parts of
+        the share. If all counts and `share_units` have a common divisor it is removed, but only as
+        far as each path can still be divided into `max_pieces` equal pieces: if it is no multiple
+        of that, nothing is removed.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
@@ -91,12 +94,12 @@ class FlowPaths:
             _MIN_FRACTION,
             _MAX_PATHS,
         )
-        units = _round_units(share, part, share_units)
+        units = _round_units(share, part, share_units * demand.parts_of_shares)
         used = np.flatnonzero(units)
         first, lengths = path_indptr[used], np.diff(path_indptr)[used]
         chosen = path_arcs[expanded_ranges(first, lengths)]
         # A common divisor of all counts is removed, but enough units remain for the pieces.
-        common = int(np.gcd.reduce(units))
+        common = math.gcd(int(np.gcd.reduce(units)), share_units)
         piece_divisor = math.gcd(common, max_pieces)
         divisor = common // piece_divisor if piece_divisor == max_pieces else 1
         return cls(
@@ -105,16 +108,21 @@ class FlowPaths:
             row_pointer(lengths),
             chosen,
             share_units // divisor,
+            bool(np.ptp(demand.parts_of_shares)),
         )
 
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
         """Divide every path into pieces of nearly equal size: at most `maximum`, and one unit each
         at least.
 
-        Returns path and units of every piece, int64, sorted by path; the units add up to the
-        path's.
+        If the shares have different sizes, `maximum` is the mean number of pieces of a path, and
+        all pieces have similar sizes. Returns path and units of every piece, int64, sorted by path;
+        the units add up to the path's.
         """
-        count = np.minimum(self.units, maximum)
+        wanted = np.full(len(self.units), maximum)
+        if self.is_uneven:
+            wanted = np.ceil(maximum * self.units / self.units.mean()).astype(np.int64)
+        count = np.minimum(self.units, wanted)
         path = np.repeat(np.arange(len(self.units)), count)
         number = expanded_ranges(np.zeros(len(count), np.int64), count)
         units = self.units[path]
@@ -289,6 +297,7 @@ class FlowSchedule:
     """Transfers in picoseconds, and the pieces of shares that they transfer.
 
     `share`, `offset`, `units`: int64, by chunk; a share is the index of a pair in `demand.pairs`.
+    `share_units`: units per part of a share.
     """
 
     transfers: Transfers
@@ -323,7 +332,7 @@ class FlowSchedule:
         the schedule are those that move, sorted by sending and then receiving NPU. A share that
         stays on its rank is a further chunk at the end, without transfers.
         """
-        shares = Chunks.cut(collective, [collective.units_per_rank])
+        shares = Chunks.of_blocks(collective)
         is_moved = shares.origin != shares.target
         moved = np.flatnonzero(is_moved)
         members = np.asarray(npus, np.int64)
@@ -387,16 +396,16 @@ def build_schedule(
     )
 
 
-def _round_units(share: Int64Array, part: Float64Array, share_units: int) -> Int64Array:
+def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array) -> Int64Array:
     """Return the units of every path: its part of the share in units, rounded down.
 
     The widest path of a share gets the remainder, so that all units are sent. `share`, `part`:
-    share and width of every path.
+    share and width of every path; `share_units`: units of every share.
     """
     shares = int(share.max(initial=-1)) + 1
     # Narrow paths are omitted, so the remaining paths transfer the full share.
     total = np.bincount(share, part, minlength=shares)
-    exact = share_units * part / total[share]
+    exact = share_units[share] * part / total[share]
     units = np.floor(exact + 1e-6).astype(np.int64)
     assigned = np.bincount(share, units, minlength=shares).astype(np.int64)
     # Sorted by width within a share, so the first row of a share is its widest path.

@@ -44,7 +44,12 @@ _STEEPNESS = 0.1
 _EVALUATIONS = 10
 
 
-KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER)
+KINDS = (
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.SCATTER,
+    CollectiveKind.GATHER,
+    CollectiveKind.ALL_TO_ALL_V,
+)
 
 
 # Operations for each variable of the linear program: HiGHS takes 0.02 s at 14 NPUs (800 variables),
@@ -68,27 +73,39 @@ class FlowDemand:
     """Demand of shares: `wants[i, t]` from NPU `sources[i]` to NPU t.
 
     `sources`: int64, ascending. `wants`: bool (one share or none), or float64, [sources, NPUs].
+    `parts`: parts of the full buffer, of which an amount of 1 in `wants` has `scale`: for a share
+    of an all-to-all 1, in an all-to-all-v the mean of all counts that are not 0.
     """
 
     sources: Int64Array
     wants: BoolArray | Float64Array
+    parts: int = 1
+    scale: float = 1.0
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
         """Build the demand of a collective whose rank r runs on `npus[r]`: a share per pair.
 
         An all-to-all has a share from every rank to every other one, a scatter from the root (0 if
-        the collective has none) and a gather to it. There is no share from a rank to itself, so a
-        single rank has no demand. Raises `InputError` for collectives other than `KINDS`.
+        the collective has none) and a gather to it; an all-to-all-v has shares of different sizes,
+        its counts. There is no share from a rank to itself, so a single rank has no demand. Raises
+        `InputError` for collectives other than `KINDS`.
         """
         if collective.kind not in KINDS:
             raise InputError(
                 f"flows does not support {collective.kind}: not every share has a single target",
-                cure="choose all-to-all, scatter or gather, or use tacos or blink",
+                cure="choose all-to-all, all-to-all-v, scatter or gather, or use tacos or blink",
                 code="collective-unsupported",
             )
-        table = np.zeros((num_npus, num_npus), np.bool_)
         members = np.asarray(npus, np.int64)
+        if collective.counts is not None:
+            units = np.zeros((num_npus, num_npus), np.float64)
+            units[np.ix_(members, members)] = collective.counts.table
+            np.fill_diagonal(units, 0.0)
+            sources = np.flatnonzero(units.any(axis=1))
+            scale = float(units[units > 0].mean()) if len(sources) else 1.0
+            return cls(sources, units[sources] / scale, collective.unit_count, scale)
+        table = np.zeros((num_npus, num_npus), np.bool_)
         senders = receivers = members
         if collective.kind is CollectiveKind.SCATTER:
             senders = members[[collective.root or 0]]
@@ -97,7 +114,12 @@ class FlowDemand:
         table[np.ix_(senders, receivers)] = True
         np.fill_diagonal(table, False)
         sources = np.flatnonzero(table.any(axis=1))
-        return cls(sources, table[sources])
+        return cls(sources, table[sources], collective.kind.traits.parts(collective.num_ranks))
+
+    @property
+    def parts_of_shares(self) -> Int64Array:
+        """Number of parts of every share, int64[shares], in the order of `pairs`."""
+        return np.rint(self.wants[np.nonzero(self.wants)] * self.scale).astype(np.int64)
 
     @property
     def pairs(self) -> tuple[Int64Array, Int64Array]:
@@ -357,9 +379,9 @@ def certify_flow(
     length = prices / topology.bandwidth_bytes_per_s[rows]
     wants, sources = demand.wants, demand.sources
     total = sum_distances(sources, wants, indptr, links, destination, length)
-    collective = request.collective
-    parts = collective.kind.traits.parts(collective.num_ranks)
-    bound_s = request.collective_bytes / parts * total / max(int(prices.sum()), 1)
+    collective, parts = request.collective, demand.parts
+    bytes_per_want = request.collective_bytes / parts * demand.scale
+    bound_s = bytes_per_want * total / max(int(prices.sum()), 1)
     # The bound is reduced to cover the rounding errors of floating-point sums.
     bound_ns = int(bound_s * 1e9 * (1.0 - _SAFETY))
     is_short = topology.num_links <= _MAX_LINKS
@@ -373,6 +395,8 @@ def certify_flow(
     }
     if collective.root is not None:
         document["root"] = collective.root
+    if collective.counts is not None:
+        document["counts"] = collective.counts.table.tolist()
     # Links without a price do not contribute to the bound.
     priced = np.flatnonzero(prices)
     table = np.stack([source[priced], destination[priced], prices[priced]], axis=1)

@@ -50,13 +50,19 @@ class FlowOptions:
     )
 
 
+_KINDS = (
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.SCATTER,
+    CollectiveKind.GATHER,
+    CollectiveKind.ALL_TO_ALL_V,
+)
 FLOWS = Synthesizer(
     "flows",
-    "all-to-all, scatter and gather by the optimal flow, with a proven bound",
+    "all-to-all (also uneven), scatter and gather by the optimal flow, with a proven bound",
     "collhub_flows.synthesize:synthesize",
     FlowOptions,
     adapts=True,
-    collectives=(CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
+    collectives=_KINDS,
 )
 
 
@@ -98,9 +104,9 @@ def collhub_bounds() -> Sequence[LowerBound]:
     return [
         LowerBound(
             "flows",
-            "all-to-all, scatter and gather: the optimal flow, by linear programming",
+            "all-to-all (also uneven), scatter and gather: the optimal flow, by linear programming",
             "collhub_flows.optimal_flow:prove",
-            (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
+            _KINDS,
             loading_work=600_000_000,
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -35,6 +36,8 @@ from hub_core.schedules import algorithm_of, fastest_of
 
 _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)
+# Means, of paths with different sizes.
+_UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # Number of variables up to which the linear program takes seconds.
@@ -88,7 +91,7 @@ def _check_size(request: SynthesisRequest) -> None:
     if kind is CollectiveKind.SCATTER:
         sources = 1
     pairs = ranks
-    if kind is CollectiveKind.ALL_TO_ALL:
+    if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL_V):
         pairs = ranks * ranks
     if sources * arcs <= _MAX_VARIABLES and pairs <= _MAX_SHARES:
         return
@@ -101,7 +104,7 @@ def _check_size(request: SynthesisRequest) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """A request with its network and demand, and the bytes of a share."""
+    """A request with its network and demand, and the bytes of a share (the mean if uneven)."""
 
     request: SynthesisRequest
     network: FlowNetwork
@@ -126,9 +129,12 @@ class _Problem:
         _check_size(request)
         demand = FlowDemand.of(request.collective, request.npus, topology.num_npus)
         if not len(demand.sources):
+            is_single = request.collective.num_ranks == 1
             raise UsageError(
-                "one rank has nothing to send",
-                cure="let at least two ranks take part",
+                "one rank has nothing to send"
+                if is_single
+                else "no rank sends data to another one",
+                cure="let at least two ranks take part" if is_single else "use direct: copies only",
                 code="one-rank",
             )
         if not topology.num_links:
@@ -137,8 +143,7 @@ class _Problem:
                 cure="add links, or choose NPUs that reach one another",
                 code="disconnected",
             )
-        kind, ranks = request.collective.kind, request.collective.num_ranks
-        share_bytes = request.collective_bytes / kind.traits.parts(ranks)
+        share_bytes = request.collective_bytes / demand.parts * demand.scale
         return cls(request, FlowNetwork.of(topology), demand, share_bytes)
 
     @property
@@ -157,17 +162,20 @@ class _Problem:
         return self.fluid_cost_s
 
     def share_units(self) -> int:
-        """Return the units of a share: `_SHARE_UNITS`, or one per byte of smaller shares.
+        """Return the units per part: `_SHARE_UNITS` of a mean share, or one per byte if smaller.
 
-        Bytes of a share are rounded down. Raises `UsageError` for shares below one byte.
+        Bytes of a part are rounded down. A part is a share, or a unit of the counts. Raises
+        `UsageError` for parts below one byte.
         """
-        if self.share_bytes < 1:
+        part_bytes = self.request.collective_bytes / self.demand.parts
+        if part_bytes < 1:
             raise UsageError(
-                f"{self.request.collective_bytes} bytes are too few for a byte per share",
+                f"{self.request.collective_bytes} bytes are too few for a byte per "
+                f"{'share' if self.request.collective.counts is None else 'unit'}",
                 cure="choose a larger size",
                 code="size-too-small",
             )
-        return min(_SHARE_UNITS, int(self.share_bytes))
+        return min(math.ceil(_SHARE_UNITS / self.demand.scale), int(part_bytes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,10 +246,10 @@ def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
     request = problem.request
     # Only ratios of costs matter; without latency they are equal for all sizes.
     cost = problem.cost_s / problem.cost_s.max()
-    collective = replace(
-        request.collective,
-        unit_count=request.collective.kind.traits.parts(request.collective.num_ranks),
-    )
+    collective = request.collective
+    if not collective.kind.traits.is_uneven:
+        units = collective.kind.traits.parts(collective.num_ranks)
+        collective = replace(collective, unit_count=units)
     return _compute_flow_at(
         request.topology, collective, tuple(request.npus), cost.tobytes(), options
     )
@@ -305,17 +313,20 @@ def _generate_by_pieces(
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per count of pieces, then schedules with improved orders.
 
-    The count is that of the options, or 1, 2, 4, 8 until the fastest time is within 1 % of its
-    bound or there are more than 400000 jobs (the first count is always used). Orders are improved
-    up to 50000 jobs for every count, up to 400000 for the finest and the fastest count only; an
-    improved schedule is skipped if it equals the first one or is planned over 5 % slower than the
-    best. Reports progress.
+    The count is that of the options, or 1, 2, 4, 8 (up to 32 for uneven shares) until the fastest
+    time is within 1 % of its bound or there are more than 400000 jobs (the first count is always
+    used). Orders are improved up to 50000 jobs for every count, up to 400000 for the finest and the
+    fastest count only; an improved schedule is skipped if it equals the first one or is planned
+    over 5 % slower than the best. Reports progress.
     """
-    ladder = (options.pieces,) if options.pieces else _LADDER
+    ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
+    if paths.is_uneven and not options.pieces:
+        ladder = _UNEVEN_LADDER
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
-        unit_bytes = problem.share_bytes / paths.share_units
+        part_bytes = problem.request.collective_bytes / problem.demand.parts
+        unit_bytes = part_bytes / paths.share_units
         occupancy = problem.request.occupancy
         jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
         if index and len(jobs.link) > _MAX_JOBS:
@@ -375,8 +386,9 @@ def _build_algorithm(
 ) -> Algorithm:
     request = problem.request
     collective = request.collective
-    units = schedule.share_units * collective.kind.traits.parts(collective.num_ranks)
-    divided = replace(collective, unit_count=units)
+    units = schedule.share_units * problem.demand.parts
+    counts = collective.counts and collective.counts.multiplied(schedule.share_units)
+    divided = replace(collective, unit_count=units, counts=counts)
     return algorithm_of(
         divided,
         schedule.build_chunks(divided, request.npus),

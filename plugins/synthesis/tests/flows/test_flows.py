@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from collhub_certificates.time_bounds import check_flow
 from collhub_flows.jobs import FlowPaths
 from collhub_flows.optimal_flow import (
     FlowDemand,
@@ -19,9 +20,9 @@ from hypothesis import strategies as st
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.model import Collective, CollectiveKind, InputError, UnitCounts, UsageError
 from hub_core.network import Occupancy, Topology
-from hub_core.plugin_api import SynthesisResult
+from hub_core.plugin_api import CheckRequest, NoOptions, SynthesisResult
 from hub_core.verification import verify
 
 MIB = 1 << 20
@@ -173,3 +174,55 @@ def test_less_than_a_byte_a_share_is_refused() -> None:
 def test_large_networks_are_refused_beforehand() -> None:
     with pytest.raises(InputError, match="too large"):
         synthesized("all-to-all", parse_topology("mesh:40x40"))
+
+
+def uneven(ranks: int, seed: int) -> Collective:
+    """All-to-all-v with a random table, of which a third of the pairs is empty."""
+    draw = np.random.default_rng(seed)
+    table = draw.integers(1, 50, (ranks, ranks)) * (draw.random((ranks, ranks)) < 0.67)
+    table[0, 1] += 1
+    counts = UnitCounts.from_table(table, is_per_pair=True)
+    return Collective(CollectiveKind.ALL_TO_ALL_V, ranks, counts.total, counts=counts)
+
+
+@pytest.mark.parametrize(
+    ("network", "seed"),
+    [("torus:3x3", 1), ("ring:6", 2), (random_network(8, 5, 3), 3), ("switch:6", 4)],
+)
+def test_uneven_exchanges_are_correct_and_within_five_percent_of_the_flow(network, seed):
+    topology = parse_topology(network) if isinstance(network, str) else network
+    collective = uneven(topology.num_npus, seed)
+    result = hub_core.synthesize(collective, topology, 64 * MIB, name="flows")
+    assert verify(result.algorithm).ok
+    assert result.time_ns <= 1.05 * result.bounds_ns["flow"]
+    counts = result.algorithm.collective.counts
+    factor = counts.total // collective.unit_count
+    assert counts == collective.counts.multiplied(factor)
+    request = CheckRequest(algorithm=result.algorithm, topology=topology)
+    assert check_flow(request, NoOptions()).ok
+    # The same prices for other counts are refused.
+    other = counts.transposed()
+    transposed = replace(result.algorithm.collective, counts=other)
+    changed = replace(result.algorithm, collective=transposed)
+    report = check_flow(replace(request, algorithm=changed), NoOptions())
+    assert "the flow certificate is for other counts" in report.diagnostics[0].message
+
+
+def test_counts_of_equal_pairs_have_the_bound_of_the_all_to_all():
+    topology = random_network(8, 5, 3)
+    even = synthesized("all-to-all", topology)
+    counts = UnitCounts.from_table(np.ones((8, 8), np.int64), is_per_pair=True)
+    collective = Collective(CollectiveKind.ALL_TO_ALL_V, 8, 64, counts=counts)
+    # The size of an all-to-all is one rank's buffer, that of an all-to-all-v all data.
+    result = hub_core.synthesize(collective, topology, 8 * 64 * MIB, name="flows")
+    assert result.bounds_ns["flow"] == pytest.approx(even.bounds_ns["flow"], rel=1e-6)
+
+
+def test_ranks_that_send_nothing_and_small_sizes_are_refused():
+    topology = parse_topology("ring:4")
+    local = UnitCounts.from_table(np.eye(4, dtype=np.int64), is_per_pair=True)
+    stay = Collective(CollectiveKind.ALL_TO_ALL_V, 4, 4, counts=local)
+    with pytest.raises(UsageError, match="no rank sends data to another one"):
+        hub_core.synthesize(stay, topology, 4096, name="flows")
+    with pytest.raises(UsageError, match="too few for a byte per unit"):
+        hub_core.synthesize(uneven(4, 1), topology, 16, name="flows")
