@@ -248,6 +248,7 @@ def test_misspelt_command_names_the_closest(collhub: Collhub) -> None:
     )
 
 
+@pytest.mark.once
 def test_doctor_finds_the_installation_healthy(collhub: Collhub) -> None:
     code, out, _ = collhub("--no-plugins", "doctor", "--json")
     report = _valid(out)
@@ -257,6 +258,7 @@ def test_doctor_finds_the_installation_healthy(collhub: Collhub) -> None:
     }
 
 
+@pytest.mark.once
 def test_doctor_exits_3_for_a_broken_plugin(collhub: Collhub, make_plugin: MakePlugin) -> None:
     make_plugin("bad", "1/0")
     code, out, _ = collhub("doctor")
@@ -264,6 +266,7 @@ def test_doctor_exits_3_for_a_broken_plugin(collhub: Collhub, make_plugin: MakeP
     assert "BAD  bad: plugin: dist-bad 0.7 is broken: importing dist_bad: ZeroDivisionError" in out
 
 
+@pytest.mark.once
 def test_doctor_tells_what_checks_of_the_installation_say(
     collhub: Collhub, make_plugin: MakePlugin
 ) -> None:

@@ -24,6 +24,8 @@ from hub_core.sandbox import (
     shell_words,
 )
 
+pytestmark = pytest.mark.once
+
 LIMITS = ProcessLimits(5, 1 << 30)
 CHILD = "collhub_source_programs_test_language:main"
 

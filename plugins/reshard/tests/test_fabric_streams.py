@@ -18,7 +18,7 @@ import hub_core
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckRequest, NoOptions
 
-pytestmark = pytest.mark.needs_plugins
+pytestmark = [pytest.mark.needs_plugins, pytest.mark.once]
 ROWS = ("--tensor", "8192x8192:bfloat16", "--from", "mesh(2,4)@0-7: S0 R")
 # Rows become columns, each of 64 MiB on four devices of one host.
 COLUMNS = (*ROWS, "--to", "mesh(2,4)@8-15: R S0", "-O", "host_size=8")

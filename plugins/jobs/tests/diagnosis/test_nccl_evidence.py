@@ -13,6 +13,8 @@ from collhub_diagnosis.read_evidence import read_evidence
 from collhub_diagnosis.verdict import Verdict, diagnose_evidence
 from simulated_job import STOP, Call, SimulatedJob
 
+pytestmark = pytest.mark.once
+
 COUNTS = {"Broadcast": 1, "Reduce": 0, "AllGather": 5, "ReduceScatter": 5}
 STATUS = {"init_state": 0, "async_error": 0, "abort_flag": False}
 

@@ -12,6 +12,8 @@ import hub_core
 from hub_core.chakra import decoded_records
 from hub_core.model import Algorithm, Workload
 
+pytestmark = pytest.mark.once
+
 JOBS = ("stage-llama-dp2tp2pp2/workload", "torus-2d-user/trace", "mlc-chakra-generator/ALL_GATHER",
         "astra-sim-workload-all-to-all-8npus-1MB/all_to_all")  # fmt: skip
 ALGORITHMS = ("astra-sim-custom-ring-8/custom_allreduce",

@@ -18,6 +18,8 @@ from hub_core.model import Algorithm, Diagnostic, HubError, UsageError
 from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 IMPORTS = (
     "from msccl.language import *; from msccl.topologies import *; "
     "from msccl.language.collectives import *\n"

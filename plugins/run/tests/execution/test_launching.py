@@ -21,6 +21,8 @@ pytest.importorskip("fcntl", reason="launching ranks needs locks on files as Uni
 
 from collhub_execution import launch
 
+pytestmark = pytest.mark.once
+
 PROGRAM = Path(__file__).with_name("threaded_ranks.py")
 
 

@@ -28,6 +28,8 @@ from hub_core.testing.samples import (
 from hub_core.testing.strategies import algorithms
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 SAMPLES = {num_ranks: all_samples(num_ranks) for num_ranks in (2, 3, 4, 5)}
 samples = st.sampled_from([sample for group in SAMPLES.values() for sample in group.values()])
 

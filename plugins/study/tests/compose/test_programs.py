@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 from collhub_compose import embed, relabel, replicate, sequential
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTableBuilder
 from hub_core.testing import promise_of
 from hub_core.verification import verify
+
+pytestmark = pytest.mark.once
 
 RANKS, UNITS = 3, 2
 Place = tuple[int, Buffer, int]

@@ -20,6 +20,8 @@ from hub_core.testing import custom_collective, samples
 from hub_core.testing.strategies import algorithms
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 SAMPLES = {num_ranks: samples.all_samples(num_ranks) for num_ranks in (2, 3, 4)}
 PAIRS = [
     (n, *pair) for n, samples in SAMPLES.items() for pair in itertools.product(samples, repeat=2)

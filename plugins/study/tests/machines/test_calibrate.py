@@ -158,6 +158,7 @@ def test_unknown_gpu_of_like_lists_the_known_ones(collhub, results, tmp_path) ->
     assert "known: A100, H100" in run.err
 
 
+@pytest.mark.once
 def test_several_machines_give_one_file_each(collhub, results, tmp_path) -> None:
     other = tmp_path / "a100.txt"
     other.write_text(_output("NVIDIA A100-SXM4-80GB", TIMES))

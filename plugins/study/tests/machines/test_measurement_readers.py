@@ -20,6 +20,8 @@ from hub_core import Registry, discover
 from hub_core.model import InputError, UsageError
 from hub_core.plugin_api import Measurement, MeasurementSet
 
+pytestmark = pytest.mark.once
+
 ALL_GATHER: dict[str, Any] = {"collective": "all-gather", "ranks": 8, "nodes": 1}
 HEADER = """\
 # nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=22902

@@ -31,6 +31,8 @@ from hub_core.plugin_api import (
 )
 from hub_core.testing import ring_all_gather, ring_all_reduce
 
+pytestmark = pytest.mark.once
+
 Program = Callable[..., object]
 ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--jobs", "1")
 
@@ -439,7 +441,6 @@ def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.once
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     for name in ("random", "numpy", "multiprocessing", "signal"):
         trap = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()"

@@ -14,6 +14,8 @@ from collhub_tuning.result_cache import ResultCache
 import hub_core
 from hub_core.plugin_api import EngineRequest
 
+pytestmark = pytest.mark.once
+
 ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--size", "1KiB")
 
 
@@ -113,7 +115,6 @@ def test_an_engine_without_a_cluster_takes_no_scheduler(collhub) -> None:
     assert ["the engine processes has no --scheduler" in one for one in run.error_lines] == [True]
 
 
-@pytest.mark.once
 def test_tune_runs_on_an_engine_as_compare_does(collhub) -> None:
     asked = ("tune", *ASKED[1:], "--with", "ring", "--no-cache", "--json")
     on_processes = collhub(*asked, "--timeout", "60s").report()

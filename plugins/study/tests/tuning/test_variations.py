@@ -22,6 +22,8 @@ from hub_core.model import UsageError
 from hub_core.network import Links
 from hub_core.plugin_api import Simulator, Synthesizer
 
+pytestmark = pytest.mark.once
+
 RING = hub_core.parse_topology("ring:4?bandwidth=50GB/s&latency=500ns")
 QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024,), "analytical")
 

@@ -29,6 +29,8 @@ from hub_core.plugin_api import Source
 from hub_core.testing import algorithms, promise_of
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 RANKS, UNITS = 3, 4
 RUNTIMES = ("msccl", "executor", "rccl")
 Cell = tuple[int, Buffer, int]

@@ -41,6 +41,8 @@ from hub_core.testing import (
 )
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 INPUT, OUTPUT, SCRATCH = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 Place = tuple[Buffer, int]
 

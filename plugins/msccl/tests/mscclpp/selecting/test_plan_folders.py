@@ -33,6 +33,8 @@ from hub_core.testing import (
 )
 from hub_core.verification import verify
 
+pytestmark = pytest.mark.once
+
 ALL_REDUCE = CollectiveKind.ALL_REDUCE
 ORDER = schedules(6, 1)[:1]
 
