@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.synthesis import (
         create_synthesis_request,
         estimate_synthesis,
+        resolve_counts,
         run_synthesizer,
         synthesize,
     )
@@ -226,6 +227,7 @@ __all__ = [
     "read_topology",
     "read_workload",
     "reduce_op_option",
+    "resolve_counts",
     "root_option",
     "run_executor",
     "run_registry",
@@ -303,7 +305,7 @@ _HOMES = {
     ),
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.synthesis": (
-        "create_synthesis_request estimate_synthesis run_synthesizer synthesize"
+        "create_synthesis_request estimate_synthesis resolve_counts run_synthesizer synthesize"
     ),
     "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.columns.public_names": "names_from",

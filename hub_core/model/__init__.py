@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         CustomContract,
         MemoryLayout,
     )
-    from hub_core.model.counts import UnitCounts
+    from hub_core.model.counts import UnitCounts, has_equal_counts
     from hub_core.model.diagnostics import (
         CAP,
         Diagnostic,
@@ -97,9 +97,9 @@ __all__ = [
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
     "StepTableBuilder", "UnitCounts", "UsageError", "Workload", "action", "apply_policy",
     "connection_keys", "describe", "format_bandwidth", "format_bytes", "format_ranks",
-    "format_time", "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
-    "parse_ranks", "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind",
-    "uneven_kind",
+    "format_time", "has_equal_counts", "match_messages", "message_bytes", "pair_in_order",
+    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed", "placement_of",
+    "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -109,7 +109,7 @@ _HOMES = {
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
-    "hub_core.model.counts": "UnitCounts",
+    "hub_core.model.counts": "UnitCounts has_equal_counts",
     "hub_core.model.diagnostics": (
         "CAP Diagnostic ExitCode Findings HubError InputError Location Loss LossPolicy LossyError "
         "PluginError Severity UsageError apply_policy"

@@ -118,6 +118,13 @@ class UnitCounts:
         return np.cumsum(table, axis=1) - table, np.cumsum(table, axis=0) - table
 
 
+def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> bool:
+    """Return whether two tables are equal up to the size of a unit; both None are equal."""
+    if first is None or second is None:
+        return first is second
+    return first.in_blocks(first.common_divisor) == second.in_blocks(second.common_divisor)
+
+
 def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
     """Convert a table to lists: one list per row, a single one for counts per rank.
 

@@ -27,12 +27,13 @@ from hub_core import (
     json_flag,
     option_pairs,
     parse_sizes,
+    resolve_counts,
     root_option,
     size_option,
     topology_option,
     view_option,
 )
-from hub_core.model import ExitCode, UsageError
+from hub_core.model import CollectiveKind, ExitCode, UsageError
 from hub_core.plugin_api import InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", metavar="[JOB]", type=FILE, required=False)
-@collective_option("Required without a JOB.")
+@collective_option("Required without a JOB.", has_counts=True)
 @topology_option(
     "For example mesh:8x8, dgx1v, a file; with a JOB repeatable (default: the network of the JOB).",
     "topology_texts",
@@ -210,7 +211,7 @@ def _require_collective(arguments: dict[str, Any]) -> None:
 _VARYING = ("ranges", "failures", "slow_links")
 _NOT_OF_JOBS = {
     "--collective": "kind", "--size": "sizes_text", "--root": "root", "--scheduler": "scheduler",
-    "--jobs": "jobs",
+    "--jobs": "jobs", "--counts": "counts",
 }  # fmt: skip
 
 
@@ -312,6 +313,7 @@ def _run_comparisons(
     topology = context.read_topology(arguments["topology_text"])
     timing = choose_comparison_timing(context, arguments, topology)
     kind = arguments["kind"]
+    counts = resolve_counts(arguments["counts"], CollectiveKind(kind), topology.num_npus)
     question = ComparisonQuestion(
         kind,
         select_roots([kind], arguments["root"], topology)[kind],
@@ -320,6 +322,7 @@ def _run_comparisons(
         sizes,
         timing.backend,
         simulator_options=tuple(sorted(timing.options.items())),
+        counts=() if counts is None else tuple(counts.table.ravel().tolist()),
     )
     algorithms = select_algorithms(arguments["names"], registry)
     options = assign_options(context, arguments, {})

@@ -17,7 +17,7 @@ from hub_core import (
     exact_time,
     run_registry,
 )
-from hub_core.model import JsonValue, placement_of
+from hub_core.model import JsonValue, has_equal_counts, placement_of
 from hub_core.plugin_api import SearchBudget
 from hub_core.verification import VerificationInput, verify_input
 
@@ -384,8 +384,9 @@ def _check_collective(
     file, for messages.
 
     Raises `UsageError` with code `other-collective` if the kind of the collective, the number of
-    ranks or the root differ from those of the question; with code `other-mode` if the question asks
-    for calls in place or out of place, and the algorithm does not claim to support them.
+    ranks, the root or the counts differ from those of the question; with code `other-mode` if the
+    question asks for calls in place or out of place, and the algorithm does not claim to support
+    them.
     """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (
@@ -398,6 +399,8 @@ def _check_collective(
             f"{required.num_ranks}",
             code="other-collective",
         )
+    if not has_equal_counts(required.counts, actual.counts):
+        raise UsageError(f"{name} has other counts than --counts", code="other-collective")
     _check_modes(name, algorithm, question)
     return lambda size: algorithm
 

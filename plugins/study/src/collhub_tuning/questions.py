@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import Collective, CollectiveKind, UnitCounts
 from hub_core.plugin_api import SearchCut
 
 ANY_MODE = "any"
@@ -28,7 +28,8 @@ class ComparisonQuestion:
     `kind`: the value of a `CollectiveKind`. `root`: root of a rooted collective, else None.
     `topology`: a text or a file. `num_npus`: its NPUs, all of which participate. `mode`: the calls
     that an algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims
-    (ANY_MODE). `simulator_options`: options of the simulator, such as its machine.
+    (ANY_MODE). `simulator_options`: options of the simulator, such as its machine. `counts`: units
+    of the parts of an uneven collective, row by row; empty for other kinds.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class ComparisonQuestion:
     backend: str
     mode: str = ANY_MODE
     simulator_options: tuple[tuple[str, str], ...] = ()
+    counts: tuple[int, ...] = ()
 
     @property
     def collective(self) -> Collective:
@@ -48,9 +50,21 @@ class ComparisonQuestion:
         in-place; any other mode claims both.
         """
         kind = CollectiveKind(self.kind)
-        units = kind.traits.parts(self.num_npus)
+        counts = self._unit_counts()
+        units = kind.traits.parts(self.num_npus) if counts is None else counts.total
         in_place, out_of_place = self.mode != "out-of-place", self.mode != "in-place"
-        return Collective(kind, self.num_npus, units, self.root, in_place, out_of_place)
+        return Collective(
+            kind, self.num_npus, units, self.root, in_place, out_of_place, counts=counts
+        )
+
+    def _unit_counts(self) -> UnitCounts | None:
+        """Return the table of counts, None without one."""
+        if not self.counts:
+            return None
+        is_per_pair = CollectiveKind(self.kind).traits.has_counts_per_pair
+        width = self.num_npus
+        rows = [self.counts[row : row + width] for row in range(0, len(self.counts), width)]
+        return UnitCounts.from_table(rows if is_per_pair else self.counts, is_per_pair)
 
 
 @dataclass(frozen=True, slots=True)

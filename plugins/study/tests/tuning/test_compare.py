@@ -499,3 +499,19 @@ def test_what_was_measured_before_ctrl_c_is_kept(
     with pytest.raises(KeyboardInterrupt):
         swept([RING, other], cache)
     assert (cache.find(RING, QUESTION), cache.find(other, QUESTION)) == (FOUND, None)
+
+
+def test_uneven_exchanges_are_compared_with_their_counts(collhub, tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("1,9,0,2\n0,0,3,3\n7,1,0,0\n2,2,2,2\n")
+    arguments = ("compare", "--collective", "all-to-all-v", "--topology", "ring:4", "--jobs", "1")
+    asked = (*arguments, "--size", "1MiB", "--with", "direct", "--with", "flows")
+    report = collhub(*asked, "--counts", str(table), "--json").report()
+    assert report["collective"] == "all-to-all-v"
+    assert {one["algorithm"] for one in report["results"]} == {"direct", "flows"}
+    # Other counts are another question, also for the cache.
+    other = collhub(*asked, "--counts", "uniform", "--json").report()
+    assert other["bounds_ns"] != report["bounds_ns"]
+    assert "needs the units of each part: --counts" in collhub(*asked).err
+    surplus = collhub(*ASKED, "--size", "1MiB", "--counts", "uniform")
+    assert "--counts has no meaning for all-reduce" in surplus.err

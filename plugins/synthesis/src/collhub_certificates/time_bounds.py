@@ -21,7 +21,14 @@ from collhub_certificates.claim import (
     find_document,
     read_capacities,
 )
-from hub_core.model import ROOTED, Algorithm, CollectiveKind, InputError, UnitCounts
+from hub_core.model import (
+    ROOTED,
+    Algorithm,
+    CollectiveKind,
+    InputError,
+    UnitCounts,
+    has_equal_counts,
+)
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 from hub_core.schedules import Certificate, LinkCapacities
@@ -172,8 +179,7 @@ def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> Non
     actual = algorithm.collective.counts
     if actual is None:
         return
-    declared = _read_counts(document)
-    if declared.in_blocks(declared.common_divisor) != actual.in_blocks(actual.common_divisor):
+    if not has_equal_counts(_read_counts(document), actual):
         raise FlawError("collective", "the flow certificate is for other counts")
 
 

@@ -1,10 +1,10 @@
 """Algorithms for exchanges of uneven sizes: direct, on a ring, and in two levels through nodes.
 
 An all-to-all-v in two levels sends data for another node through one relay: *node first* to the
-rank of the sender's node with the local index of the receiver, then over the network, as DeepEP's
-dispatch does (DeepSeek, 2025); or *network first* to the rank of the receiver's node with the local
-index of the sender. Messages between nodes are united to one per pair of ranks, or remain separate,
-so that they may overlap with those within nodes.
+rank of the sender's node with the local index of the receiver, then over the network; or *network
+first* to the rank of the receiver's node with the local index of the sender, as the dispatch of
+DeepSeek-V3 (arXiv 2412.19437, section 3.2.2). Messages between nodes are united to one per pair of
+ranks, or remain separate, so that they may overlap with those within nodes.
 """
 
 from __future__ import annotations
