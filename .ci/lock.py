@@ -87,7 +87,10 @@ def requirement_lists() -> dict[str, set[str]]:
         "core": core | set(TESTS),
         "plugins": all_of_them | extras | set(TESTS),
         "types": all_of_them | extras | {*TESTS, *TYPES},
-        "oracle": core | oracle | {*TESTS, "protobuf>=6.31.1", "grpcio-tools"},
+        # The visualizer of mlc-chakra needs networkx and graphviz.
+        "oracle": core
+        | oracle
+        | {*TESTS, "protobuf>=6.31.1", "grpcio-tools", "networkx", "graphviz"},
         "browser": core | {*TESTS, "selenium>=4.20"},
         "docs": core | {"mkdocs-material>=9.5", "mkdocstrings[python]>=0.26"},
         "lint": {"ruff==0.17.6"},
