@@ -68,22 +68,38 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
 
 
 def find_regions(
-    algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int
+    algorithm: Algorithm,
+    layout: MemoryLayout,
+    is_valid: BoolArray,
+    unit: int,
+    limits: tuple[int, int] | None = None,
 ) -> Regions:
     """Compute the address of every region in `layout`, whose blocks have `unit` units.
 
     Offsets and counts are divided by `unit`, rounded down. A side that the kind of step does not
     use has the address -1. Steps with regions outside their buffers (not `is_valid`) get the
-    address -1 on both sides and the count 0.
+    address -1 on both sides and the count 0. With `limits`, (first, stop) in units, regions are cut
+    to these units of their buffers and counted from the first one; steps without such a unit are
+    treated as not valid.
     """
     steps = algorithm.steps
+    lengths = steps.count
+    starts = {side: getattr(steps, f"{side}_offset") for side in _SIDES}
+    if limits is not None:
+        first, stop = limits
+        # Both operands of a step have equal offsets; the offset of an unused operand is 0.
+        offset = np.maximum(steps.src_offset, steps.dst_offset)
+        begin = np.maximum(offset, first)
+        lengths = np.minimum(offset + steps.count, stop) - begin
+        is_valid = is_valid & (lengths > 0)
+        starts = dict.fromkeys(_SIDES, begin - first)
     addresses = []
     for side, (kinds, _) in _SIDES.items():
-        buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
+        buffer, offset = getattr(steps, f"{side}_buffer"), starts[side]
         base = layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)]
         addresses.append(np.where(steps.is_kind(*kinds) & is_valid, base + offset // unit, -1))
     source, destination = addresses
-    count = np.where(is_valid, steps.count // unit, 0)
+    count = np.where(is_valid, lengths // unit, 0)
     return Regions(source, destination, count, is_valid, layout.total)
 
 

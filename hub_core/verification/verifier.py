@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.collectives import Collective, Contributions, CustomContract, MemoryLayout
 from hub_core.model.diagnostics import CAP, Findings, InputError, Location
-from hub_core.model.kinds import CollectiveKind
+from hub_core.model.kinds import Buffer, CollectiveKind
 from hub_core.model.messages import action, describe
 from hub_core.verification.contents import (
     MAX_CELLS,
+    MAX_WORK,
     NOT_COMPARED,
     ContentsComparison,
     Stage,
@@ -30,6 +32,8 @@ from hub_core.verification.step_program import compile_steps
 
 # Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
+# Units of memory and messages of a block of units that is checked by itself: 256 MB of values.
+_CELLS_OF_BLOCK = 1 << 24
 _Outcome = tuple[Findings, ContentsComparison]
 
 
@@ -102,6 +106,8 @@ class _Task:
     collective: Collective
     expected: Contributions | None
     unit: int
+    # The expectation is that of the caller, not of the collective.
+    is_expectation_given: bool = False
     # The mode verified before has no races; its conflicts include those of this mode.
     is_race_free: bool = False
 
@@ -133,7 +139,8 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
         expected = collective.contract.expected
     # The rows of an expectation are single units.
     unit = 1 if expected is not None else common_unit(algorithm)
-    task = _Task(verification_input, _convert_to_blocks(collective, unit), expected, unit)
+    blocks = _convert_to_blocks(collective, unit)
+    task = _Task(verification_input, blocks, expected, unit, expected is not None)
     # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         return replace(task, expected=task.collective.postcondition())
@@ -199,18 +206,55 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     """Add findings on races and contents in one mode; return the comparison of contents.
 
     Races are searched unless the task is known to be free of them. Contents are compared in one
-    sequential run, in which races are ordered, so that a race is not also a wrong result. Raises
+    sequential run, in which races are ordered, so that a race is not also a wrong result. Large
+    algorithms whose units are independent are checked completely, one block of units after another;
+    a note states the number of blocks, and findings about units count them in their block. Raises
     `InputError` (code `too-large`) if memory or work exceed the limits, which are lower for
     contents than for races.
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
+    windows = _divide_units(task)
+    if windows is not None:
+        findings.note(
+            "checked-in-blocks",
+            f"races and contents are checked for all units, in {len(windows)} blocks of units",
+        )
+        comparisons = []
+        for first, stop in windows:
+            part = replace(
+                task, collective=replace(task.collective, unit_count=stop - first), expected=None
+            )
+            expected = part.collective.postcondition()
+            layout = part.collective.memory_layout(in_place, part.scratch_units)
+            limits = (first * task.unit, stop * task.unit)
+            is_valid = verification_input.is_valid
+            regions = find_regions(algorithm, layout, is_valid, task.unit, limits)
+            comparisons.append(
+                _judge_regions(replace(part, expected=expected), layout, regions, findings)
+            )
+            if findings.has_errors():
+                break
+        methods = {comparison.method for comparison in comparisons}
+        return ContentsComparison(
+            "fingerprint" if "fingerprint" in methods else comparisons[0].method,
+            sum(comparison.error_probability for comparison in comparisons),
+        )
     # Races need addresses only, contents a value per address: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
     layout = task.collective.memory_layout(in_place, task.scratch_units)
     regions = find_regions(algorithm, layout, verification_input.is_valid, task.unit)
+    return _judge_regions(task, layout, regions, findings)
+
+
+def _judge_regions(
+    task: _Task, layout: MemoryLayout, regions: Regions, findings: Findings
+) -> ContentsComparison:
+    """Add findings on races and contents of these regions, as `_judge_mode`."""
+    verification_input, units = task.given, task.memory_units
+    algorithm = verification_input.algorithm
     order = verification_input.relation.order
     if not task.is_race_free:
         earlier, later = _find_races(verification_input, regions)
@@ -223,6 +267,39 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     program = compile_steps(algorithm.steps, verification_input.messages, order, regions)
     stage = Stage(algorithm, task.collective, layout, task.unit)
     return check_contents(stage, program, task.expected, findings)
+
+
+def _divide_units(task: _Task) -> list[tuple[int, int]] | None:
+    """Divide the units into blocks that can be checked one after another, None for all at once.
+
+    Returns (first, stop) of every block, in units of the task. Only algorithms beyond the limits of
+    contents are divided, and only if no step moves data to another unit: a standard collective
+    whose parts are not those of ranks, steps whose operands and messages have equal offsets, and no
+    SCRATCH. Then every unit has its own contents and its own conflicts.
+    """
+    algorithm = task.given.algorithm
+    steps, collective, messages = algorithm.steps, task.collective, task.given.messages
+    if task.is_expectation_given or collective.contract is not None:
+        return None
+    if collective.kind.traits.is_split or bool(algorithm.scratch_units.any()):
+        return None
+    moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
+    work = float(steps.count.sum(dtype=np.float64)) / task.unit
+    cells = task.memory_units + moved
+    if cells <= MAX_CELLS and work <= MAX_WORK:
+        return None
+    has_two = (steps.src_buffer != Buffer.UNKNOWN) & (steps.dst_buffer != Buffer.UNKNOWN)
+    is_aligned = not bool(np.any(has_two & (steps.src_offset != steps.dst_offset)))
+    sent, received = messages.send, messages.receive
+    is_aligned &= np.array_equal(steps.src_offset[sent], steps.dst_offset[received])
+    is_aligned &= np.array_equal(steps.count[sent], steps.count[received])
+    is_aligned &= not len(messages.lonely_sends) and not len(messages.lonely_receives)
+    if not is_aligned:
+        return None
+    parts = ceil(max(cells / _CELLS_OF_BLOCK, work / MAX_WORK))
+    size = max(1, ceil(collective.unit_count / parts))
+    starts = range(0, collective.unit_count, size)
+    return [(start, min(start + size, collective.unit_count)) for start in starts]
 
 
 def _find_races(

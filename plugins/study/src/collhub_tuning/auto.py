@@ -26,7 +26,7 @@ from hub_core import (
     run_registry,
 )
 from hub_core.model import JsonValue, PluginError, format_time
-from hub_core.network import lower_bound_ns
+from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
     BudgetReached,
@@ -47,6 +47,11 @@ _WITHIN = "within"
 _MAX_REASONS, _MAX_NAMES = 4, 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
 _MAX_PAIRS = 100_000
+# (NPU, link) pairs above which a search that adapts to the links takes more than a minute, by
+# whether the network has switches.
+_MAX_SEARCHED_PAIRS = {True: 4_000_000, False: 64_000_000}
+# On large networks, the search ends at this ratio to the lower bound.
+_NEAR_BOUND = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +180,11 @@ def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidat
 
     A partial result, which cannot be verified, is accepted unchecked. Adds a warning for each
     rejected candidate: `not-checked` if it is too large, else `wrong-candidate`. There must be a
-    candidate.
+    candidate. A single candidate is returned unchecked: the caller of a synthesizer verifies the
+    result, which takes most of the time for thousands of NPUs.
     """
+    if len(candidates) == 1:
+        return candidates[0]
     for candidate in candidates:
         # Partial results contain only the steps of some ranks, which cannot be verified.
         if candidate.result.is_partial:
@@ -265,8 +273,22 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
         else:
             search.failures[name] = f"{name} does not support {kind}"
     order = _sort_by_estimate(supporting, registry, request)
+    bound_ns = None
+    if _is_large(request.topology):
+        size = request.collective_bytes
+        bound_ns = lower_bound_ns(request.collective, request.topology, size, request.npus)
     for index, name in enumerate(order):
         reason = search.budget.reason
+        best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)
+        if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
+            percent = 100 * (best_ns / bound_ns - 1)
+            reason = f"large network: the best time is {percent:.1f} % above the lower bound"
+            search.not_tried |= dict.fromkeys(order[index:], reason)
+            return
+        is_adaptive = registry.find(Synthesizer, name).offer.adapts
+        if is_adaptive and search.candidates and _is_beyond_search(request.topology):
+            search.not_tried[name] = "large network: its search would take minutes"
+            continue
         # Without a candidate, every synthesizer may use one simulation beyond the work limit.
         if reason and (search.candidates or search.budget.left_s == 0.0):
             search.not_tried |= dict.fromkeys(order[index:], reason)
@@ -329,23 +351,38 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     topology. Synthesizers that adapt to the links have the core's lower bound; among equal
     estimates, synthesizers with the option `within` are later. Patterns whose estimate is unknown
     here are later than all estimates, and patterns without an estimator are the last. On large
-    networks, synthesizers with `within` may need minutes and are tried after all others.
+    networks, synthesizers with `within` may need minutes and are tried after all others. On still
+    larger ones, fixed patterns precede all synthesizers that adapt to the links.
     """
     topology = request.topology
-    is_large = topology.num_npus * topology.num_links > _MAX_PAIRS
+    is_large = _is_large(topology)
+    is_beyond_search = _is_beyond_search(topology)
     size = request.collective_bytes
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
+        """Return the key of the order: late synthesizers last, then by estimated time."""
         takes_a_time, offer = (
             _has_within_option(name, registry),
             registry.find(Synthesizer, name).offer,
         )
         has_estimate = offer.adapts or bool(offer.estimate)
         time_ns = bound_ns if offer.adapts else _estimate_ns(name, registry, request)
-        return takes_a_time and is_large, time_ns, not has_estimate, takes_a_time
+        is_late = (takes_a_time and is_large) or (offer.adapts and is_beyond_search)
+        return is_late, time_ns, not has_estimate, takes_a_time
 
     return sorted(names, key=rank)
+
+
+def _is_large(topology: Topology) -> bool:
+    """Return whether some synthesizers may take minutes on a network."""
+    return topology.num_npus * topology.num_links > _MAX_PAIRS
+
+
+def _is_beyond_search(topology: Topology) -> bool:
+    """Return whether every search that adapts to the links takes minutes on a network."""
+    has_switches = topology.num_nodes > topology.num_npus
+    return topology.num_npus * topology.num_links > _MAX_SEARCHED_PAIRS[has_switches]
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:

@@ -94,6 +94,21 @@ class RingsOptions(ClassicOptions):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class NestedOptions:
+    """Options of all-reduces in nested groups."""
+
+    sizes: str = option(
+        OptionType.TEXT,
+        "auto",
+        "ranks of each level, the closest first, as 8x8x16 (default: the groups of the topology, or"
+        " of NPUs at equal distances)",
+    )
+    chunks: int = option(
+        OptionType.INT, 0, "parts of the data that overlap (0: by the time)", minimum=0
+    )
+
+
 _SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
     ("ring", "one ring; a chain for broadcast and reduce", ChunkedOptions),
     ("bidirectional-ring", "half of the data in each direction of one ring", ClassicOptions),
@@ -144,6 +159,16 @@ _COLLECTIVES: dict[str, tuple[CollectiveKind, ...]] = {
 }
 
 
+_NESTED = Synthesizer(
+    "nested",
+    "all pairs within groups, between groups and so on, for thousands of ranks",
+    "collhub_classic.nested:synthesize",
+    NestedOptions,
+    estimate="collhub_classic.nested:estimate",
+    collectives=(CollectiveKind.ALL_REDUCE,),
+)
+
+
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
     """Return the synthesizers, each with its function for estimates."""
@@ -157,4 +182,4 @@ def collhub_producers() -> Sequence[Synthesizer]:
             collectives=_COLLECTIVES.get(name, _TO_ALL),
         )
         for name, text, options in _SYNTHESIZERS
-    ]
+    ] + [_NESTED]

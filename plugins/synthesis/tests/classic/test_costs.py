@@ -172,4 +172,6 @@ def test_offers_declare_the_collectives_of_the_planners() -> None:
     declared = {
         offer.name: set(offer.collectives) - set(UNEVEN_KINDS) for offer in collhub_producers()
     }
+    # Built from columns, without a plan of blocks.
+    assert declared.pop("nested") == {CollectiveKind.ALL_REDUCE}
     assert declared == {name: set(found.planners) for name, found in ALGORITHMS.items()}
