@@ -66,6 +66,7 @@ from hub_core.plugin_api.outputs import (
     WaitingRanks,
     WriteResult,
 )
+from hub_core.plugin_api.rules import Rule, RuleSet
 from hub_core.plugin_api.runs import (
     ExecutionRequest,
     ExecutionResult,
@@ -172,6 +173,8 @@ __all__ = [
     "ReportRequest",
     "ReportSubject",
     "ReportWriter",
+    "Rule",
+    "RuleSet",
     "RunExcerpt",
     "RunTimeline",
     "RuntimeVersions",

@@ -25,6 +25,7 @@ from hub_core.plugin_api.formats import (
 from hub_core.plugin_api.measurements import MeasurementReader
 from hub_core.plugin_api.options import Reference
 from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter
+from hub_core.plugin_api.rules import RuleSet
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
 from hub_core.plugin_api.subjects import AlgorithmPass, Check
 from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
@@ -56,7 +57,17 @@ Consumer = (
     | SelectionWriter
 )
 NetworkOffer = TopologyReader | TopologyWriter | TopologyBuilder
-Offer = Producer | Consumer | NetworkOffer | AlgorithmPass | Check | Command | Engine | LowerBound
+Offer = (
+    Producer
+    | Consumer
+    | NetworkOffer
+    | AlgorithmPass
+    | Check
+    | RuleSet
+    | Command
+    | Engine
+    | LowerBound
+)
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
 
@@ -88,6 +99,7 @@ OFFER_KINDS = (
     OfferKind(TopologyBuilder, "topology builder", "collhub_topologies", "build"),
     OfferKind(AlgorithmPass, "pass", "collhub_passes", "run"),
     OfferKind(Check, "check", "collhub_checks", "run"),
+    OfferKind(RuleSet, "rule set", "collhub_checks", "rules"),
     OfferKind(Command, "command", "collhub_commands", "function"),
     OfferKind(Engine, "engine", "collhub_engines", "start"),
     OfferKind(LowerBound, "lower bound", "collhub_bounds", "prove"),
@@ -141,8 +153,10 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
 
 
 @hookspec
-def collhub_checks() -> Sequence[Check]:
-    """Return checks of algorithms, certificates, networks, runtime files, the installation."""
+def collhub_checks() -> Sequence[Check | RuleSet]:
+    """Return checks of algorithms, certificates, networks, runtime files and the installation, and
+    declarations of the rules of all findings.
+    """
     raise AssertionError("a specification is not called")
 
 

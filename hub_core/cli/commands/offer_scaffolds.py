@@ -189,6 +189,12 @@ SCAFFOLDS = {
         "checks that an algorithm has at most 32 channels",
         ("Subject",),
     ),
+    "rule-set": Scaffold(
+        "example",
+        ("rules.py",),
+        ('"example"', '"findings of the example"', _reference("rules:rules")),
+        "explains the findings of the check for `collhub explain`",
+    ),
     "command": Scaffold(
         "example",
         ("command.py",),

@@ -16,6 +16,7 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 
 if TYPE_CHECKING:
+    from hub_core.model import Diagnostic
     from hub_core.plugin_api import CheckReport, LoadableCall
     from hub_core.reports import Record
 
@@ -36,6 +37,11 @@ class RuntimeVerdict:
     def ok(self) -> bool:
         """Whether the runtime uses the file for at least one kind of call."""
         return self.report.ok
+
+    @property
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """Reasons why the runtime does not use the file, and warnings."""
+        return self.report.diagnostics
 
     def record(self) -> Record:
         """Return the verdict as an item of `RuntimeVerdictsReport`.

@@ -20,19 +20,20 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_file
+from hub_core.cli.commands.tuner_check import TunerVerdict, check_tuner_file, find_tuner_format
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.network_options import topology_option
 from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.judgements import AlgorithmVerdict, judge
-from hub_core.cli.reports.report_objects import (
-    with_path,
-)
+from hub_core.cli.reports.report_files import open_report_files, report_file_options
+from hub_core.cli.reports.report_objects import with_path
 from hub_core.cli.session import Session
-from hub_core.model import InputError, PluginError, UsageError
+from hub_core.model import HubError, InputError, PluginError, UsageError
 from hub_core.plugin_api import Subject
 
 if TYPE_CHECKING:
+    from hub_core.cli.reports.report_files import ReportFiles
     from hub_core.model import Algorithm
     from hub_core.plugin_api import CheckReport
     from hub_core.verification import VerifyReport
@@ -152,10 +153,12 @@ def _store_arguments(
     help="Only check whether this runtime uses the file, and for which calls; @newest: whether its "
     "newest version does.",
 )
+@report_file_options
 @json_flag
 @click.pass_obj
 def verify(
     session: Session,
+    /,
     sources: tuple[str, ...],
     source_format: str | None,
     assignments: Assignments,
@@ -168,18 +171,22 @@ def verify(
     topology_text: str | None,
     runtime: str | None,
     as_json: bool,
+    **report_files: str | None,
 ) -> int:
-    """Verify the algorithms and workloads in IN...
+    """Verify the algorithms, workloads and tuner files in IN...
 
     Algorithms: matching, deadlock, races and contents, in place and out of place. Workloads:
-    dependencies, messages, and that all ranks of a group issue the same collectives.
+    dependencies, messages, and that all ranks of a group issue the same collectives. Tuner files:
+    lines that the runtime ignores or that others precede.
 
     Exit 0 if every mode that an algorithm claims is correct, else 1; each of several inputs gets a
     verdict. With --runtime: 0 if the runtime, whose rules a plugin knows, uses the file for some
-    call. With --certificate: 1 also if the certificate is wrong.
+    call. With --certificate: 1 also if the certificate is wrong. With --baseline: 0 if all errors
+    are accepted.
 
     If an input is a program, its arguments follow after --, as in `program.py -- 8 2`.
     """
+    files = open_report_files(sources, session.registry(), **report_files)
     if runtime is not None:
         options: dict[str, object] = {
             "--from": source_format,
@@ -189,7 +196,7 @@ def verify(
         }
         options |= {"--certificate": is_certified or None, "--topology": topology_text}
         _refuse_options({**options, "--check": check_names or None})
-        return _judge_by_runtime(session, sources, runtime, assignments, as_json)
+        return _judge_by_runtime(session, sources, runtime, assignments, as_json, files)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
     if topology_text is not None and not is_certified:
@@ -217,11 +224,17 @@ def verify(
         lambda source: _verify_source(session, source, questions),
         VerdictsReport,
         as_json=as_json,
+        files=files,
     )
 
 
 def _judge_by_runtime(
-    session: Session, sources: tuple[str, ...], runtime: str, options: Assignments, as_json: bool
+    session: Session,
+    sources: tuple[str, ...],
+    runtime: str,
+    options: Assignments,
+    as_json: bool,
+    files: ReportFiles | None,
 ) -> int:
     from hub_core.cli.reports.algorithm_records import RuntimeVerdictsReport
     from hub_core.pipeline.checks import find_runtime
@@ -233,16 +246,22 @@ def _judge_by_runtime(
         """The verdict of the runtime on one source."""
         return check_file(session, source, runtime, options)
 
-    return judge(sources, judged, RuntimeVerdictsReport, as_json=as_json)
+    return judge(sources, judged, RuntimeVerdictsReport, as_json=as_json, files=files)
 
 
 def _verify_source(
     session: Session, source: str, questions: _VerifyOptions
-) -> AlgorithmVerdict | WorkloadVerdict:
+) -> AlgorithmVerdict | WorkloadVerdict | TunerVerdict:
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Workload
 
-    opened = session.open_input(source, questions.source_format)
+    try:
+        opened = session.open_input(source, questions.source_format)
+    except HubError:
+        tuner_format = find_tuner_format(session, source, questions.source_format)
+        if tuner_format is None:
+            raise
+        return check_tuner_file(session, source, tuner_format)
     options = assign(questions.assignments, {"reader": opened.options})
     model = session.read_model(opened, options["reader"])
     if isinstance(model, Workload):

@@ -141,7 +141,8 @@ class VerifiedInput(Record, frozen=True, kw_only=True):
     """Verdict on one input.
 
     An algorithm has `modes`, `claims`, `verdicts`, `method` and `error_probability`, a workload has
-    `workload` and `checks`; an input that could not be read has only findings.
+    `workload` and `checks`, a file of a runtime's tuner `tuner_format`; an input that could not be
+    read has only findings.
     """
 
     source: str | UnsetType = UNSET
@@ -165,6 +166,9 @@ class VerifiedInput(Record, frozen=True, kw_only=True):
         Meta(description="Upper bound of the probability that a wrong output passed."),
     ] = UNSET
     workload: WorkloadSize | UnsetType = UNSET
+    tuner_format: Annotated[
+        str | UnsetType, Meta(description="Format of a file that tells a runtime what to use.")
+    ] = UNSET
     certificate: Annotated[
         Mapping[str, AnyJson] | UnsetType,
         Meta(

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from hub_core.cli.reports.algorithm_records import VerifiedInput
+    from hub_core.cli.reports.check_results import CheckedSource
+    from hub_core.cli.reports.report_files import ReportFiles
     from hub_core.model import Algorithm, JsonValue
     from hub_core.plugin_api import CheckReport
     from hub_core.reports import Record
@@ -29,8 +31,16 @@ class Judgement(Protocol):
     """Verdict on one input."""
 
     @property
+    def source(self) -> str:
+        """Name of the input as given."""
+
+    @property
     def ok(self) -> bool:
         """Whether the input passes."""
+
+    @property
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """All findings, first causes first."""
 
     def record(self) -> Record:
         """Return the verdict as an item of the report."""
@@ -79,6 +89,12 @@ class AlgorithmVerdict:
         """Whether the algorithm is correct as claimed and passes every check."""
         return self.report.ok and all(check.ok for check in self.checked.values())
 
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """Findings of the verification, then those of the checks."""
+        checks = [finding for report in self.checked.values() for finding in report.diagnostics]
+        return [*self.report.diagnostics, *checks]
+
     def record(self) -> Record:
         """Return the verdict as an item of `VerdictsReport`."""
         return _create_record(self.source, self.report, self.checked)
@@ -103,13 +119,15 @@ def judge(
     report: type[Struct],
     *,
     as_json: bool,
+    files: ReportFiles | None = None,
 ) -> int:
     """Verify all inputs, print the verdicts, and return the exit code: 1 if any input fails.
 
     `judged`: verifies one source. With `as_json`, the verdict on a single input is the `report`
     itself; several verdicts are listed under `results`. An error of a single input is raised; with
-    several inputs it becomes the verdict on that input. Raises `UsageError` if standard input is
-    given twice.
+    several inputs it becomes the verdict on that input. With `files`, every error is a finding in
+    these files, and the exit code is 1 if an error is not accepted by their baseline. Raises
+    `UsageError` if standard input is given twice.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read only once", cure="give - once")
@@ -119,10 +137,14 @@ def judge(
 
     passed = 0
     items: list[JsonValue] = []
+    checked: list[CheckedSource] = []
     # One at a time, because many algorithms together do not fit into memory.
     for source in sources:
-        judgement = judged(source) if is_alone else _judge_or_report(source, judged)
+        is_raised = is_alone and files is None
+        judgement = judged(source) if is_raised else _judge_or_report(source, judged)
         passed += judgement.ok
+        if files is not None:
+            checked.append(files.note(judgement.source, judgement.ok, judgement.diagnostics))
         if as_json:
             items.append(to_json(judgement.record()))
         else:
@@ -139,6 +161,8 @@ def judge(
                 print_json({**head, "ok": ok, "results": items})
     elif not is_alone:
         print_line(f"{passed} of {len(sources)} inputs pass")
+    if files is not None:
+        ok = files.write(checked, is_quiet=as_json)
     return ExitCode.DONE if ok else ExitCode.INVALID
 
 

@@ -1,0 +1,315 @@
+"""Findings of `collhub verify` as files for CI: SARIF 2.1.0, JUnit XML, and accepted findings.
+
+Sources: SARIF 2.1.0 (OASIS, errata 01); the properties that GitHub code scanning reads
+(docs.github.com, "SARIF support for code scanning"). All files are deterministic: the same inputs
+in the same order give the same bytes, and no file contains a time or an absolute path of a file
+below the current folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
+
+import msgspec
+
+from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
+from hub_core.plugin_api.rules import Rule
+from hub_core.reports import Meta, Record, Report
+from hub_core.version import __version__
+
+SARIF_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+# Larger files are not searched for the line of a byte or of a JSON path.
+_MAX_SEARCHED_BYTES = 64 << 20
+# Numbers of lines in messages, which change when lines are inserted above a finding.
+_LINE_NUMBER = re.compile(r"\b(lines?) \d+|(\.\w+):\d+")
+# Characters that XML 1.0 does not allow.
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSource:
+    """One input of `collhub verify`: its verdict and its findings, first causes first."""
+
+    source: str
+    ok: bool
+    findings: Sequence[Diagnostic]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFinding:
+    """One finding with its place in a file.
+
+    `source`: input as given. `uri`: the file, relative to the current folder if it is below it.
+    `line`: 1-based; 1 if the finding has no known line. `fingerprint`: identifies the finding when
+    lines are inserted or removed above it: a hash of rule, file, rank, message without numbers of
+    lines, and the number of equal findings before this one.
+    """
+
+    source: str
+    uri: str
+    line: int
+    fingerprint: str
+    diagnostic: Diagnostic
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it makes the check fail, unless it is accepted."""
+        return self.diagnostic.severity is Severity.ERROR
+
+
+class AcceptedFinding(Record, frozen=True, kw_only=True):
+    """One accepted finding; only `fingerprint` is compared."""
+
+    rule: str
+    file: str
+    message: str
+    fingerprint: str
+
+
+class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
+    """Findings that `collhub verify --baseline FILE` accepts."""
+
+    accepted: Annotated[Sequence[AcceptedFinding], Meta(description="By file and fingerprint.")]
+
+
+def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
+    """Return the findings of all inputs with file, line and fingerprint, in order of the inputs.
+
+    A failed input without an error gets one, `not-verified`. If not all findings of a rule are
+    listed, the note with the number of further findings has the severity of the listed ones.
+    """
+    located: list[FileFinding] = []
+    occurrences: dict[str, int] = {}
+    for one in checked:
+        findings = _raise_counts(one.findings)
+        if not one.ok and all(finding.severity is not Severity.ERROR for finding in findings):
+            failed = Diagnostic("not-verified", "the check fails", location=Location(one.source))
+            findings.append(failed)
+        for finding in findings:
+            file = _find_file(one.source, finding.location.file)
+            uri = _to_uri(file)
+            text = _LINE_NUMBER.sub(r"\1\2", finding.message)
+            key = "\0".join((finding.code, uri, str(finding.location.rank), text))
+            number = occurrences.get(key, 0)
+            occurrences[key] = number + 1
+            fingerprint = hashlib.sha256(f"{key}\0{number}".encode(errors="replace")).hexdigest()
+            line = _find_line(file, finding)
+            located.append(FileFinding(one.source, uri, line, fingerprint[:32], finding))
+    return located
+
+
+def _raise_counts(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the findings; a note of a rule with errors becomes an error.
+
+    Such a note states the number of errors that are not listed.
+    """
+    listed = list(findings)
+    failing = {finding.code for finding in listed if finding.severity is Severity.ERROR}
+    return [
+        replace(finding, severity=Severity.ERROR)
+        if finding.severity is Severity.NOTE and finding.code in failing
+        else finding
+        for finding in listed
+    ]
+
+
+def _find_file(source: str, file: str | None) -> str:
+    """Return the path of a finding's file: readers only know the names of files.
+
+    A file with the name of the source is the source; others are looked up in the folder of the
+    source; without such a file it is the source.
+    """
+    if file is None or file == source or os.path.basename(source) == file:
+        return source
+    beside = os.path.join(os.path.dirname(source), file)
+    for path in (file, beside):
+        if os.path.isfile(path):
+            return path
+    return source
+
+
+def _to_uri(file: str) -> str:
+    """Return the URI of a file: relative if it is below the current folder, else absolute."""
+    if file == "-":
+        return "stdin"
+    try:
+        # Neither follows symbolic links, so that the URI is the name in the repository.
+        return quote(Path(os.path.abspath(file)).relative_to(os.getcwd()).as_posix())
+    except ValueError:
+        return Path(os.path.abspath(file)).as_uri()
+
+
+def _find_line(file: str, finding: Diagnostic) -> int:
+    """Return the 1-based line of a finding: its own, that of its byte in a text file, else 1."""
+    location = finding.location
+    if location.line is not None and location.line >= 1:
+        return location.line
+    if location.byte is None:
+        return 1
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(min(location.byte, _MAX_SEARCHED_BYTES))
+    except (OSError, ValueError):
+        return 1
+    # Traces are binary; a null byte does not occur in text.
+    return 1 if b"\0" in head else head.count(b"\n") + 1
+
+
+def read_baseline(path: str) -> Baseline:
+    """Read the accepted findings. Raises `InputError` if the file is missing or no baseline."""
+    cure = "write it with 'collhub verify FILE... --write-baseline FILE'"
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
+    except (OSError, ValueError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        message = f"is not a readable baseline: {reason}"
+        raise InputError(
+            message, location=Location(path), cure=cure, code="invalid-baseline"
+        ) from None
+
+
+def build_baseline(findings: Sequence[FileFinding]) -> bytes:
+    """Return the JSON text of a baseline that accepts all these findings."""
+    accepted = [
+        AcceptedFinding(
+            rule=finding.diagnostic.code,
+            file=finding.uri,
+            message=finding.diagnostic.message,
+            fingerprint=finding.fingerprint,
+        )
+        for finding in sorted(findings, key=lambda item: (item.uri, item.fingerprint))
+    ]
+    return msgspec.json.format(msgspec.json.encode(Baseline(accepted=accepted)), indent=2) + b"\n"
+
+
+def build_sarif(findings: Sequence[FileFinding], rules: Mapping[str, Sequence[Rule]]) -> bytes:
+    """Return a SARIF 2.1.0 log with one result per finding.
+
+    `rules`: declarations by identifier; their pages are the help of the rules. A rule without a
+    declaration has its identifier as description. URIs of files below the current folder are
+    relative to `%SRCROOT%`, the root of the checked repository.
+    """
+    names = sorted({finding.diagnostic.code for finding in findings})
+    positions = {name: position for position, name in enumerate(names)}
+    driver = {
+        "name": "collhub",
+        "version": __version__,
+        "rules": [_describe_rule(name, rules.get(name, ())) for name in names],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [
+            _build_result(finding, positions[finding.diagnostic.code]) for finding in findings
+        ],
+    }
+    log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return (json.dumps(log, indent=2) + "\n").encode()
+
+
+def _describe_rule(name: str, declarations: Sequence[Rule]) -> dict[str, object]:
+    text = "\n\n".join(rule.page for rule in declarations) or f"Finding {name}."
+    meaning = declarations[0].meaning if len(declarations) == 1 else f"Finding {name}."
+    return {
+        "id": name,
+        "shortDescription": {"text": meaning},
+        "help": {"text": text, "markdown": text},
+    }
+
+
+def _build_result(finding: FileFinding, position: int) -> dict[str, object]:
+    diagnostic, location = finding.diagnostic, finding.diagnostic.location
+    text = f"{diagnostic.message}; {diagnostic.cure}" if diagnostic.cure else diagnostic.message
+    artifact = {"uri": finding.uri}
+    if not finding.uri.startswith("file:"):
+        artifact["uriBaseId"] = "%SRCROOT%"
+    place: dict[str, object] = {
+        "physicalLocation": {
+            "artifactLocation": artifact,
+            "region": {"startLine": finding.line},
+        }
+    }
+    within = {
+        name: value
+        for name, value in (("rank", location.rank), ("step", location.step))
+        if value is not None
+    }
+    if within:
+        path = "/".join(f"{name} {value}" for name, value in within.items())
+        place["logicalLocations"] = [{"fullyQualifiedName": path, "kind": "member"}]
+    properties: dict[str, object] = {**within}
+    if location.byte is not None:
+        properties["byte"] = location.byte
+    if diagnostic.cure:
+        properties["cure"] = diagnostic.cure
+    return {
+        "ruleId": diagnostic.code,
+        "ruleIndex": position,
+        "level": str(diagnostic.severity),
+        "message": {"text": text},
+        "locations": [place],
+        "partialFingerprints": {"collhubFinding/v1": finding.fingerprint},
+        "properties": properties,
+    }
+
+
+def build_junit(checked: Sequence[CheckedSource], findings: Sequence[FileFinding]) -> bytes:
+    """Return a JUnit document with one test case per input.
+
+    An input fails if one of `findings`, from which accepted ones are left out, is an error.
+    Warnings and notes are its output.
+    """
+    cases = []
+    failures = 0
+    for one in checked:
+        of_source = [finding for finding in findings if finding.source == one.source]
+        errors = [finding for finding in of_source if finding.is_error]
+        others = [finding for finding in of_source if not finding.is_error]
+        failures += bool(errors)
+        name = quoteattr(_to_uri(one.source))
+        body = ""
+        if errors:
+            first = errors[0].diagnostic
+            body += (
+                f"<failure type={_quote(first.code)} message={_quote(first.message)}>"
+                f"{_list_lines(errors)}</failure>"
+            )
+        if others:
+            body += f"<system-out>{_list_lines(others)}</system-out>"
+        cases.append(f'    <testcase classname="collhub.verify" name={name}>{body}</testcase>\n')
+    counts = f'tests="{len(cases)}" failures="{failures}" errors="0"'
+    text = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<testsuites {counts}>\n  <testsuite name="collhub verify" {counts} skipped="0">\n'
+        f"{''.join(cases)}  </testsuite>\n</testsuites>\n"
+    )
+    return text.encode()
+
+
+def _list_lines(findings: Sequence[FileFinding]) -> str:
+    lines = [
+        f"{item.uri}:{item.line}: {item.diagnostic.severity} {item.diagnostic.code}: "
+        f"{replace(item.diagnostic, location=replace(item.diagnostic.location, file=None))}"
+        for item in findings
+    ]
+    return escape(_mask("\n".join(lines)))
+
+
+def _quote(text: str) -> str:
+    return quoteattr(_mask(text))
+
+
+def _mask(text: str) -> str:
+    r"""Replace characters that XML does not allow by escapes such as `\x00`."""
+    return _NOT_XML.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

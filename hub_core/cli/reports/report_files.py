@@ -1,0 +1,131 @@
+"""Options of `collhub verify` for CI, and the files that they request.
+
+`--sarif`, `--junit`, `--baseline`, `--write-baseline`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from hub_core.cli.output import print_line, print_note
+from hub_core.cli.parameter_types import FILE
+from hub_core.model import Diagnostic, UsageError
+
+if TYPE_CHECKING:
+    from hub_core.cli.reports.check_results import Baseline, CheckedSource
+    from hub_core.registry.plugins import Registry
+
+Function = TypeVar("Function", bound=Callable[..., object])
+_OPTIONS = (
+    ("--sarif", "OUT", "Write the findings as SARIF 2.1.0, for code scanning."),
+    ("--junit", "OUT", "Write a JUnit document with one test case per input."),
+    ("--baseline", "FILE", "Accept the findings in FILE: only others cause exit 1."),
+    ("--write-baseline", "FILE", "Write all findings to FILE, which accepts them."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFiles:
+    """Files that are written after the verification, and the accepted findings."""
+
+    sarif: str | None
+    junit: str | None
+    new_baseline: str | None
+    baseline: Baseline | None
+    registry: Registry
+
+    def note(self, source: str, ok: bool, diagnostics: Sequence[Diagnostic]) -> CheckedSource:
+        """Return the verdict on one input in the form that `write` needs."""
+        # Imported here, as below: the help of the command needs no reports.
+        from hub_core.cli.reports.check_results import CheckedSource
+
+        return CheckedSource(source, ok, tuple(diagnostics))
+
+    def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
+        """Write the files; return whether every error is accepted.
+
+        Accepted findings are left out of the SARIF and JUnit files. Their number, and that of
+        entries of the baseline without a finding, are printed unless `is_quiet`. Raises
+        `HubError` if a file cannot be written.
+        """
+        from hub_core.cli.reports import check_results as results
+        from hub_core.pipeline.rules import collect_rules
+
+        findings = results.locate_findings(checked)
+        entries = self.baseline.accepted if self.baseline else ()
+        accepted = {entry.fingerprint for entry in entries}
+        if self.new_baseline is not None:
+            _write_file(self.new_baseline, results.build_baseline(findings))
+            accepted |= {finding.fingerprint for finding in findings}
+        new = [finding for finding in findings if finding.fingerprint not in accepted]
+        if self.sarif is not None:
+            _write_file(self.sarif, results.build_sarif(new, collect_rules(self.registry)))
+        if self.junit is not None:
+            _write_file(self.junit, results.build_junit(checked, new))
+        if not is_quiet and accepted:
+            print_line(f"{len(findings)} findings, {len(findings) - len(new)} of them accepted")
+        stale = accepted - {finding.fingerprint for finding in findings}
+        if not is_quiet and stale:
+            print_note(f"{len(stale)} accepted findings no longer occur; write the baseline again")
+        return not any(finding.is_error for finding in new)
+
+
+def report_file_options(function: Function) -> Function:
+    """Add the options for files of findings; the command gets `sarif`, `junit`, `baseline`,
+    `write_baseline`.
+    """
+    for name, metavar, text in reversed(_OPTIONS):
+        function = click.option(name, metavar=metavar, type=FILE, help=text)(function)
+    return function
+
+
+def open_report_files(
+    sources: Sequence[str],
+    registry: Registry,
+    *,
+    sarif: str | None,
+    junit: str | None,
+    baseline: str | None,
+    write_baseline: str | None,
+) -> ReportFiles | None:
+    """Return the requested files with the accepted findings; None without any of the options.
+
+    Raises `UsageError` if a file would replace an input or another of the files, or if both options
+    for baselines are given, and `InputError` if the baseline cannot be read.
+    """
+    if sarif is junit is baseline is write_baseline is None:
+        return None
+    if baseline is not None and write_baseline is not None:
+        raise UsageError(
+            "--baseline and --write-baseline exclude each other",
+            cure="write a new baseline, then verify with it",
+        )
+    outputs = {"--sarif": sarif, "--junit": junit, "--write-baseline": write_baseline}
+    taken = {os.path.realpath(source): "an input" for source in (*sources, baseline) if source}
+    for option, out in outputs.items():
+        if out is None:
+            continue
+        place = os.path.realpath(out)
+        if place in taken:
+            message = f"{option} {out} would replace {taken[place]}"
+            raise UsageError(message, cure="name another file", code="output-is-input")
+        taken[place] = f"the file of {option}"
+    # Imported here: the help of the command needs no reports.
+    from hub_core.cli.reports.check_results import read_baseline
+
+    accepted = None if baseline is None else read_baseline(baseline)
+    return ReportFiles(sarif, junit, write_baseline, accepted, registry)
+
+
+def _write_file(out: str, content: bytes) -> None:
+    """Write a file completely or not at all; an existing file is replaced."""
+    from hub_core.pipeline.artifacts import Content, destination
+    from hub_core.plugin_api.formats import Format
+
+    place = destination(out, Format("report", "file of findings", ()), force=True)
+    place.put([Content("", content)])
