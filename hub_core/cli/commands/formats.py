@@ -33,7 +33,6 @@ from hub_core.plugin_api.measurements import MeasurementReader
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter, Shown
-from hub_core.plugin_api.rules import RuleSet
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
 from hub_core.plugin_api.subjects import AlgorithmPass, Check, Subject
 from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
@@ -64,7 +63,6 @@ _ROLES: dict[type[Offer], str] = {
     Engine: "sweep",
     LowerBound: "bound",
     Check: "check",
-    RuleSet: "declare rules",
 }
 # Subjects whose checks are not called by name: all of them run.
 _BY_SUBJECT = (Subject.TOPOLOGY, Subject.INSTALLATION, Subject.WORKLOAD)
