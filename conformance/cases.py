@@ -243,6 +243,35 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
     return build(collective, units, steps, **stated, **metadata)
 
 
+def uneven(collective: str) -> Set:
+    """Build a direct uneven collective of two ranks: parts of 1 and 2 units."""
+    kind = "receive-reduce" if "reduce" in collective else "receive"
+    steps: list[list[Step]] = []
+    for rank in range(2):
+        own, other = rank + 1, 2 - rank
+        # First unit and number of units: the part of this rank, the part of the other one.
+        parts = {"own": (rank, own), "other": (1 - rank, other)}
+        if collective == "all-gather-v":
+            parts_sent = {"own": (0, own), "other": (0, own)}
+            parts_stored = parts
+        elif collective == "reduce-scatter-v":
+            parts_sent, parts_stored = parts, {"own": (0, own), "other": (0, own)}
+        else:
+            # Rank 0 keeps 1 unit and sends 2, rank 1 sends 1 and keeps 2.
+            parts_sent = {"own": (rank, own), "other": (1 - rank, 2 - rank)}
+            parts_stored = {"own": (2 * rank, own), "other": (1 - rank, own)}
+        stored = (OUTPUT, *parts_stored["other"])
+        steps.append([
+            ("copy", -1, (INPUT, *parts_sent["own"]), (OUTPUT, *parts_stored["own"])),
+            ("send", 1 - rank, (INPUT, *parts_sent["other"]), NONE),
+            (kind, 1 - rank, stored if kind == "receive-reduce" else NONE, stored),
+        ])  # fmt: skip
+    is_pair = collective == "all-to-all-v"
+    files = build(collective, 6 if is_pair else 3, steps)
+    files[0].set("counts", "int64_list", [1, 2, 1, 2] if is_pair else [1, 2])
+    return files
+
+
 def custom(**metadata: Value) -> Set:
     """Build a custom collective: both ranks exchange one unit, and rank 1 adds its own."""
     steps: list[list[Step]] = [
@@ -541,6 +570,9 @@ def valid_cases() -> Iterator[tuple[str, str, dict[str, bytes]]]:
     for collective in ("broadcast", "reduce", "gather", "scatter"):
         text = f"direct {collective} with root 1"
         yield f"{collective}-root-1", text, encode_set(direct(collective, 2, 1, 1))
+    for collective in ("all-gather-v", "reduce-scatter-v", "all-to-all-v"):
+        text = f"direct {collective} of 2 ranks, parts of 1 and 2 units"
+        yield f"{collective}-direct", text, encode_set(uneven(collective))
     for operator in ("prod", "min", "max", "avg"):
         text = f"all-reduce with reduce_op {operator}"
         yield f"reduce-op-{operator}", text, encode_set(direct("all-reduce", reduce_op=operator))
@@ -776,6 +808,14 @@ def invalid_cases() -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
         ("crossed-tags", "P-38", "tags that pair the messages crosswise", relay,
          lambda files: [files[2].nodes[index].attributes.update(comm_tag=("int32", 1 - index))
                         for index in range(2)]),
+        ("no-counts", "P-39", "an uneven collective without counts",
+         lambda: uneven("all-gather-v"), without("counts")),
+        ("counts-per-rank", "P-39", "an all-to-all-v with counts per rank",
+         lambda: uneven("all-to-all-v"), on_rank(0, "counts", "int64_list", [3, 3])),
+        ("other-sum", "P-39", "counts of another sum than unit_count",
+         lambda: uneven("all-gather-v"), on_rank(0, "counts", "int64_list", [1, 1])),
+        ("negative-count", "P-39", "a negative count",
+         lambda: uneven("all-gather-v"), on_rank(0, "counts", "int64_list", [-1, 4])),
         ("equal-tags", "P-38", "one tag for two messages of two channels",
          relay, both(two_channels, with_tags(lambda tag: 5))),
     ]  # fmt: skip

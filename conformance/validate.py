@@ -38,6 +38,7 @@ COLLECTIVES = {  # The number of parts of the full buffer: "ranks" or 1; whether
     "gather": (True, True),
     "scatter": (True, True),
     "custom": (False, False),
+    **dict.fromkeys(("all-to-all-v", "all-gather-v", "reduce-scatter-v"), (False, False)),
 }
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 INTEGER, TEXT, INTEGERS = "an integer", "a text", "a list of integers"
@@ -51,6 +52,7 @@ METADATA_KINDS = {
     **dict.fromkeys(("options", "extensions"), TEXT),
     **dict.fromkeys((f"expected_{column}" for column in
                      ("rank", "offset", "source_rank", "source_unit")), INTEGERS),
+    "counts": INTEGERS,
 }  # fmt: skip
 REQUIRED = ("profile", "collective", "num_ranks", "rank", "in_place", "out_of_place", "reduce_op",
             "unit_count", "step_count", "scratch_units", "producer", "producer_version",
@@ -241,6 +243,7 @@ class RankFile:
         self._check_collective()
         self._check_texts()
         self._check_contract()
+        self._check_counts()
 
     def _check_collective(self) -> None:
         record, collective = "record 0", self.value("collective")
@@ -300,6 +303,20 @@ class RankFile:
             if isinstance(column, list) and not all(low <= value < stop for value in column):
                 message = f"{name} has a value outside {low}..{stop - 1}"
                 self.add("P-19", "record 0", message, "correct the contract")
+
+    def _check_counts(self) -> None:
+        collective, ranks = str(self.value("collective")), self.number("num_ranks")
+        if not collective.endswith("-v") or self.rank not in (0, None) or not ranks:
+            return
+        length = ranks * ranks if collective == "all-to-all-v" else ranks
+        counts = self.value("counts")
+        if "counts" in self.metadata and not has_kind(self.metadata["counts"], INTEGERS):
+            return
+        if not isinstance(counts, list) or len(counts) != length:
+            self.add("P-39", "record 0", f"counts is no list of {length} counts", "write them")
+        elif min(counts) < 0 or sum(counts) != self.number("unit_count"):
+            message = f"the sum of counts is {sum(counts)}, or one is negative"
+            self.add("P-39", "record 0", message, "write counts whose sum is unit_count")
 
     def _check_nodes(self) -> None:
         position: dict[int, int] = {}
