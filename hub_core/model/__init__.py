@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         CustomContract,
         MemoryLayout,
     )
+    from hub_core.model.count_sources import TokenRouting
     from hub_core.model.counts import UnitCounts, has_equal_counts
     from hub_core.model.diagnostics import (
         CAP,
@@ -95,11 +96,11 @@ __all__ = [
     "HubError", "InputError", "JobCollective", "JsonValue", "Location", "Loss", "LossPolicy",
     "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
-    "StepTableBuilder", "UnitCounts", "UsageError", "Workload", "action", "apply_policy",
-    "connection_keys", "describe", "format_bandwidth", "format_bytes", "format_ranks",
-    "format_time", "has_equal_counts", "match_messages", "message_bytes", "pair_in_order",
-    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed", "placement_of",
-    "region", "standard_kind", "uneven_kind",
+    "StepTableBuilder", "TokenRouting", "UnitCounts", "UsageError", "Workload", "action",
+    "apply_policy", "connection_keys", "describe", "format_bandwidth", "format_bytes",
+    "format_ranks", "format_time", "has_equal_counts", "match_messages", "message_bytes",
+    "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed",
+    "placement_of", "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -109,6 +110,7 @@ _HOMES = {
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
+    "hub_core.model.count_sources": "TokenRouting",
     "hub_core.model.counts": "UnitCounts has_equal_counts",
     "hub_core.model.diagnostics": (
         "CAP Diagnostic ExitCode Findings HubError InputError Location Loss LossPolicy LossyError "

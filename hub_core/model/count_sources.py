@@ -24,6 +24,19 @@ _MAX_DRAWN = 1 << 26
 _MAX_EXPERTS = 1 << 16
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerCounts:
+    """Tokens of a layer with experts.
+
+    `per_rank`, `per_node`: copies from every rank to every rank and node, int64[ranks, places];
+    `computed`: pairs of token and expert that every rank computes, int64[ranks].
+    """
+
+    per_rank: Int64Array
+    per_node: Int64Array
+    computed: Int64Array
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRouting:
     """Parameters of a random assignment of tokens to experts.
@@ -41,8 +54,8 @@ class TokenRouting:
     seed: int = 0
     replicas: int = 0
 
-    def count_tokens(self, num_ranks: int) -> Int64Array:
-        """Draw the tokens of every rank for every expert: int64[ranks, experts], by the seed.
+    def draw(self, num_ranks: int) -> list[Int64Array]:
+        """Draw the experts of every rank's tokens: per rank int64[tokens, top], by the seed.
 
         Experts are drawn without repetition in proportion to their popularity (Gumbel maxima). The
         popularities are assigned to the experts in a random order.
@@ -50,13 +63,52 @@ class TokenRouting:
         generator = np.random.default_rng(self.seed)
         popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew
         popularity = popularity[generator.permutation(self.experts)]
-        table = np.zeros((num_ranks, self.experts), np.int64)
-        for rank in range(num_ranks):
+        chosen = []
+        for _ in range(num_ranks):
             noise = generator.gumbel(size=(self.tokens, self.experts))
             scores = np.log(popularity) + noise
-            chosen = np.argpartition(-scores, self.top - 1, axis=1)[:, : self.top]
-            table[rank] = np.bincount(chosen.ravel(), minlength=self.experts)
-        return table
+            chosen.append(np.argpartition(-scores, self.top - 1, axis=1)[:, : self.top])
+        return chosen
+
+    def count_tokens(self, num_ranks: int) -> Int64Array:
+        """Return the tokens of every rank for every expert: int64[ranks, experts]."""
+        return self._count_by_expert(self.draw(num_ranks))
+
+    def _count_by_expert(self, chosen: list[Int64Array]) -> Int64Array:
+        return np.stack(
+            [np.bincount(experts.ravel(), minlength=self.experts) for experts in chosen]
+        )
+
+    def _find_replicated(self, table: Int64Array) -> Int64Array:
+        """Return the experts with the most tokens of all ranks that every rank has a copy of."""
+        return np.argsort(-table.sum(axis=0), kind="stable")[: self.replicas]
+
+    def count_layer(self, num_ranks: int, num_nodes: int) -> LayerCounts:
+        """Count the copies of tokens for ranks and nodes, and the work of every rank.
+
+        A token that selects several experts of a rank (node) is sent there once. Those of
+        replicated experts stay on their rank. Nodes have equal numbers of consecutive ranks.
+        """
+        chosen = self.draw(num_ranks)
+        table = self._count_by_expert(chosen)
+        is_replicated = np.zeros(self.experts, np.bool_)
+        is_replicated[self._find_replicated(table)] = True
+        copies = []
+        for places in (num_ranks, num_nodes):
+            # The last place is that of experts which every rank has.
+            place = np.where(
+                is_replicated, places, np.arange(self.experts) * places // self.experts
+            )
+            counts = np.zeros((num_ranks, places + 1), np.int64)
+            for rank, experts in enumerate(chosen):
+                is_needed = np.zeros((self.tokens, places + 1), np.bool_)
+                is_needed[np.arange(self.tokens)[:, None], place[experts]] = True
+                counts[rank] = is_needed.sum(axis=0)
+            copies.append(counts[:, :places])
+        local = table[:, is_replicated].sum(axis=1)
+        owned = np.where(is_replicated, 0, table.sum(axis=0))
+        computed = owned.reshape(num_ranks, -1).sum(axis=1) + local
+        return LayerCounts(copies[0], copies[1], computed)
 
     def count_units(self, num_ranks: int) -> Int64Array:
         """Return the tokens from every rank to every other one: int64[ranks, ranks] (from, to).
@@ -65,7 +117,7 @@ class TokenRouting:
         most tokens of all ranks, are on the diagonal.
         """
         table = self.count_tokens(num_ranks)
-        replicated = np.argsort(-table.sum(axis=0), kind="stable")[: self.replicas]
+        replicated = self._find_replicated(table)
         local = table[:, replicated].sum(axis=1)
         table[:, replicated] = 0
         units: Int64Array = table.reshape(num_ranks, num_ranks, -1).sum(axis=2)

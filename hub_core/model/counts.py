@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hub_core.columns import Int64Array, row_pointer
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import CollectiveKind
 
 # The sum of all counts is a number of units of the model.
 MAX_TOTAL_UNITS = 1 << 62
@@ -68,6 +70,25 @@ class UnitCounts:
             )
         num_ranks = len(rows) if is_per_pair else len(rows[0])
         return cls(num_ranks, is_per_pair, np.asarray(rows, _DTYPE).tobytes())
+
+    @classmethod
+    def from_flat(
+        cls, values: Sequence[int], kind: CollectiveKind, num_ranks: int, name: str = "counts"
+    ) -> UnitCounts:
+        """Return the counts of an uneven kind from a list of all counts, row by row.
+
+        Raises `InputError` for another number of values than the ranks, or their square if the kind
+        has counts per pair; and as `from_table`.
+        """
+        is_per_pair = kind.traits.has_counts_per_pair
+        expected = num_ranks * num_ranks if is_per_pair else num_ranks
+        if len(values) != expected:
+            raise _error(
+                f"{name} has {len(values)} values, expected {expected}",
+                f"give one count per {'ordered pair of ranks' if is_per_pair else 'rank'}",
+            )
+        rows = [list(values[row : row + num_ranks]) for row in range(0, expected, num_ranks)]
+        return cls.from_table(rows if is_per_pair else rows[0], is_per_pair, name)
 
     @property
     def table(self) -> Int64Array:

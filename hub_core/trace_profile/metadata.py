@@ -349,6 +349,7 @@ def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
     """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)
+    counts = first.integers("counts").tolist() if kind.traits.is_uneven else []
     try:
         return Collective(
             kind,
@@ -359,29 +360,13 @@ def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
             out_of_place=bool(first.integer("out_of_place", 0, 1)),
             reduce_op=first.one_of("reduce_op", ReduceOp),
             contract=_read_contract(ranks) if kind is CollectiveKind.CUSTOM else None,
-            counts=_read_counts(first, kind, len(ranks)) if kind.traits.is_uneven else None,
+            counts=UnitCounts.from_flat(counts, kind, len(ranks)) if counts else None,
         )
     except InputError as error:
         # The model does not know the file.
         if error.diagnostics[0].location.file:
             raise
         raise first.fail(error.diagnostics[0].message) from None
-
-
-def _read_counts(first: RankProfile, kind: CollectiveKind, num_ranks: int) -> UnitCounts:
-    """Return the counts of an uneven collective from the metadata attribute `counts` of rank 0.
-
-    Raises `InputError` for another number of counts than n (per rank) or n * n (per pair), and for
-    negative ones.
-    """
-    values, is_per_pair = first.integers("counts"), kind.traits.has_counts_per_pair
-    expected = num_ranks * num_ranks if is_per_pair else num_ranks
-    if len(values) != expected:
-        cure = "one count per ordered pair of ranks" if is_per_pair else "one count per rank"
-        message = f"metadata attribute counts has {len(values)} values, expected {expected}"
-        raise first.fail(message, cure=cure)
-    table = values.reshape(num_ranks, num_ranks) if is_per_pair else values
-    return UnitCounts.from_table(table, is_per_pair, "metadata attribute counts")
 
 
 def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:

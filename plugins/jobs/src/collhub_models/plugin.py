@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from collhub_templates.roofline import MachineOptions
 
-from hub_core.plugin_api import OptionType, WorkloadGenerator, hookimpl, option, optional
+from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl, option, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,39 @@ class DlrmOptions(MachineOptions):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class MoeOptions(MachineOptions):
+    """A mixture of experts with expert parallelism over all ranks, and the skew of its tokens."""
+
+    ranks: int = option(OptionType.INT, 16, "ranks", minimum=2, maximum=1 << 12)
+    node_ranks: int = option(OptionType.INT, 8, "consecutive ranks of a node", minimum=1)
+    layers: int = option(OptionType.INT, 1, "layers with experts", minimum=1, maximum=128)
+    experts: int = option(OptionType.INT, 64, "experts of a layer", minimum=1, maximum=1 << 12)
+    top_k: int = option(OptionType.INT, 8, "experts to which a token goes", minimum=1)
+    tokens: int = option(OptionType.INT, 4096, "tokens of a rank", minimum=1, maximum=1 << 16)
+    skew: float = option(
+        OptionType.FLOAT, 0.5, "exponent of Zipf's law of the experts' popularity", minimum=0
+    )
+    seed: int = option(OptionType.INT, 0, "seed of the routing of tokens", minimum=0)
+    replicas: int = option(
+        OptionType.INT, 0, "most popular experts that every rank has a copy of", minimum=0
+    )
+    exchange: str = choice(
+        ("direct", "two-level"),
+        "tokens go to the ranks of their experts, or once per node and then within it",
+    )
+    parts: int = option(
+        OptionType.INT,
+        1,
+        "parts of the tokens; exchange and experts overlap",
+        minimum=1,
+        maximum=64,
+    )
+    hidden: int = option(OptionType.INT, 7168, "hidden size", minimum=1)
+    expert_hidden: int = option(OptionType.INT, 2048, "width of an expert's MLP", minimum=1)
+    element_bytes: int = option(OptionType.INT, 2, "bytes of a weight or activation", minimum=1)
+
+
 COLLHUB_PLUGIN_API = (1, 0)
 
 TRANSFORMER = WorkloadGenerator(
@@ -87,8 +120,15 @@ DLRM = WorkloadGenerator(
     "dlrm", "a training step of a recommendation model", "collhub_models.dlrm:generate", DlrmOptions
 )
 
+MOE = WorkloadGenerator(
+    "moe",
+    "the forward step of a mixture of experts with uneven tokens",
+    "collhub_models.moe:generate",
+    MoeOptions,
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadGenerator]:
     """Describe the generators."""
-    return [TRANSFORMER, DLRM]
+    return [TRANSFORMER, DLRM, MOE]

@@ -61,10 +61,7 @@ class ComparisonQuestion:
         """Return the table of counts, None without one."""
         if not self.counts:
             return None
-        is_per_pair = CollectiveKind(self.kind).traits.has_counts_per_pair
-        width = self.num_npus
-        rows = [self.counts[row : row + width] for row in range(0, len(self.counts), width)]
-        return UnitCounts.from_table(rows if is_per_pair else self.counts, is_per_pair)
+        return UnitCounts.from_flat(self.counts, CollectiveKind(self.kind), self.num_npus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,213 @@
+"""Inference or training forward step of a mixture of experts: dispatch, experts, combine.
+
+Every layer sends tokens to the ranks of their experts, computes the experts in proportion to the
+tokens they receive, and returns the results. Exchanges are messages: uneven ones have a size per
+pair of ranks, and the job depends on who is late. Two levels as in DeepSeek-V3 (arXiv 2412.19437,
+section 3.2.2): a token goes over the network once per node, to the rank with the sender's local
+index, and from there to the ranks of its experts; the results are added up on the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_templates.roofline import work_of
+
+from collhub_models.plugin import MoeOptions
+from hub_core import Provenance, UsageError
+from hub_core.columns import Int64Array
+from hub_core.model import NodeColumns, NodeKind, TokenRouting, Workload
+
+_NAMES = ("attention and gate", "dispatch", "forward to expert", "experts", "combine", "add up")
+_ATTENTION, _DISPATCH, _FORWARD, _EXPERTS, _COMBINE, _ADD = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """One exchange: tokens of every pair, int64[ranks, ranks] (from, to); and its name."""
+
+    tokens: Int64Array
+    name: int
+
+
+class _Job:
+    """Nodes of all ranks, in the order in which each rank starts them."""
+
+    def __init__(self, ranks: int) -> None:
+        self.columns: dict[str, list[int]] = {
+            name: [] for name in ("rank", "kind", "name", "peer", "tag", "bytes", "operations")
+        }
+        self.columns["duration_ns"] = []
+        self.data: tuple[list[int], list[int]] = ([], [])
+        self.control: tuple[list[int], list[int]] = ([], [])
+        self._ranks = ranks
+        self._tag = 0
+
+    def add(self, rank: int, kind: NodeKind, name: int, after: Sequence[int], **values: int) -> int:
+        """Add a node that waits for the data of the rows `after`; returns its row."""
+        row = len(self.columns["rank"])
+        stated = {"rank": rank, "kind": int(kind), "name": name, "tag": 0, **values}
+        for column, entries in self.columns.items():
+            entries.append(stated.get(column, -1))
+        self.data[0].extend(after)
+        self.data[1].extend([row] * len(after))
+        return row
+
+    def order(self, before: int, row: int) -> None:
+        """Let the node `row` start after the node `before` of the same rank."""
+        self.control[0].append(before)
+        self.control[1].append(row)
+
+    def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
+        """Add the messages of a hop; return the rows of each rank's receives.
+
+        `ready`: rows of each rank for which its sends wait. Receivers of a rank are in ascending
+        distance; tokens that stay on their rank cause no message.
+        """
+        received: list[list[int]] = [[] for _ in range(self._ranks)]
+        self._tag += 1
+        sizes = hop.tokens * token_bytes
+        for distance in range(1, self._ranks):
+            for rank in range(self._ranks):
+                peer = (rank + distance) % self._ranks
+                size = int(sizes[rank, peer])
+                if size:
+                    common = {"tag": self._tag, "bytes": size}
+                    self.add(rank, NodeKind.SEND, hop.name, ready[rank], peer=peer, **common)
+                    row = self.add(peer, NodeKind.RECV, hop.name, (), peer=rank, **common)
+                    received[peer].append(row)
+        return received
+
+
+def generate(options: MoeOptions) -> Workload:
+    """Generate the forward step of all layers.
+
+    Raises `UsageError` for experts that are no multiple of the ranks, ranks that are no multiple of
+    those of a node, and more selected experts than there are.
+    """
+    _check(options)
+    job = _Job(options.ranks)
+    previous: list[list[int]] = [[] for _ in range(options.ranks)]
+    for layer in range(options.layers):
+        previous = _add_layer(job, options, layer, previous)
+    columns = {name: np.asarray(values, np.int64) for name, values in job.columns.items()}
+    nodes = NodeColumns.from_columns(options.ranks, columns, job.data, job.control)
+    return Workload(nodes, _NAMES, provenance=Provenance(producer="moe"))
+
+
+def _check(options: MoeOptions) -> None:
+    """Raise `UsageError` for options that do not fit together."""
+    for name, value, base in (
+        ("experts", options.experts, options.ranks),
+        ("ranks", options.ranks, options.node_ranks),
+    ):
+        if value % base:
+            message = f"{name} {value} is no multiple of {base}"
+            raise UsageError(message, cure=f"change -O {name}", code="degrees")
+    for name, count in (("top_k", options.top_k), ("replicas", options.replicas)):
+        if count > options.experts:
+            message = f"{name} {count} is more than the {options.experts} experts"
+            raise UsageError(message, cure=f"change -O {name}", code="degrees")
+
+
+def _add_layer(
+    job: _Job, options: MoeOptions, layer: int, previous: list[list[int]]
+) -> list[list[int]]:
+    """Add a layer; return the rows for which the next one waits, by rank.
+
+    `previous`: the same of the layer before. With several parts, the tokens are divided equally;
+    the exchange of a part overlaps with the experts of the part before it.
+    """
+    ranks = range(options.ranks)
+    routing = TokenRouting(
+        options.experts,
+        options.top_k,
+        options.tokens,
+        options.skew,
+        options.seed * options.layers + layer,
+        options.replicas,
+    )
+    counts = routing.count_layer(options.ranks, options.ranks // options.node_ranks)
+    width = options.hidden * options.element_bytes
+    # Four projections of attention; scores and gate are small in comparison.
+    operations = 8 * options.tokens * options.hidden**2
+    touched = 4 * options.hidden**2 * options.element_bytes + 2 * options.tokens * width
+    work = work_of(options, operations, touched)
+    attention = [
+        job.add(rank, NodeKind.COMPUTE, _ATTENTION, previous[rank], **work) for rank in ranks
+    ]
+    last: list[list[int]] = [[] for _ in ranks]
+    computed = attention
+    for part in range(options.parts):
+        ready = [[row] for row in attention]
+        for hop in _outward_hops(options, counts.per_rank, counts.per_node, part):
+            received = job.exchange(hop, width, ready)
+            # The rank also needs its local tokens.
+            ready = [[attention[rank], *received[rank]] for rank in ranks]
+        work_done = []
+        for rank in ranks:
+            tokens = _part_of(counts.computed[rank], options.parts, part)
+            # Three matrices of a gated MLP, each read once per expert of the rank.
+            operations = 6 * int(tokens) * options.hidden * options.expert_hidden
+            local_experts = options.experts // options.ranks + options.replicas
+            weights = 3 * local_experts * options.hidden * options.expert_hidden
+            touched = weights * options.element_bytes + 2 * int(tokens) * width
+            row = job.add(
+                rank,
+                NodeKind.COMPUTE,
+                _EXPERTS,
+                ready[rank],
+                **work_of(options, operations, touched),
+            )
+            job.order(computed[rank], row)
+            work_done.append(row)
+        computed = work_done
+        ready = [[row] for row in computed]
+        for hop in _inward_hops(options, counts.per_rank, counts.per_node, part):
+            received = job.exchange(hop, width, ready)
+            ready = [[computed[rank], *received[rank]] for rank in ranks]
+        for rank in ranks:
+            last[rank] += ready[rank]
+    return last
+
+
+def _outward_hops(
+    options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
+) -> list[_Hop]:
+    """Return the exchanges of the dispatch: one, or two levels."""
+    per_rank = _part_of(per_rank, options.parts, part)
+    if options.exchange == "direct":
+        return [_Hop(per_rank, _DISPATCH)]
+    per_node = _part_of(per_node, options.parts, part)
+    size, ranks = options.node_ranks, options.ranks
+    nodes = ranks // size
+    node, local = np.divmod(np.arange(ranks), size)
+    network = np.zeros((ranks, ranks), np.int64)
+    for target in range(nodes):
+        # To the rank of the target node with the sender's local index.
+        network[np.arange(ranks), target * size + local] = per_node[:, target]
+    network[node[:, None] == node] = 0
+    # Relays forward the tokens of the ranks of all nodes with their local index.
+    within = np.zeros((ranks, ranks), np.int64)
+    relay = node * size + local[:, None]
+    np.add.at(within, (relay, np.arange(ranks)[None, :]), per_rank)
+    np.fill_diagonal(within, 0)
+    return [_Hop(network, _DISPATCH), _Hop(within, _FORWARD)]
+
+
+def _inward_hops(
+    options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
+) -> list[_Hop]:
+    """Return the exchanges of the combine: those of the dispatch in reverse, summed on relays."""
+    hops = _outward_hops(options, per_rank, per_node, part)
+    names = [_COMBINE] if len(hops) == 1 else [_ADD, _COMBINE]
+    reverse = [np.ascontiguousarray(hop.tokens.T) for hop in reversed(hops)]
+    return [_Hop(tokens, name) for tokens, name in zip(reverse, names, strict=True)]
+
+
+def _part_of(tokens: Int64Array, parts: int, part: int) -> Int64Array:
+    """Return the tokens of one of `parts` nearly equal parts; all parts add up to the tokens."""
+    share: Int64Array = tokens * (part + 1) // parts - tokens * part // parts
+    return share
