@@ -24,7 +24,7 @@ import numpy as np
 
 import hub_core
 from hub_core import HubError, Topology
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import Collective, CollectiveKind, UnitCounts
 from hub_core.network import Links
 from hub_core.plugin_api import Synthesizer
 
@@ -111,8 +111,21 @@ def draw_question(draw: random.Random, names: list[str]) -> Question | None:
     if draw.random() < _SHARE_OF_AUTO and topology.num_npus <= _MAX_NPUS_OF_AUTO:
         name = "auto"
     root = draw.randrange(len(npus)) if kind.traits.is_rooted else None
+    if kind.traits.is_uneven:
+        counts = _draw_counts(draw, kind, len(npus))
+        collective = Collective(kind, len(npus), counts.total, counts=counts)
+        return Question(name, collective, size, topology, npus)
     collective = Collective(kind, len(npus), kind.traits.parts(len(npus)), root)
     return Question(name, collective, size, topology, npus)
+
+
+def _draw_counts(draw: random.Random, kind: CollectiveKind, ranks: int) -> UnitCounts:
+    """Counts of 0 to 9 units per pair or rank, many of them 0, and at least one unit."""
+    is_per_pair = kind.traits.has_counts_per_pair
+    shape = (ranks, ranks) if is_per_pair else (ranks,)
+    table = np.asarray([draw.choice((0, 0, 1, 2, 9)) for _ in range(int(np.prod(shape)))])
+    table[draw.randrange(len(table))] += 1
+    return UnitCounts.from_table(table.reshape(shape).tolist(), is_per_pair)
 
 
 def _draw_topology(draw: random.Random) -> Topology | None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from hub_core import Topology, parse_topology
-from hub_core.network import Links
+from hub_core.model import UsageError
+from hub_core.network import LinkChanges, Links, list_failures
 
 _RATE, _LATENCY_S = 50e9, 500e-9
 Pairs = set[tuple[int, int]]
@@ -24,6 +26,76 @@ def networks(seed: int = 0) -> Iterator[tuple[str, Topology]]:
         yield name, network(name, nodes, pairs)
     for text in ("mesh:4x4", "mesh:5x7", "mesh:3x3x3", "torus:4x4", "torus:8x8", "torus:3x4x5"):
         yield text, parse_topology(text)
+
+
+def draw_networks(seed: int) -> Iterator[tuple[str, Topology]]:
+    """Yield names and topologies of 60 networks of 6 to 64 NPUs, new for every seed.
+
+    40 direct networks: random regular, one-way and geometric graphs, clusters, and grids, half of
+    them with unequal bandwidths. 20 networks with switches: leaves and spines, dragonflies, rails
+    and machines below a network, with odd bandwidths; every fourth has a failed link. The name of a
+    switched network is its text.
+    """
+    draw = random.Random(seed)
+    for index in range(10):
+        degree, nodes = draw.choice((3, 4, 5)), 2 * draw.randint(4, 24)
+        yield _weighted(
+            f"{degree}-regular {nodes}", nodes, _regular(nodes, degree, draw), index, draw
+        )
+        nodes, degree = draw.randint(8, 32), draw.choice((2, 3))
+        yield _weighted(
+            f"one-way {nodes}, {degree}", nodes, _one_way(nodes, degree, draw), index, draw
+        )
+        nodes = draw.randint(10, 48)
+        pairs = _geometric(nodes, draw.uniform(0.3, 0.5), draw)
+        yield _weighted(f"geometric {nodes}", nodes, pairs, index, draw)
+        clusters, size = draw.randint(3, 6), draw.randint(3, 8)
+        pairs = _clusters(clusters, size, draw.randint(1, 2))
+        yield _weighted(f"clusters {clusters}x{size}", clusters * size, pairs, index, draw)
+    for index in range(20):
+        text = _draw_switched_text(draw)
+        topology = parse_topology(text)
+        if index % 4 == 0:
+            text, topology = _without_a_link(text, topology, draw)
+        yield text, topology
+
+
+def _weighted(
+    name: str, nodes: int, pairs: Pairs, index: int, draw: random.Random
+) -> tuple[str, Topology]:
+    """Return a network with the index in its name; every second one has unequal bandwidths."""
+    topology = network(f"{name} #{index}", nodes, pairs)
+    if index % 2:
+        rates = np.asarray([draw.choice((12.5e9, 25e9, 50e9, 100e9)) for _ in topology.source])
+        topology = replace(topology, name=f"{name} #{index}, unequal", bandwidth_bytes_per_s=rates)
+    return topology.name, topology
+
+
+def _draw_switched_text(draw: random.Random) -> str:
+    host, network_rate = draw.choice((100, 300, 450)), draw.choice((25, 37, 50))
+    kind = draw.randrange(4)
+    if kind == 0:
+        shape = f"leaf-spine:{draw.randint(2, 6)},{draw.randint(2, 8)},{draw.randint(2, 4)}"
+        return f"{shape}?bandwidth={network_rate}GB/s,{draw.choice((25, 40, 100))}GB/s"
+    if kind == 1:
+        return f"dragonfly:{draw.randint(2, 3)},{draw.randint(1, 2)},1?bandwidth={network_rate}GB/s"
+    if kind == 2:
+        shape = f"rail:{draw.randint(2, 6)}x{draw.randint(2, 8)}"
+        return f"{shape}?bandwidth={host}GB/s,{network_rate}GB/s"
+    machine, machines = draw.choice(("dgx-a100", "dgx-h100", "mi300x")), draw.randint(2, 6)
+    return f"{machine}:{machines}"
+
+
+def _without_a_link(text: str, topology: Topology, draw: random.Random) -> tuple[str, Topology]:
+    """Return the network without a random link whose failure separates no NPU, if there is one."""
+    names = [failure.name for failure in list_failures(topology)]
+    for name in draw.sample(names, len(names)):
+        changed = LinkChanges(failed=(name,)).append_to(text)
+        try:
+            return changed, parse_topology(changed)
+        except UsageError:
+            continue
+    return text, topology
 
 
 def network(name: str, nodes: int, pairs: Iterable[tuple[int, int]]) -> Topology:

@@ -27,7 +27,7 @@ from graphs import networks
 
 import hub_core
 from hub_core import HubError, Topology, parse_topology
-from hub_core.model import Collective, CollectiveKind, parse_size
+from hub_core.model import STANDARD_KINDS, Collective, CollectiveKind, parse_size
 from hub_core.network import Occupancy
 from hub_core.plugin_api import Synthesizer
 
@@ -96,7 +96,7 @@ def main() -> None:
     _print_means(rows)
 
 
-_KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+_KINDS = STANDARD_KINDS
 
 
 def _answer(question: tuple[str, str, int, bool]) -> _Row:
