@@ -188,15 +188,17 @@ def _convert_float(value: object) -> float:
 def build_schema(report: type[msgspec.Struct]) -> dict[str, JsonValue]:
     """Build the JSON Schema (draft 2020-12) of a report from its type hints.
 
-    The description is the docstring of the class. Further members are allowed, because a later
-    version may add some. Raises `TypeError` if a member has a type without a JSON form.
+    The description is the docstring of the class; the `$id` is `urn:collhub:schema:NAME`. Further
+    members are allowed, because a later version may add some. Raises `TypeError` if a member has a
+    type without a JSON form.
     """
     _, definitions = msgspec.json.schema_components([report], ref_template=_REFERENCE + "{name}")
     for definition in definitions.values():
         if "description" in definition:
             definition["description"] = inspect.cleandoc(definition["description"])
     root = {**definitions.pop(report.__name__), "title": get_schema_name(report)}
-    schema = {"$schema": _DIALECT, **root}
+    identifier = "urn:collhub:schema:" + get_schema_name(report).removeprefix("collhub/")
+    schema = {"$schema": _DIALECT, "$id": identifier, **root}
     if definitions:
         schema["$defs"] = dict(sorted(definitions.items()))
     _put_null_last(schema)

@@ -18,6 +18,7 @@ from hub_core.documents.strict_json import (
     MAX_DEPTH,
     TYPE_NAMES,
     JsonObject,
+    describe_other_version,
     is_too_deep,
     json_document,
     parse_json_object,
@@ -234,8 +235,8 @@ class _Document:
         if name == SCHEMA:
             return
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
-            message = f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}"
-            self._fail(message, "$.schema", cure="upgrade collhub")
+            message, cure = describe_other_version(name, SCHEMA)
+            self._fail(message, "$.schema", cure=cure)
         actual = "there is none" if name is None else f"got {str(name)[:80]!r}"
         cure = "name the format with --from; 'collhub formats' lists them"
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)

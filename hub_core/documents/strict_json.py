@@ -40,6 +40,8 @@ _MAX_MESSAGE = 200
 _MAX_ERRORS = 1_000
 _MAX_VIOLATIONS = 20
 _MIN_SIMILARITY = 0.5
+# `collhub/workload-1` and `collhub-machine/1`.
+_VERSION = re.compile(r"[-/][0-9]{1,9}\Z")
 
 
 class _RefusedError(ValueError):
@@ -166,8 +168,8 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
 
     Every missing or unknown member is one violation; the cure of an unknown member is the most
     similar missing member of the schema. 1.0 is not an integer. Only the first 1000 errors
-    of the validator are sorted. Empty for a valid document. `schema_file`: name of a file in
-    `hub_core.schemas`.
+    of the validator are sorted. Empty for a valid document. A document that names another version
+    of the schema has one violation. `schema_file`: name of a file in `hub_core.schemas`.
     """
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
@@ -180,11 +182,36 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
     extend = jsonschema.validators.extend
     strict = extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
     schema = json.loads(resource.read_bytes())
+    name, known = document.get("schema") if isinstance(document, dict) else None, schema["title"]
+    if isinstance(name, str) and name != known and _strip_version(name) == _strip_version(known):
+        return [SchemaViolation("$.schema", *describe_other_version(name, known))]
     errors = itertools.islice(strict(schema).iter_errors(document), _MAX_ERRORS)
     violations = itertools.chain.from_iterable(
         _convert_error(error) for error in sorted(errors, key=_get_sort_key)
     )
     return list(itertools.islice(violations, _MAX_VIOLATIONS))
+
+
+def find_other_version(name: str) -> str | None:
+    """Return the shipped schema of which `name` is another version, such as `collhub/topology-1`.
+
+    None for a shipped schema, for other texts, and if no version of the schema is shipped.
+    """
+    files = importlib.resources.files("hub_core.schemas").iterdir()
+    contents = (file.read_bytes() for file in files if file.name.endswith(".json"))
+    titles: set[str] = {json.loads(content)["title"] for content in contents}
+    others = sorted(title for title in titles if _strip_version(title) == _strip_version(name))
+    return None if name in others else next(iter(others), None)
+
+
+def describe_other_version(name: str, known: str) -> tuple[str, str]:
+    """Return message and cure for a document of schema `name` where `known` is expected."""
+    return f"the schema is {name[:80]!r}, this version reads {known!r}", "upgrade collhub"
+
+
+def _strip_version(schema: str) -> str:
+    """Return the name of a schema without its version; a text of another form is returned as is."""
+    return _VERSION.sub("", schema) if schema.startswith("collhub") else schema
 
 
 def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from hub_core.documents.strict_json import describe_other_version, find_other_version
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
 from hub_core.pipeline.sources import Input, content_of, has_signature, may_read
@@ -259,9 +260,10 @@ def _create_json_error(
 
     `head`: the scanned head, None if the file is no JSON (code `not-json`, with the first line up
     to 40 bytes); otherwise the code is `unknown-format`, and the message names an unknown schema of
-    the hub, else the first six members of an object, else a list. The remedy is `--from`, or the
-    format with the most common members, if there is one; it says so if that is a topology where
-    none is wanted, or no topology where one is.
+    the hub (another version of a known one with the known version), else the first six members of
+    an object, else a list. The remedy is an upgrade, `--from`, or the format with the most common
+    members, if there is one; it says so if that is a topology where none is wanted, or no topology
+    where one is.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
@@ -269,6 +271,10 @@ def _create_json_error(
         start = opened.head[:40].decode("utf-8", "replace").split("\n")[0]
         message = f"is not JSON: it begins with {start!r}"
         return InputError(message, location=location, cure=cure, code="not-json")
+    known = find_other_version(head.hub_schema) if head.hub_schema else None
+    if known is not None:
+        message, cure = describe_other_version(head.hub_schema, known)
+        return InputError(message, location=location, cure=cure, code="unknown-format")
     if head.hub_schema:
         message = f"no {noun} reads the schema {head.hub_schema!r:.60}"
     elif head.is_object:

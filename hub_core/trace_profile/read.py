@@ -31,17 +31,17 @@ from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenanc
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.formats import ChakraReadOptions
 from hub_core.trace_profile.lowering import EXTENSION
-from hub_core.trace_profile.metadata import (
-    METADATA_NAMES,
-    SAME_SET,
-    RankProfile,
-    check_rank,
-    profile_algorithm,
-)
+from hub_core.trace_profile.metadata import METADATA_NAMES
 from hub_core.trace_profile.read_foreign import (
     foreign_chunk,
     foreign_sizes,
     refuse_workload,
+)
+from hub_core.trace_profile.read_metadata import (
+    SAME_SET,
+    RankProfile,
+    check_rank,
+    profile_algorithm,
 )
 from hub_core.trace_profile.read_profile import StatedSizes, profile_chunk
 from hub_core.trace_profile.step_chunks import Chunk, Joined, join
