@@ -293,3 +293,50 @@ def test_value_at_a_root_is_sent_broadcast_or_written_there() -> None:
     wrong = mesh.program(reduce(x, 1, axes="a"))
     with pytest.raises(InputError, match="root 1 is no rank of 1"):
         bind_sizes(wrong, None, {}, {"a": 1, "b": 2})
+
+
+def momentum_on_a_mesh() -> Program:
+    """Momentum of weights that are divided along `tp`, with gradients of the ranks of `dp`."""
+    build = ProgramBuilder("momentum", ("dp", "tp"), N=(1, 2**24))
+    gradient = build.argument("g", "float32", "N", layout={"dp": partial("sum"), "tp": sliced(0)})
+    score = build.argument("score", "float32", "N", layout={"tp": partial("sum")})
+    m = build.state("m", "float32", "N", layout={"tp": sliced(0)})
+    w = build.state("w", "float32", "N", layout={"tp": sliced(0)}, whole_after=True)
+    m1 = update(m, 0.9 * m + all_reduce(gradient, axes="dp").named("g1")).named("m1")
+    total = all_reduce(score, axes="tp").named("total")
+    return build.program(total, m1, update(w, w - 0.1 * m1).named("w1"))
+
+
+def test_search_uses_the_group_of_every_axis() -> None:
+    program = momentum_on_a_mesh()
+    binding = Binding.of_mesh((2, 3), {"N": 2**20})
+    options = {"topology": "torus:3x2", "simulate": "1"}
+    result, _ = hub_core.transform(lower(program, binding), "search", options=options)
+    bound = extract_program(result)
+    assert bound.binding.axis_sizes == (2, 3)
+    small = Binding.of_mesh((2, 3), {"N": 13})
+    assert compare(program, bound.program, small).ok
+    record = bound.history[-1]
+    assert str(record["times_are"]).startswith("simulated")
+    assert isinstance(record["means"], dict)
+    assert "total" in record["means"]
+    predicted, before = record["predicted_ns"], record["predicted_before_ns"]
+    assert isinstance(predicted, int)
+    assert isinstance(before, int)
+    # No rank sends fewer than 4/3 of 4 MiB over the two links of `tp`, or half of the gradient.
+    assert 4 / 3 * 2**22 / 100e9 * 1e9 < predicted < before
+    assert any(stage.family != "pointwise" for stage in bound.program.stages)
+    with pytest.raises(InputError, match="the mesh dp=2,tp=3 has 6 ranks, ring:8 8"):
+        hub_core.transform(lower(program, binding), "search", options={"topology": "ring:8"})
+
+
+@pytest.mark.once
+def test_ranks_of_an_axis_without_links_use_the_routes_of_the_network() -> None:
+    # The ranks of `dp` are no neighbours on the ring.
+    binding = Binding.of_mesh((2, 3), {"N": 2**16})
+    result, _ = hub_core.transform(
+        lower(momentum_on_a_mesh(), binding),
+        "search",
+        options={"topology": "ring:6", "simulate": "1"},
+    )
+    assert str(extract_program(result).history[-1]["times_are"]).startswith("simulated")

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
+from collhub_templates import Template
 
 from collhub_coconet.lowering.algorithms import (
     Algorithms,
     Call,
+    Choice,
     Choices,
     Contents,
     count_buffer_bytes,
@@ -415,10 +417,7 @@ class _FlatBuilder:
         piece = np.repeat(np.arange(pieces), count)
         is_message = np.tile(template.peer >= 0, pieces)
         tag = self.tags + piece * template.tags + np.tile(template.message, pieces)
-        sizes = template.bytes
-        if not (choice.data_share == 1.0 and choice.step_bytes == 0):
-            sent = np.ceil(sizes / choice.data_share).astype(np.int64) + choice.step_bytes
-            sizes = np.where(template.peer >= 0, sent, sizes)
+        sizes = _compute_message_bytes(template, choice)
         numbers = self.nodes.add(
             np.tile(position, pieces) + first, len(self.parts), np.arange(pieces * count),
             kind=np.tile(template.kind, pieces), name=self._add_name(operations),
@@ -474,7 +473,8 @@ class _FlatBuilder:
             is_message = template.peer >= 0
             numbers = self.nodes.add(
                 members[position], len(self.parts), np.arange(len(template)),
-                kind=template.kind, name=self._add_name(operations), bytes=template.bytes,
+                kind=template.kind, name=self._add_name(operations),
+                bytes=_compute_message_bytes(template, choice),
                 tag=np.where(is_message, self.tags + template.message, 0),
                 peer=np.where(is_message, members[template.peer], -1),
                 duration_ns=template.duration_ns,
@@ -598,6 +598,15 @@ class _FlatBuilder:
             self.program, self.binding, workload, tuple(self.parts),
             self.nodes.column("part")[order], self.nodes.column("item")[order], self.pass_through,
         )  # fmt: skip
+
+
+def _compute_message_bytes(template: Template, choice: Choice) -> Int64Array:
+    """Compute the bytes of all nodes of an algorithm; messages contain the flags of a protocol."""
+    sizes: Int64Array = template.bytes
+    if choice.data_share == 1.0 and choice.step_bytes == 0:
+        return sizes
+    sent = np.ceil(sizes / choice.data_share).astype(np.int64) + choice.step_bytes
+    return np.where(template.peer >= 0, sent, sizes)
 
 
 def _partial_name(operation: Operation) -> str:

@@ -82,7 +82,11 @@ class LaunchList:
         kernel_of = np.full(nodes.count, -1, np.int64)
         for index, kernel in enumerate(self.kernels):
             kernel_of[kernel.nodes.start : kernel.nodes.stop] = index
-        kernel_of[kind == NodeKind.MARKER] = -1
+        parents, children = nodes.edges("data")
+        # A MARKER for a value of another kernel is not a node of the kernel that reads the value.
+        is_foreign = (kind == NodeKind.MARKER) & (kernel_of >= 0)
+        is_foreign[children[kernel_of[parents] == kernel_of[children]]] = False
+        kernel_of[is_foreign] = -1
         num_ranks = int(rank.max()) + 1
         inside = np.flatnonzero(kernel_of >= 0)
         keys = distinct(kernel_of[inside] * num_ranks + rank[inside])

@@ -94,7 +94,9 @@ def makespan(
         registry=registry, algorithms=algorithms, has_launches=machine.launch_s > 0,
     )  # fmt: skip
     times = simulate_flat(flat, machine, network, registry)
-    if times.time_ns is None:
+    # A deadlocked node has no end, even if its rank has a time.
+    ends = times.step_end_ns
+    if times.time_ns is None or (ends is not None and ends.min(initial=0) < 0):
         raise InputError("some rank never finishes", code="never-ends")
     return Makespan(times.time_ns / 1e9, compute_peak_bytes(program, binding))
 

@@ -209,7 +209,7 @@ class _BoundCalculation:
         for argument in self.program.arguments:
             group = argument.type.group
             size = self.binding.bytes_of_rank(argument.type)
-            is_replicated = argument.type.layout == REPLICATED
+            is_replicated = REPLICATED in argument.type.layout.by_axis
             can_be_sliced = argument.is_state and not argument.whole_after and is_replicated
             if can_be_sliced and "as-slice" in self.kinds:
                 size //= self.binding.num_ranks

@@ -25,7 +25,9 @@ from collhub_coconet.transformations.moves import FUSIBLE, grow_stage
 from hub_core.plugin_api import SearchBudget
 
 MAX_BUCKET_SIZES = 6
-"""Bucket sizes that are compared for a program."""
+"""Bucket sizes that are compared for a program; fewer for more than `_LARGE` operations."""
+
+_LARGE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,12 @@ class _BucketChoice:
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):
             seen = set()
-            for size in list_bucket_sizes(base, self._bindings[size_index], MAX_BUCKET_SIZES):
+            # The work of a comparison is proportional to the number of operations.
+            count = MAX_BUCKET_SIZES * _LARGE // max(_LARGE, len(base.operations))
+            binding = self._bindings[size_index]
+            for size in list_bucket_sizes(base, binding, max(2, count)):
                 try:
-                    rewrite = coalesce_by_size(base, self._bindings[size_index], size)
+                    rewrite = coalesce_by_size(base, binding, size)
                 except RefusedMoveError:
                     continue
                 # Different sizes may give the same buckets.
@@ -107,11 +112,24 @@ class _BucketChoice:
                     return [] if best is None else [best]
                 self.sizes.add(size)
                 steps_with_buckets = [*steps, PartStep(rewrite, base, 1)]
-                best = self._select(best, steps_with_buckets, size_index)
                 together = self._fuse_equal_computations(steps_with_buckets)
-                if len(together) > len(steps_with_buckets):
+                is_fused = len(together) > len(steps_with_buckets)
+                if not is_fused or len(base.operations) <= _LARGE:
+                    best = self._select(best, steps_with_buckets, size_index)
+                if is_fused:
                     best = self._select(best, together, size_index)
-        return [] if best is None else [best]
+        return [] if best is None else [self._choose_chunks(best)]
+
+    def _choose_chunks(self, candidate: Candidate) -> Candidate:
+        """Simulate the collectives of a candidate in further chunk counts, at every size."""
+        if self._simulation is None:
+            return candidate
+        timings = list(candidate.timings)
+        for index, binding in enumerate(self._bindings):
+            timing = self._simulation.estimate(candidate.program, binding)
+            if not isinstance(timing, str) and timing.seconds < timings[index].seconds:
+                timings[index] = timing
+        return replace(candidate, timings=tuple(timings))
 
     def _fuse_equal_computations(self, steps: Sequence[PartStep]) -> list[PartStep]:
         """Add steps that fuse the computations of equal tensors, as multi-tensor optimizers do."""
@@ -133,9 +151,11 @@ class _BucketChoice:
         self.trials += 1
         for binding in self._bindings:
             self._budget.count(1)
-            timing: Timing | str = self._model.timing(program, binding)
-            if self._simulation is not None:
-                timing = self._simulation.estimate(program, binding)
+            timing: Timing | str
+            if self._simulation is None:
+                timing = self._model.timing(program, binding)
+            else:
+                timing = self._simulation.estimate(program, binding, (1,))
             if isinstance(timing, str):
                 return best
             timings.append(timing)
@@ -166,13 +186,13 @@ class _BucketChoice:
                 entries[-1].program if entries else part.program
                 for part, entries in zip(self._classes, steps, strict=True)
             ]
-            whole = parts[0]
-            if len(self._classes) > 1 or len(self._classes[0].copies) > 1:
-                whole, _ = assemble(self._program, self._classes, parts)
-            key = whole.operations, whole.arguments, whole.stages
+            key = tuple((each.operations, each.arguments, each.stages) for each in parts)
             if key in seen:
                 continue
             seen.add(key)
+            whole = parts[0]
+            if len(self._classes) > 1 or len(self._classes[0].copies) > 1:
+                whole, _ = assemble(self._program, self._classes, parts)
             yield _list_part_steps(self._classes, steps), whole
 
 

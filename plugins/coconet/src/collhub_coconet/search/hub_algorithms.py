@@ -15,7 +15,13 @@ from pathlib import Path
 
 from collhub_coconet.lowering.algorithms import Algorithms, Call
 from collhub_coconet.program.operations import Kind
-from collhub_coconet.search.collective_times import PROTOCOLS, Demand, Means, Protocol
+from collhub_coconet.search.collective_times import (
+    PROTOCOLS,
+    Demand,
+    Means,
+    Protocol,
+    find_slowest_link,
+)
 from hub_core import (
     HubError,
     Registry,
@@ -23,6 +29,7 @@ from hub_core import (
     best_bounds,
     create_synthesis_request,
     estimate_synthesis,
+    parse_topology,
     read,
     run_registry,
     simulate,
@@ -161,11 +168,21 @@ class HubAlgorithms:
             read(Path(name), registry=self.registry)
 
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
-        """Return the part of the network that some ranks use, with the rates of a protocol."""
+        """Return the part of the network that some ranks use, with the rates of a protocol.
+
+        Ranks that are not connected among themselves, such as those of an axis of a mesh, have
+        links between all pairs with the rates of the slowest link; the simulation of the program
+        uses the routes of the network.
+        """
         if members not in self._networks:
             network = self.topology
             if len(members) < network.num_npus:
                 network = network.subset(members)
+                if not _is_connected(network):
+                    bandwidth, latency = find_slowest_link(self.topology)
+                    text = f"fully-connected:{len(members)}?bandwidth={bandwidth / 1e9:.9f}GB/s"
+                    text += f"&latency={latency * 1e9:.6f}ns"
+                    network = parse_topology(text, registry=self.registry)
             self._networks[members] = {
                 entry.name: change_protocol(network, entry) for entry in PROTOCOLS
             }
@@ -313,6 +330,25 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
         f"omitted for {max(counts.values())} collectives: {', '.join(counts)}: {reason}"
         for reason, counts in grouped.items()
     ]
+
+
+def _is_connected(network: Topology) -> bool:
+    """Whether NPU 0 has routes to all NPUs, and all NPUs to it."""
+    for sources, targets in (
+        (network.source, network.destination),
+        (network.destination, network.source),
+    ):
+        neighbours: dict[int, list[int]] = {}
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+            neighbours.setdefault(source, []).append(target)
+        reached, stack = {0}, [0]
+        while stack:
+            new = set(neighbours.get(stack.pop(), ())) - reached
+            reached |= new
+            stack += new
+        if not reached.issuperset(range(network.num_npus)):
+            return False
+    return True
 
 
 def _create_call(demand: Demand) -> Call:

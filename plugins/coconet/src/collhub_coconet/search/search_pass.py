@@ -137,7 +137,8 @@ def run(
         )
         unlike = next((text for text in times if not text.startswith("simulated")), "simulated")
         times_are = added if added.startswith("simulated") else f"{unlike}; {added}"
-    is_simulated = times_are.startswith("simulated")
+    # Sums of simulated times of parts are not times of the entire program.
+    is_simulated = times_are.startswith(("simulated:", "simulated as a whole"))
     exploration, trials = add_buckets(
         bound.program, classes, explorations, exploration, bindings,
         FormulaModel(rates, hub), simulation if is_simulated else None, budget,
@@ -247,6 +248,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
     ranges.update(parse_ranges(sizes))
     is_single = all(low == high for low, high in ranges.values())
     num_bindings = 1 if is_single else count
+    mesh = _find_axis_sizes(bound)
     bindings = []
     for index in range(num_bindings):
         exponent = index / max(num_bindings - 1, 1)
@@ -254,7 +256,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
             symbol: round(low * (high / low) ** exponent) if low else low
             for symbol, (low, high) in ranges.items()
         }
-        bindings.append(bind_sizes(bound.program, bound.binding.num_ranks, sizes_at_index))
+        bindings.append(bind_sizes(bound.program, bound.binding.num_ranks, sizes_at_index, mesh))
     return bindings
 
 
@@ -279,13 +281,9 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
     """Set the number of ranks per group so that every NPU runs one rank.
 
     Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, if
-    a group would have fewer than 2 ranks, or if the program was captured on another number.
+    a group would have fewer than 2 ranks, if the axes of a mesh have another number, or if the
+    program was captured on another number.
     """
-    mesh = bound.program.mesh
-    if len(mesh) > 1:
-        message = f"the mesh has the axes {', '.join(mesh)}, the search knows meshes of one axis"
-        cure = "apply single passes, or search the program of one axis"
-        raise InputError(message, cure=cure, code="mesh")
     groups = bound.program.num_groups
     ranks, remainder = divmod(topology.num_npus, groups)
     if remainder or ranks < 2:
@@ -293,8 +291,20 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
         cure = "choose a topology with equally many NPUs for every group, at least 2"
         raise InputError(message, cure=cure, code="ranks")
     bound.check_ranks(ranks)
-    binding = bind_sizes(bound.program, ranks, bound.binding.sizes)
+    mesh = _find_axis_sizes(bound)
+    if mesh and bound.binding.num_ranks != ranks:
+        axes = ",".join(f"{name}={size}" for name, size in mesh.items())
+        message = f"the mesh {axes} has {bound.binding.num_ranks} ranks, {topology.name} {ranks}"
+        cure = f"state axes with a product of {ranks}: -O mesh={axes}"
+        raise InputError(message, cure=cure, code="mesh")
+    binding = bind_sizes(bound.program, ranks, bound.binding.sizes, mesh)
     return replace(bound, binding=binding)
+
+
+def _find_axis_sizes(bound: BoundProgram) -> dict[str, int]:
+    """Return the ranks along every axis by name; empty for a mesh of a single axis."""
+    names = bound.program.mesh
+    return dict(zip(names, bound.binding.axis_sizes, strict=True)) if len(names) > 1 else {}
 
 
 def _build_rates(topology: Topology, options: SearchOptions) -> Rates:

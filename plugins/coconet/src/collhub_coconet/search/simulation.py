@@ -99,13 +99,17 @@ class Simulation:
         return self._descend(program, binding, choice, timing, list(alike.values()))
 
     def _try_chunks(
-        self, program: Program, binding: Binding, choice: _MeansOfProgram
+        self,
+        program: Program,
+        binding: Binding,
+        choice: _MeansOfProgram,
+        counts: Sequence[int] = CHUNKS,
     ) -> Timing | str:
-        """Simulate the means that are fastest alone with each of `CHUNKS`, and keep the best."""
+        """Simulate the means that are fastest alone with each chunk count, and keep the best."""
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
         best_s, selected, reason = math.inf, initial, ""
-        for count in CHUNKS:
+        for count in counts:
             trial = {name: choice.change_chunks(name, initial[name], count) for name in names}
             seconds = self._simulate(program, binding, choice, trial)
             if isinstance(seconds, str):
@@ -144,17 +148,19 @@ class Simulation:
             )
         return restrictions
 
-    def estimate(self, program: Program, binding: Binding) -> Timing | str:
-        """Simulate a program with the means that are fastest alone, in the best chunk count for
-        all.
+    def estimate(
+        self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
+    ) -> Timing | str:
+        """Simulate a program with the means that are fastest alone, in the best chunk count.
 
-        The result is the reason if no means fit.
+        All collectives have the same chunk count, one of `counts`. The result is the reason if no
+        means fit.
         """
         try:
             choice = self._start(program, binding)
         except HubError as error:
             return _explain_unfit(error)
-        return self._try_chunks(program, binding, choice)
+        return self._try_chunks(program, binding, choice, counts)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
         """Select means for each single collective, starting from a result of `timing`.
