@@ -66,7 +66,7 @@ from hub_core.plugin_api.outputs import (
     WaitingRanks,
     WriteResult,
 )
-from hub_core.plugin_api.rules import Rule, RuleSet
+from hub_core.plugin_api.rules import Rule, RuleSet, declare_rules
 from hub_core.plugin_api.runs import (
     ExecutionRequest,
     ExecutionResult,
@@ -211,6 +211,7 @@ __all__ = [
     "WorkloadWriter",
     "WriteResult",
     "choice",
+    "declare_rules",
     "declared_options",
     "decompressed",
     "hookimpl",

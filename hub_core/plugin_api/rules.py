@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hub_core.plugin_api.options import Reference
@@ -46,3 +47,11 @@ class RuleSet:
     name: str
     description: str
     rules: Reference
+
+
+def declare_rules(subject: str, rows: Iterable[tuple[str, str, str, str, str]]) -> list[Rule]:
+    """Return one rule per row of name, meaning, cause, cure and example, all of one subject."""
+    return [
+        Rule(name, subject, meaning, cause, cure, example)
+        for name, meaning, cause, cure, example in rows
+    ]

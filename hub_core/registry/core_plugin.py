@@ -13,6 +13,7 @@ from hub_core.plugin_api.formats import (
     TopologyWriter,
 )
 from hub_core.plugin_api.offers import API_VERSION, Command, hookimpl
+from hub_core.plugin_api.rules import RuleSet
 from hub_core.trace_profile.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 
 COLLHUB_PLUGIN_API = API_VERSION
@@ -55,6 +56,7 @@ _COMMANDS = {
     "inspect": "Describe a file: collective, steps, links, critical path.",
     "diff": "Compare two algorithms: contents, steps, channels, traffic.",
     "verify": "Check matching, deadlock, races and contents.",
+    "explain": "Explain findings by their rules.",
     "convert": "Read one format, write another, list the losses.",
     "transform": "Change an algorithm or a workload by passes.",
     "generate": "Generate a workload from model parameters.",
@@ -92,6 +94,12 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyB
     )
     writer = TopologyWriter(_TOPOLOGY_JSON, "hub_core.documents.topologies:write")
     return [reader, writer, *_BUILDERS]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Return the rules of verification, formats and versions of runtimes."""
+    return [RuleSet("core", "findings of the core", "hub_core.pipeline.core_rules:list_rules")]
 
 
 @hookimpl

@@ -90,6 +90,23 @@ class FormatsReport(Report, tag="collhub/report-formats-1", frozen=True, kw_only
     formats: Sequence[FormatItem]
 
 
+class RulePage(Record, frozen=True, kw_only=True):
+    """Rule of findings, as one plugin declares it."""
+
+    rule: Annotated[str, Meta(description="Identifier: `code` of findings.")]
+    subject: Annotated[str, Meta(description="Checked files or check.")]
+    meaning: str
+    cause: str
+    cure: str
+    example: str
+
+
+class ExplainReport(Report, tag="collhub/report-explain-1", frozen=True, kw_only=True):
+    """Report of `collhub explain --json`: one rule, or all rules by identifier."""
+
+    rules: Sequence[RulePage]
+
+
 class HealthLine(Record, frozen=True, kw_only=True):
     """Result of one check of the installation."""
 

@@ -14,6 +14,7 @@ from hub_core.plugin_api import (
     Layout,
     NoOptions,
     OptionType,
+    RuleSet,
     Subject,
     WorkloadReader,
     WorkloadWriter,
@@ -133,7 +134,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
+def collhub_checks() -> Sequence[Check | RuleSet]:
     """Describe the check of workloads."""
     return [
         Check(
@@ -141,5 +142,6 @@ def collhub_checks() -> Sequence[Check]:
             Subject.WORKLOAD,
             "dependencies, messages and collectives of whole jobs",
             "collhub_jobs.check:run",
-        )
+        ),
+        RuleSet("jobs", "findings in workloads", "collhub_jobs.rules:list_rules"),
     ]

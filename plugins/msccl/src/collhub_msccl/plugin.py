@@ -12,6 +12,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    RuleSet,
     SelectionWriter,
     Subject,
     hookimpl,
@@ -75,7 +76,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
+def collhub_checks() -> Sequence[Check | RuleSet]:
     """Return the offers of checks: one per runtime, and the check of the program sandbox.
 
     The former report whether the runtime loads a file unchanged.
@@ -98,4 +99,8 @@ def collhub_checks() -> Sequence[Check]:
         "how far programs are kept from files, connections and other processes",
         "hub_core.sandbox.landlock:check_sandbox",
     )
-    return [*runtimes, sandbox]
+    return [
+        *runtimes,
+        sandbox,
+        RuleSet("msccl", "findings in MSCCL XML", "collhub_msccl.runtimes.rules:list_rules"),
+    ]

@@ -12,6 +12,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    RuleSet,
     RuntimeVersions,
     SelectionWriter,
     Subject,
@@ -84,7 +85,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
+def collhub_checks() -> Sequence[Check | RuleSet]:
     """Return two offers: the check whether MSCCL++ runs a plan rightly, and `mscclpp-kernels`.
 
     `mscclpp-kernels` compiles the kernels of this plugin in advance, for `doctor --warm`.
@@ -109,4 +110,12 @@ def collhub_checks() -> Sequence[Check]:
         "collhub_mscclpp.reading.read:check",
         WarmOptions,
     )
-    return [plans, kernels]
+    return [
+        plans,
+        kernels,
+        RuleSet(
+            "mscclpp",
+            "findings in plans of MSCCL++",
+            "collhub_mscclpp.checking.declared_rules:list_rules",
+        ),
+    ]

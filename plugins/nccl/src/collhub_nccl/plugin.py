@@ -28,6 +28,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    RuleSet,
     SelectionWriter,
     Subject,
     Synthesizer,
@@ -199,9 +200,16 @@ COMPILERS = Check(
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
+def collhub_checks() -> Sequence[Check | RuleSet]:
     """Check of the compilers."""
-    return [COMPILERS]
+    return [
+        COMPILERS,
+        RuleSet(
+            "nccl",
+            "findings in files of NCCL's tuner",
+            "collhub_nccl.tuner.declared_rules:list_rules",
+        ),
+    ]
 
 
 EXPLAIN = Command("nccl", "Explain NCCL's decisions.", "collhub_nccl.explain.command:nccl")

@@ -10,6 +10,7 @@ from hub_core.plugin_api import (
     Executor,
     Format,
     Layout,
+    RuleSet,
     SelectionWriter,
     Subject,
     choice,
@@ -103,6 +104,13 @@ def collhub_consumers() -> Sequence[Executor | SelectionWriter]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
+def collhub_checks() -> Sequence[Check | RuleSet]:
     """Describe the check of the installation."""
-    return [INSTALLATION]
+    return [
+        INSTALLATION,
+        RuleSet(
+            "mpi",
+            "findings in selection files of MPI libraries",
+            "collhub_mpi.tuned.declared_rules:list_rules",
+        ),
+    ]

@@ -1,0 +1,226 @@
+"""Rules of verification, of the choice of the format, and of versions of runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api.rules import Rule, declare_rules
+
+_STEPS = (
+    (
+        "peer-range",
+        "The peer of a message is not a rank of the collective.",
+        "A rank is numbered from 1, or the file was made for more ranks.",
+        "Use peers from 0 to the number of ranks minus 1.",
+        "a send of rank 0 to rank 4 of 4 ranks",
+    ),
+    (
+        "self-message",
+        "A rank sends a message to itself.",
+        "The neighbour was computed modulo 1, or source and destination are equal by mistake.",
+        "Use a local copy.",
+        "a send of rank 2 to rank 2",
+    ),
+    (
+        "unmatched-send",
+        "A send has no receive on the destination.",
+        "The destination receives fewer messages from this rank on this channel.",
+        "Add the receive, or remove the send.",
+        "two sends of rank 0 to rank 1 on channel 0, and one receive",
+    ),
+    (
+        "unmatched-receive",
+        "A receive has no send on the source.",
+        "The source sends fewer messages to this rank on this channel.",
+        "Add the send, or remove the receive.",
+        "two receives of rank 1 from rank 0 on channel 0, and one send",
+    ),
+    (
+        "count-mismatch",
+        "The send and the receive of a message have different numbers of units.",
+        "Sends and receives of a pair of ranks on one channel are in different orders.",
+        "Give both the same count, and send in the order of receiving.",
+        "a send of 2 units that is received as 1 unit",
+    ),
+    (
+        "empty-step",
+        "A step has fewer than one unit.",
+        "A count was divided by the number of ranks and became 0.",
+        "Remove the step, or give it a count of 1 or more.",
+        "a copy of 0 units",
+    ),
+    (
+        "out-of-bounds",
+        "A step accesses units outside of its buffer.",
+        "An offset is computed for another number of chunks.",
+        "Correct offset or count, or enlarge the scratch buffer.",
+        "units 7 to 8 of a buffer of 8 units, numbered from 0",
+    ),
+    (
+        "deadlock",
+        "Steps wait for each other, so that none of them starts.",
+        "Two ranks receive before they send, or dependencies form a cycle.",
+        "Send before waiting for the answer to the send, or remove a dependency of the cycle.",
+        "ranks 0 and 1 both receive from each other first",
+    ),
+    (
+        "blocked",
+        "A rank has steps that never run, because a step of a deadlock precedes them.",
+        "It is a consequence of a deadlock or of an unmatched receive.",
+        "Correct the deadlock.",
+        "a copy that depends on a receive within a deadlock",
+    ),
+    (
+        "fifo-deadlock",
+        "Steps wait for each other if connections have bounded buffers.",
+        "More messages are sent before the first receive than a connection holds.",
+        "Receive earlier, or send fewer messages at a time.",
+        "9 sends before the first receive on a connection of 8 slots",
+    ),
+    (
+        "race",
+        "Two steps access the same units, one of them writes, and they are not ordered.",
+        "A dependency is missing.",
+        "Add a dependency between the two steps.",
+        "a send of a sum that the rank has not yet received",
+    ),
+    (
+        "undefined-read",
+        "A step reads units that no step has written.",
+        "A step reads scratch or output before it is filled, or in a mode that has other buffers.",
+        "Write the units first, or claim only the mode that works.",
+        "a send of scratch in the first step",
+    ),
+    (
+        "wrong-output",
+        "An output lacks contributions, has some more than once, or has other ones.",
+        "A chunk is not sent to every rank, is added twice, or is written to another position.",
+        "Follow the named contribution from its source to this output.",
+        "an all-reduce whose rank 3 never adds its chunk",
+    ),
+    (
+        "output-too-small",
+        "The expected result names units that the output does not have.",
+        "`--expect` is for a larger buffer.",
+        "Correct the expectation.",
+        "`--expect all-gather` for an output of the size of the input",
+    ),
+    (
+        "too-large",
+        "The input is beyond a limit of the verification, so that it is not verified.",
+        "The number of units, accesses or transfers is too large.",
+        "Verify a smaller instance of the same algorithm.",
+        "an all-to-all of 16384 ranks",
+    ),
+    (
+        "contents-not-judged",
+        "The contents of a custom collective are not compared, because it has no contract.",
+        "The file does not state what the collective does.",
+        "State it with `--expect`.",
+        "a Chakra trace of a custom collective",
+    ),
+    (
+        "timing-only",
+        "Only messages and deadlocks are checked: the trace does not state the accessed units.",
+        "The trace comes from a tool that records only sizes.",
+        "Use a trace of the collective profile to verify contents.",
+        "a trace of a simulator",
+    ),
+    (
+        "checked-in-blocks",
+        "The algorithm is verified completely, in several blocks of units.",
+        "It is too large to be verified at once.",
+        "None is needed.",
+        "an all-reduce of 2048 ranks",
+    ),
+    (
+        "not-verified",
+        "A check fails, or a command refuses an input that is incorrect as claimed.",
+        "The input has errors, which precede this finding.",
+        "Correct the errors; `collhub verify` lists all of them.",
+        "`collhub convert` of an algorithm with a race",
+    ),
+)
+_FORMATS = (
+    (
+        "unreadable-input",
+        "The file cannot be read.",
+        "It is missing, a folder, or not readable for this user.",
+        "Correct the path or the permissions.",
+        "`collhub verify missing.xml`",
+    ),
+    (
+        "unknown-format",
+        "No installed reader recognizes the file.",
+        "The file has another format, or a plugin is missing.",
+        "Name the format with `--from`, or install the plugin.",
+        "a text file",
+    ),
+    (
+        "ambiguous-format",
+        "Several readers recognize the file.",
+        "Formats share a suffix and the content does not decide.",
+        "Name the format with `--from`.",
+        "a CSV file of tuner rules",
+    ),
+    (
+        "undecided-format",
+        "The format of an output does not follow from its name.",
+        "The suffix is missing or belongs to several formats.",
+        "Name the format with `--to`.",
+        "`collhub convert ring.xml -o ring`",
+    ),
+    (
+        "not-json",
+        "A file named `.json` is no JSON.",
+        "The file is damaged or of another format.",
+        "Correct the file, or name its format with `--from`.",
+        "a file `ring.json` that begins with `<algo`",
+    ),
+    (
+        "not-available",
+        "A plugin that may read the file is installed but not loaded.",
+        "It is disabled, broken or incompatible.",
+        "See `collhub plugins list`.",
+        "`--disable-plugin msccl` and an XML program",
+    ),
+)
+_RUNTIMES = (
+    (
+        "unknown-version",
+        "The version of the runtime is not known.",
+        "The text is no version, or the table of versions does not contain it.",
+        "Name a version that the error lists, or `newest`.",
+        "`--runtime rccl@1.0`",
+    ),
+    (
+        "wrong-subject",
+        "The named check examines something else.",
+        "A check of algorithms is named as a runtime, or the reverse.",
+        "Name a check that the error lists.",
+        "`--runtime jobs`",
+    ),
+    (
+        "not-used-by-version",
+        "This version of the runtime does not use such files.",
+        "The feature was added later or was removed earlier.",
+        "Use the version that the cure names, or another runtime.",
+        "`--runtime rccl@7.13` for an MSCCL program",
+    ),
+    (
+        "not-used-by-newest",
+        "The newest version of the runtime does not use such files any more.",
+        "The runtime removed the feature.",
+        "Plan for another runtime; the named versions still use the file.",
+        "`--runtime rccl` for an MSCCL program",
+    ),
+)
+
+
+def list_rules() -> Sequence[Rule]:
+    """Return the rules of the core."""
+    return [
+        *declare_rules("algorithms, by `collhub verify`", _STEPS),
+        *declare_rules("files of any format", _FORMATS),
+        *declare_rules("files for runtimes, by `collhub verify --runtime`", _RUNTIMES),
+    ]

@@ -1,0 +1,94 @@
+"""Rules of findings: declarations are complete, and the page of the site equals them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hub_core.pipeline.rules import collect_rules
+from hub_core.plugin_api import RuleSet, resolve
+from hub_core.registry.discovery import discover
+from hub_core.testing.rule_checks import find_identifiers, format_rules_page
+
+ROOT = Path(__file__).resolve().parents[1]
+# Modules whose findings a rule set declares, by the name of the set.
+MODULES = {
+    "core": (
+        "hub_core/verification/*.py",
+        "hub_core/model/messages.py",
+        "hub_core/pipeline/checks.py",
+        "hub_core/pipeline/detection.py",
+        "hub_core/pipeline/bounded_reads.py",
+        "hub_core/cli/session_inputs.py",
+    ),
+    "msccl": ("collhub_msccl/runtimes/*.py", "collhub_msccl/reading/*.py"),
+    "mscclpp": ("collhub_mscclpp/checking/*.py",),
+    "jobs": ("collhub_jobs/check.py",),
+    "nccl": ("collhub_nccl/tuner/*.py",),
+    "mpi": ("collhub_mpi/tuned/*.py",),
+}
+# Identifiers that are formatted: `unknown-{attribute}`, `limit-{resource}-of-operation`.
+_FORMATTED = {
+    *("unknown-type", "unknown-srcbuf", "unknown-dstbuf"),
+    *("limit-semaphores-of-operation", "limit-channels-of-operation"),
+}
+# Options of readers and writers, which are no findings in files.
+_USAGE = {"usage", "option-value"}
+
+
+def _list_modules(name: str) -> list[Path]:
+    found = []
+    for pattern in MODULES[name]:
+        prefix = "" if name == "core" else "plugins/*/src/"
+        found += sorted(ROOT.glob(prefix + pattern))
+    assert found
+    return found
+
+
+@pytest.mark.needs_plugins
+def test_every_rule_set_has_its_modules_here() -> None:
+    assert {provided.name for provided in discover().all(RuleSet)} == set(MODULES)
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("name", MODULES)
+def test_every_finding_of_the_source_code_is_declared(name: str) -> None:
+    (offer,) = [one.offer for one in discover().all(RuleSet) if one.name == name]
+    declared = [rule.name for rule in resolve(offer.rules)()]  # type: ignore[attr-defined]
+    assert len(set(declared)) == len(declared)
+    emitted = set().union(*map(find_identifiers, _list_modules(name))) - _USAGE
+    assert sorted(emitted - set(declared)) == []
+    # A declared rule is in the source text, so that no page describes a finding that was removed.
+    sources = [path.read_text() for path in _list_modules(name)]
+    text = "".join(source for source in sources if "def list_rules" not in source)
+    assert [rule for rule in declared if f'"{rule}"' not in text and rule not in _FORMATTED] == []
+
+
+@pytest.mark.needs_plugins
+def test_the_page_of_rules_equals_the_declarations() -> None:
+    page = format_rules_page(collect_rules(discover()))
+    assert (ROOT / "docs" / "rules.md").read_text() == page, (
+        "run: python -m hub_core.testing.rule_checks > docs/rules.md"
+    )
+
+
+def test_rules_are_sentences() -> None:
+    for declarations in collect_rules(discover()).values():
+        for rule in declarations:
+            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+            for text in (rule.meaning, rule.cause, rule.cure):
+                assert re.fullmatch(r"[A-Z<`a-z].*\.", text), (rule.name, text)
+            assert rule.example
+
+
+def test_a_rule_is_explained(collhub) -> None:
+    run = collhub("explain", "race")
+    assert run.code == 0
+    assert "meaning  Two steps access the same units" in run.out
+    report = collhub("explain", "race", "--json").report()
+    assert {item["rule"] for item in report["rules"]} == {"race"}
+    assert len(collhub("explain", "--json").report()["rules"]) >= 25
+    unknown = collhub("explain", "racee")
+    assert (unknown.code, "did you mean 'race'?" in unknown.err) == (2, True)
