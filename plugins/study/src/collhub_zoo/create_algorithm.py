@@ -10,19 +10,22 @@ import hub_core
 from collhub_zoo.cards import RANKS, CardCommand, parse_command
 from collhub_zoo.catalogue import Entry, check_sha256
 from hub_core import Algorithm, Collective, CollectiveKind, Registry, Topology, UsageError
+from hub_core.plugin_api import Synthesizer
 
 
 class AlgorithmSource:
     """Algorithms of an entry; one that is read from a file is read once per number of ranks.
 
     `download`: content of the file that a card with `fetch` names; its SHA-256 is checked here.
-    Raises `InputError` for another one.
+    Raises `InputError` for another one, and `HubError` for an unknown synthesizer.
     """
 
     def __init__(self, entry: Entry, registry: Registry, download: bytes | None = None) -> None:
         self._entry = entry
         self._registry = registry
         self._command = parse_command(entry.card, entry.path)
+        if self._command is not None and self._command.synthesizer:
+            registry.find(Synthesizer, self._command.synthesizer)
         self._download: bytes | None = None
         if download is not None and entry.card.fetch is not None:
             self._download = check_sha256(download, entry.card.fetch.sha256, entry.path)

@@ -15,7 +15,7 @@ def collhub_commands() -> Sequence[Command]:
     return [
         Command(
             "zoo",
-            "List, show and get algorithms of a catalogue.",
+            "List, show, get and build a catalogue of algorithms.",
             "collhub_zoo.zoo_command:zoo",
         )
     ]

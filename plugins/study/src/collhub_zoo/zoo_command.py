@@ -1,4 +1,4 @@
-"""`collhub zoo`: list, show and get algorithms of a catalogue."""
+"""`collhub zoo`: list, show, get and build the algorithms of a catalogue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from hub_core import (
     OutputRequest,
     UsageError,
     assign,
+    force_flag,
     json_flag,
+    number_option,
     output_option,
     output_options,
     size_option,
+    topology_option,
 )
 from hub_core.model import STANDARD_KINDS, CollectiveKind, ExitCode, parse_size
 
@@ -207,6 +210,126 @@ def get(
     else:
         context.say_written(written)
     return ExitCode.DONE
+
+
+@zoo.command()
+@_zoo_option
+@click.option(
+    "--small",
+    "is_small",
+    is_flag=True,
+    help="Only the machines that the catalogue marks as small, at 64 KiB and 16 MiB.",
+)
+@click.option(
+    "--entry",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Only this entry (repeatable; default: all).",
+)
+@topology_option(
+    "Only this network (repeatable; default: all machines of the catalogue and of the cards).",
+    "machines",
+    multiple=True,
+)
+@click.option(
+    "--fetched",
+    "fetched",
+    metavar="NAME=FILE",
+    multiple=True,
+    help="A file that the card of an entry asks you to download; its SHA-256 is checked.",
+)
+@click.option(
+    "--previous",
+    metavar="INDEX",
+    type=FILE,
+    help="index.json of an earlier build: report every curve that became worse, and exit with 1.",
+)
+@number_option("--jobs", "N", "Collectives on a machine at once (default: one a core).")
+@output_option
+@force_flag
+@json_flag
+@click.pass_obj
+def build(
+    context: CommandContext,
+    source: str | None,
+    is_small: bool,
+    names: tuple[str, ...],
+    machines: tuple[str, ...],
+    fetched: tuple[str, ...],
+    previous: str | None,
+    jobs: int | None,
+    out: str,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate all entries on all machines, and write an index and pages to the folder OUT.
+
+    Each algorithm is verified, timed on nominal links and on the measured machine, compared with a
+    proven bound, and written for the runtimes that use it. Exit 1 if an entry failed or a curve
+    became worse; the remaining entries are built.
+    """
+    import os
+
+    from collhub_zoo.build import (
+        FULL_SIZES,
+        SMALL_SIZES,
+        BuildRequest,
+        build_index,
+        choose_machines,
+        create_output,
+    )
+    from collhub_zoo.catalogue import parse_index
+    from hub_core.plugin_api import Artifact
+
+    if source is not None and "://" in source:
+        raise UsageError("a zoo at an address cannot be built", cure="name a folder with --zoo")
+    catalogue = _open(context, source)
+    for name in names:
+        catalogue.find(name)
+    folders = context.selection_folders()
+    folders.admit(out, force=force)
+    old = None if previous is None else parse_index(_read_fetched(previous), previous)
+    request = BuildRequest(
+        catalogue,
+        source,
+        tuple(names) or tuple(entry.card.name for entry in catalogue.entries),
+        tuple(machines) or choose_machines(catalogue, is_small=is_small),
+        SMALL_SIZES if is_small else FULL_SIZES,
+        jobs or os.cpu_count() or 1,
+        _read_downloads(catalogue, fetched),
+    )
+    with context.progress_bar("building the zoo") as show_progress:
+        report, files = build_index(request, old, context.registry(), show_progress)
+    output = create_output(report, request, files)
+    folders.put(out, (Artifact(path, output[path]) for path in sorted(output)), force=force)
+    for failure in report.failures:
+        place = " ".join(filter(None, (failure.entry, failure.machine, failure.collective)))
+        context.say(f"failed: {place}: {failure.reason}")
+    for worse in report.worse:
+        place = f"{worse.entry} {worse.machine} {worse.collective}"
+        context.say(f"worse: {place}, {worse.curve}: {worse.reason}")
+    if as_json:
+        context.print_report(report)
+    else:
+        context.print_line(
+            f"{out}: {len(report.results)} results of {len(report.entries)} entries on "
+            f"{len(report.machines)} machines, {len(report.skipped)} not applicable, "
+            f"{len(report.failures)} failed, {len(report.worse)} curves worse"
+        )
+    return ExitCode.INVALID if report.failures or report.worse else ExitCode.DONE
+
+
+def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """Read the files of `--fetched NAME=FILE`. Raises `UsageError` for another form or entry."""
+    downloads = []
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--fetched {pair!r:.80} is not NAME=FILE", cure="name the entry")
+        catalogue.find(name)
+        downloads.append((name, _read_fetched(path)))
+    return tuple(downloads)
 
 
 def _open(context: CommandContext, source: str | None) -> Catalogue:

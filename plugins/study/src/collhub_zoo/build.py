@@ -1,0 +1,253 @@
+"""Build a zoo: evaluate all entries, compare with a previous index, and create the output files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, as_completed
+from dataclasses import dataclass
+
+import hub_core
+from collhub_zoo.cards import CARD_FILE, MACHINES_FILE
+from collhub_zoo.catalogue import COPY_FOLDER, INDEX_FILE, Catalogue
+from collhub_zoo.evaluate import (
+    GroupOutcome,
+    GroupRequest,
+    choose_machine_timing,
+    evaluate_group,
+    list_requests,
+)
+from collhub_zoo.zoo_records import (
+    IndexEntry,
+    MachineItem,
+    SkippedItem,
+    WorseCurve,
+    ZooBuildReport,
+)
+from hub_core import HubError, Registry
+from hub_core.plugin_api import EngineRequest
+from hub_core.reports import to_json
+
+FULL_SIZES = tuple(1 << power for power in (10, 14, 18, 22, 26, 30))
+"""Sizes of a build in bytes, 1 KiB to 1 GiB."""
+SMALL_SIZES = (1 << 16, 1 << 24)
+"""Sizes of a small build in bytes, 64 KiB and 16 MiB."""
+# Relative increase of a time above which a curve became worse.
+_TOLERANCE = 1e-3
+_ENGINE = "processes"
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """Catalogue of a build, its source as given by the user, and the selected entries.
+
+    `machines`: topologies; `sizes` in bytes, ascending; `jobs`: groups at once.
+    """
+
+    catalogue: Catalogue
+    source: str | None
+    names: tuple[str, ...]
+    machines: tuple[str, ...]
+    sizes: tuple[int, ...]
+    jobs: int = 1
+    downloads: tuple[tuple[str, bytes], ...] = ()
+
+
+def choose_machines(catalogue: Catalogue, *, is_small: bool) -> tuple[str, ...]:
+    """Return the standard machines, only the small ones if `is_small`, then those of cards."""
+    standard = [one.topology for one in catalogue.machines if one.small or not is_small]
+    named = [] if is_small else [t for entry in catalogue.entries for t in entry.card.topologies]
+    return tuple(dict.fromkeys([*standard, *named]))
+
+
+def build_index(
+    request: BuildRequest,
+    previous: Mapping[str, object] | None,
+    registry: Registry,
+    progress: Progress,
+) -> tuple[ZooBuildReport, dict[str, bytes]]:
+    """Evaluate all entries; return the index, and the files for runtimes by path.
+
+    Failures of entries and of worker processes are listed in the index. The order of the results
+    does not depend on the number of jobs. `previous`: index whose times are compared.
+    """
+    catalogue = request.catalogue
+    groups = list_requests(
+        catalogue,
+        request.source,
+        request.machines,
+        request.sizes,
+        request.names,
+        request.downloads,
+    )
+    outcomes: list[GroupOutcome] = [GroupOutcome() for _ in groups]
+    for count, (position, outcome) in enumerate(_run_groups(groups, request.jobs, registry), 1):
+        outcomes[position] = outcome
+        label = f"{groups[position].topology} {groups[position].collective}"
+        progress(count / len(groups), label)
+    results = [result for outcome in outcomes for result in outcome.results]
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    failures += [
+        SkippedItem(entry="", machine="", collective="", reason=" ".join(str(error).split()))
+        for error in catalogue.errors
+    ]
+    titles = {machine.topology: machine.title for machine in catalogue.machines}
+    report = ZooBuildReport(
+        sizes=request.sizes,
+        machines=[
+            _describe_machine(text, titles.get(text, text), registry) for text in request.machines
+        ],
+        entries=[
+            IndexEntry(card=entry.card, files=entry.hash_files())
+            for entry in catalogue.entries
+            if entry.card.name in request.names
+        ],
+        results=results,
+        groups=[outcome.group for outcome in outcomes if outcome.group is not None],
+        skipped=[item for outcome in outcomes for item in outcome.skipped],
+        failures=failures,
+        worse=[],
+    )
+    if previous is not None:
+        worse = list(compare_indexes(previous, to_json(report)))
+        report = ZooBuildReport(
+            **{name: getattr(report, name) for name in report.__struct_fields__ if name != "worse"},
+            worse=worse,
+        )
+    files = {path: content for outcome in outcomes for path, content in outcome.files.items()}
+    return report, files
+
+
+def create_output(
+    report: ZooBuildReport, request: BuildRequest, files: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """Return all files of the output: index, pages, files for runtimes, copy of the catalogue."""
+    from collhub_zoo.pages import create_pages
+
+    output = {INDEX_FILE: (json.dumps(to_json(report), indent=1) + "\n").encode(), **files}
+    output |= {path: text.encode() for path, text in create_pages(report).items()}
+    for entry in request.catalogue.entries:
+        if entry.card.name in request.names:
+            for name in (CARD_FILE, *entry.files):
+                output[f"{COPY_FOLDER}/{entry.card.name}/{name}"] = entry.read(name)
+    if request.catalogue.machines:
+        machines = {
+            "schema": "collhub/zoo-machines-1",
+            "machines": [to_json(machine) for machine in request.catalogue.machines],
+        }
+        # JSON is YAML.
+        output[f"{COPY_FOLDER}/{MACHINES_FILE}"] = json.dumps(machines, indent=1).encode()
+    return output
+
+
+def compare_indexes(
+    previous: Mapping[str, object], current: Mapping[str, object]
+) -> Iterator[WorseCurve]:
+    """Yield the curves of a previous index that became worse.
+
+    A curve became worse if its time at some size that both have increased by more than 0.1 %. A
+    result became worse if it is no longer correct or missing, on machines and collectives of
+    entries that both builds have.
+    """
+    before, after = _index_results(previous), _index_results(current)
+    machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}
+    names = {_get(_get(entry, "card"), "name") for entry in _list(current.get("entries"))}
+    for key, old in sorted(before.items()):
+        entry, machine, collective = key
+        if machine not in machines or entry not in names:
+            continue
+        new = after.get(key)
+        if new is None or (old.get("ok") is True and new.get("ok") is not True):
+            reason = "missing" if new is None else "no longer correct"
+            yield WorseCurve(
+                entry=entry, machine=machine, collective=collective, curve="result", reason=reason
+            )
+            continue
+        for curve, member in (("nominal", "time_ns"), ("calibrated", "calibrated_ns")):
+            slower = list(_list_slower(old, new, member))
+            if slower:
+                reason = ", ".join(slower)
+                yield WorseCurve(
+                    entry=entry, machine=machine, collective=collective, curve=curve, reason=reason
+                )
+
+
+def _run_groups(
+    groups: Sequence[GroupRequest], jobs: int, registry: Registry
+) -> Iterator[tuple[int, GroupOutcome]]:
+    """Yield the position and the outcome of each group, in order of completion."""
+    if jobs <= 1 or len(groups) <= 1:
+        for position, group in enumerate(groups):
+            try:
+                yield position, evaluate_group(group, registry)
+            except HubError as error:
+                yield position, _create_failure(group, str(error))
+        return
+    with hub_core.start_engine(_ENGINE, EngineRequest(jobs), registry=registry) as executor:
+        tasks = {
+            executor.submit(evaluate_group, group, registry): position
+            for position, group in enumerate(groups)
+        }
+        for task in as_completed(tasks):
+            position = tasks[task]
+            try:
+                yield position, task.result()
+            except (HubError, BrokenExecutor, MemoryError) as error:
+                reason = str(error) or type(error).__name__
+                yield position, _create_failure(groups[position], reason)
+
+
+def _create_failure(group: GroupRequest, reason: str) -> GroupOutcome:
+    """Return an outcome in which every entry of the group failed."""
+    failures = [
+        SkippedItem(
+            entry=name,
+            machine=group.topology,
+            collective=group.collective,
+            reason=" ".join(reason.split()),
+        )
+        for name in group.names
+    ]
+    return GroupOutcome(failures=failures)
+
+
+def _describe_machine(text: str, title: str, registry: Registry) -> MachineItem:
+    topology = hub_core.read_topology(text, registry=registry)
+    timing = choose_machine_timing(topology, registry)
+    note = "" if timing.machine is None else timing.note
+    return MachineItem(topology=text, title=title, ranks=topology.num_npus, timing=note)
+
+
+def _index_results(
+    index: Mapping[str, object],
+) -> dict[tuple[str, str, str], Mapping[str, object]]:
+    return {
+        (str(_get(one, "entry")), str(_get(one, "machine")), str(_get(one, "collective"))): one
+        for one in _list(index.get("results"))
+    }
+
+
+def _list_slower(
+    old: Mapping[str, object], new: Mapping[str, object], member: str
+) -> Iterator[str]:
+    """Yield `SIZE B: OLD to NEW ns` for every size whose time increased by more than 0.1 %."""
+    times = {_get(point, "size"): _get(point, member) for point in _list(new.get("points"))}
+    for point in _list(old.get("points")):
+        size, before = _get(point, "size"), _get(point, member)
+        after = times.get(size)
+        if not (isinstance(before, int) and isinstance(after, int)):
+            continue
+        if after > before * (1 + _TOLERANCE):
+            yield f"{size} B: {before} to {after} ns"
+
+
+def _list(value: object) -> list[Mapping[str, object]]:
+    """Return the objects of an untrusted list; empty for other values."""
+    return (
+        [one for one in value if isinstance(one, dict)] if isinstance(value, list | tuple) else []
+    )
+
+
+def _get(value: object, key: str) -> object:
+    return value.get(key) if isinstance(value, dict) else None

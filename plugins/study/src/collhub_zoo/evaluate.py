@@ -1,0 +1,404 @@
+"""Evaluate the entries of a catalogue for one collective on one machine.
+
+Every algorithm is created, verified, timed on nominal links and on the measured machine, and
+compared with the best proven bound. Files for runtimes are written and checked by the rules of
+their versions. A defective entry does not affect the others.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from collhub_machine_profiles import find_profile
+
+import hub_core
+from collhub_zoo.catalogue import Catalogue, Entry, open_catalogue
+from collhub_zoo.create_algorithm import AlgorithmSource
+from collhub_zoo.zoo_records import (
+    BestItem,
+    BoundItem,
+    GroupItem,
+    MeasuredItem,
+    PointItem,
+    ResultItem,
+    RuntimeItem,
+    SkippedItem,
+    SlowerItem,
+)
+from hub_core import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    HubError,
+    InputError,
+    ProvenBound,
+    Registry,
+    StepKind,
+    TimingSource,
+    Topology,
+    UsageError,
+)
+from hub_core.plugin_api import (
+    Check,
+    CheckReport,
+    CheckRequest,
+    FormatWriter,
+    Source,
+    Subject,
+    resolve,
+)
+
+# Formats of the files that runtimes load, by the name of the check of the runtime.
+_FORMATS = {
+    "executor": ("msccl-xml", ".xml"),
+    "msccl": ("msccl-xml", ".xml"),
+    "mscclpp": ("mscclpp", ".json"),
+    "rccl": ("msccl-xml", ".xml"),
+}
+# Runtimes refuse larger programs; writing them would only take time.
+_MAX_FILE_STEPS = 4_000
+# NCCL, and the runtimes derived from it, buffer 8 transfers per connection (NCCL_STEPS).
+_FIFO_CAPACITY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """A collective on a machine. `source`: of the catalogue; `names`: entries to evaluate.
+
+    `downloads`: contents of downloaded files by entry. It is sent to worker processes.
+    """
+
+    source: str | None
+    topology: str
+    collective: str
+    sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    downloads: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class GroupOutcome:
+    """Results of a group. `files`: written files by path in the output."""
+
+    group: GroupItem | None = None
+    results: list[ResultItem] = field(default_factory=list)
+    skipped: list[SkippedItem] = field(default_factory=list)
+    failures: list[SkippedItem] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What all entries of a group share."""
+
+    request: GroupRequest
+    kind: CollectiveKind
+    topology: Topology
+    timing: TimingSource
+    bounds: tuple[ProvenBound | None, ...]
+    registry: Registry
+
+
+def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
+    """Evaluate all entries of a request; errors of entries become failures or skipped entries."""
+    catalogue = open_catalogue(request.source)
+    outcome = GroupOutcome()
+    topology = hub_core.read_topology(request.topology, registry=registry)
+    kind = CollectiveKind(request.collective)
+    ranks = topology.num_npus
+    root = 0 if kind.traits.is_rooted else None
+    collective = Collective(kind, ranks, kind.traits.parts(ranks), root, True, True)
+    place = _Place(
+        request,
+        kind,
+        topology,
+        choose_machine_timing(topology, registry),
+        hub_core.best_bounds(collective, topology, request.sizes, registry=registry),
+        registry,
+    )
+    downloads = dict(request.downloads)
+    for name in request.names:
+        entry = catalogue.find(name)
+        _evaluate_entry(entry, downloads.get(name), place, outcome)
+    outcome.group = _create_group(place, outcome.results)
+    return outcome
+
+
+def choose_machine_timing(topology: Topology, registry: Registry) -> TimingSource:
+    """Return the timing on the known machine of a network; without one, that of nominal links."""
+    return hub_core.choose_timing(
+        None, "analytical", topology, registry, uses_known=True, tries_instances=True
+    )
+
+
+def list_requests(
+    catalogue: Catalogue,
+    source: str | None,
+    machines: Sequence[str],
+    sizes: tuple[int, ...],
+    names: Sequence[str],
+    downloads: tuple[tuple[str, bytes], ...],
+) -> list[GroupRequest]:
+    """Return a request per machine and collective that some entry is intended for, in order."""
+    requests = []
+    for machine in machines:
+        for kind in CollectiveKind:
+            entries = tuple(
+                entry.card.name
+                for entry in catalogue.entries
+                if entry.card.name in names
+                and kind.value in entry.card.collectives
+                and machine in catalogue.topologies_of(entry.card)
+            )
+            if entries:
+                requests.append(
+                    GroupRequest(source, machine, kind.value, sizes, entries, downloads)
+                )
+    return requests
+
+
+def _evaluate_entry(
+    entry: Entry, download: bytes | None, place: _Place, outcome: GroupOutcome
+) -> None:
+    """Add the result of an entry, or the reason why it has none, to the outcome."""
+    name, request = entry.card.name, place.request
+
+    def describe(reason: str) -> SkippedItem:
+        return SkippedItem(
+            entry=name,
+            machine=request.topology,
+            collective=request.collective,
+            reason=" ".join(reason.split()),
+        )
+
+    is_synthesized = False
+    try:
+        source = AlgorithmSource(entry, place.registry, download)
+        is_synthesized = source.depends_on_size
+        reason = source.refusal(place.kind, place.topology)
+        if reason or not source.is_available:
+            outcome.skipped.append(describe(reason or "no file: figures, or not downloaded"))
+            return
+        result, files = _create_result(entry, source, place)
+    except (InputError, UsageError) as error:
+        # A synthesizer refuses collectives, networks and numbers of ranks that it does not support.
+        (outcome.skipped if is_synthesized else outcome.failures).append(describe(str(error)))
+        return
+    except HubError as error:
+        outcome.failures.append(describe(str(error)))
+        return
+    outcome.results.append(result)
+    outcome.files.update(files)
+    if not result.ok:
+        outcome.failures.append(describe("the algorithm is not correct as claimed"))
+
+
+def _create_result(
+    entry: Entry, source: AlgorithmSource, place: _Place
+) -> tuple[ResultItem, dict[str, bytes]]:
+    """Create, verify and time the algorithm at all sizes, the largest last; write its files."""
+    points = []
+    verified: Algorithm | None = None
+    is_correct, verdicts, fifo = True, {}, "ok"
+    for size, bound in zip(place.request.sizes, place.bounds, strict=True):
+        algorithm = source.create(place.kind, place.topology, size)
+        # Equal steps need not be verified again for another size.
+        if verified is None or algorithm.steps.differences(verified.steps):
+            report = hub_core.verify(algorithm, fifo_capacity=_FIFO_CAPACITY)
+            errors = {finding.code for finding in report.diagnostics if finding.severity == "error"}
+            has_fifo_deadlock = "fifo-deadlock" in errors
+            fifo = f"deadlock with {_FIFO_CAPACITY} transfers" if has_fifo_deadlock else "ok"
+            if errors == {"fifo-deadlock"}:
+                report = hub_core.verify(algorithm)
+            is_correct = is_correct and report.ok
+            verdicts = {n: mode.verdict for n, mode in report.modes.items() if mode.is_claimed}
+            verified = algorithm
+        else:
+            # Simulators keep what does not depend on the size by the identity of the steps.
+            algorithm = verified if algorithm.collective == verified.collective else algorithm
+        points.append(_time_algorithm(algorithm, size, bound, place))
+    runtimes, files, thread_blocks = _check_runtimes(entry, algorithm, place)
+    steps = algorithm.steps
+    result = ResultItem(
+        entry=entry.card.name,
+        machine=place.request.topology,
+        collective=place.request.collective,
+        ok=is_correct,
+        verdicts=dict(sorted(verdicts.items())),
+        fifo=fifo,
+        certificate=_check_certificate(algorithm, place.registry),
+        steps=len(steps),
+        channels=len(np.unique(steps.channel[steps.kind == StepKind.SEND])),
+        thread_blocks=thread_blocks,
+        runtimes=runtimes,
+        points=points,
+    )
+    return result, files
+
+
+def _time_algorithm(
+    algorithm: Algorithm, size: int, bound: ProvenBound | None, place: _Place
+) -> PointItem:
+    """Simulate on nominal links and on the machine; the ratio to the bound is that of picoseconds.
+
+    A ratio is null without a bound, and for a time below it by more than the rounding error.
+    """
+    topology, registry = place.topology, place.registry
+    time_ns = hub_core.simulate(algorithm, topology, size, registry=registry).time_ns
+    calibrated_ns = None
+    if place.timing.machine is not None:
+        timing = place.timing
+        calibrated_ns = hub_core.simulate(
+            algorithm,
+            topology,
+            size,
+            backend=timing.backend,
+            options=timing.options,
+            registry=registry,
+        ).time_ns
+    ratio = None
+    if bound is not None:
+        exact = hub_core.exact_time(
+            algorithm, topology, size, time_ns, near_ps=bound.time_ps, registry=registry
+        )
+        ratio = bound.ratio(exact.time_ps, exact.slack_ps)
+    return PointItem(
+        size=size,
+        time_ns=time_ns,
+        calibrated_ns=calibrated_ns,
+        ratio_to_bound=None if ratio is None else round(ratio, 4),
+    )
+
+
+def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
+    """Return the verdict on the certificate of an algorithm, `none` if it carries none."""
+    for check in registry.all(Check):
+        if check.offer.subject is Subject.CERTIFICATE:
+            request = CheckRequest(algorithm=algorithm)
+            report = _run_check(check.offer, request)
+            if report.is_applicable:
+                return "ok" if report.ok else "wrong"
+    return "none"
+
+
+def _check_runtimes(
+    entry: Entry, algorithm: Algorithm, place: _Place
+) -> tuple[list[RuntimeItem], dict[str, bytes], int | None]:
+    """Write the files for runtimes and check them by the rules of each range of versions.
+
+    Returns the verdicts, the files that some version uses, by path, and the maximum number of
+    thread blocks of a rank in the file for MSCCL. A format that cannot express the algorithm has no
+    verdicts.
+    """
+    if len(algorithm.steps) > _MAX_FILE_STEPS:
+        return [], {}, None
+    registry, request = place.registry, place.request
+    checks = [one.offer for one in registry.all(Check) if one.offer.subject is Subject.RUNTIME]
+    writers = {one.name for one in registry.all(FormatWriter)}
+    contents: dict[str, bytes | None] = {}
+    files, items = {}, []
+    for check in checks:
+        format_name, suffix = _FORMATS.get(check.name, ("", ""))
+        if format_name not in writers:
+            continue
+        if format_name not in contents:
+            contents[format_name] = _write_file(algorithm, format_name, suffix, registry)
+        content = contents[format_name]
+        if content is None:
+            continue
+        machine = request.topology.replace(":", "-")
+        path = f"files/{entry.card.name}/{machine}/{request.collective}{suffix}"
+        source = Source.of_bytes(path, content)
+        report = _run_check(check, CheckRequest(source=source))
+        for row in check.versions:
+            is_used = report.ok and row.uses_files
+            items.append(
+                RuntimeItem(
+                    runtime=check.name,
+                    versions=f"{check.versioned_by} {row.first} to {row.last or ''}".strip(),
+                    ok=is_used,
+                    file=path if is_used else None,
+                )
+            )
+            if is_used:
+                files[path] = content
+    xml = contents.get("msccl-xml")
+    blocks = None if xml is None else max(part.count(b"<tb ") for part in xml.split(b"<gpu "))
+    return items, files, blocks
+
+
+def _run_check(check: Check, request: CheckRequest) -> CheckReport:
+    """Run a check with its default options. Raises `HubError`."""
+    report = resolve(check.run)(request, check.options())
+    assert isinstance(report, CheckReport)
+    return report
+
+
+def _write_file(
+    algorithm: Algorithm, format_name: str, suffix: str, registry: Registry
+) -> bytes | None:
+    """Return the file of an algorithm in a format; None if the format cannot express it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"algorithm{suffix}"
+        try:
+            hub_core.write(algorithm, path, format=format_name, registry=registry)
+        except (InputError, UsageError):
+            return None
+        return path.read_bytes()
+
+
+def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
+    """Rank the correct results at every size, and add the bounds and the measured times."""
+    best = []
+    for position, size in enumerate(place.request.sizes):
+        ranking = sorted(
+            (result.points[position].time_ns or 0, result.entry, result)
+            for result in results
+            if result.ok and result.points[position].time_ns
+        )
+        if ranking:
+            time_ns, name, fastest = ranking[0]
+            best.append(
+                BestItem(
+                    size=size,
+                    entry=name,
+                    time_ns=time_ns,
+                    ratio_to_bound=fastest.points[position].ratio_to_bound,
+                    slower=[
+                        SlowerItem(entry=other, ratio=round(other_ns / time_ns, 4))
+                        for other_ns, other, _ in ranking[1:]
+                    ],
+                )
+            )
+    return GroupItem(
+        machine=place.request.topology,
+        collective=place.request.collective,
+        bounds=[
+            BoundItem(
+                size=size,
+                time_ns=None if bound is None else bound.time_ns,
+                method="" if bound is None else bound.method,
+            )
+            for size, bound in zip(place.request.sizes, place.bounds, strict=True)
+        ],
+        measured=_list_measured(place),
+        best=best,
+    )
+
+
+def _list_measured(place: _Place) -> list[MeasuredItem]:
+    """Return the measured times of a library in the shipped profile of the machine."""
+    profile = find_profile(place.topology)
+    if profile is None:
+        return []
+    ranks = place.topology.num_npus
+    return [
+        MeasuredItem(size=int(size), time_ns=round(1e3 * time_us), library=str(table.library))
+        for table in profile.tables
+        if (table.collective, table.ranks, table.dtype) == (place.request.collective, ranks, "")
+        for size, time_us in zip(table.sizes, table.times_us, strict=True)
+    ]

@@ -1,0 +1,238 @@
+"""Pages of a zoo in Markdown: an overview, one page per collective and one per entry."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from collhub_zoo.cards import Card
+from collhub_zoo.zoo_records import GroupItem, ResultItem, ZooBuildReport
+from hub_core.model import format_bytes, format_time
+
+
+def create_pages(report: ZooBuildReport) -> dict[str, str]:
+    """Return the texts of all pages by path; links between them are relative."""
+    pages = {"index.md": _create_overview(report)}
+    for kind in dict.fromkeys(group.collective for group in report.groups):
+        pages[f"collectives/{kind}.md"] = _create_collective_page(report, kind)
+    for entry in report.entries:
+        pages[f"entries/{entry.card.name}.md"] = _create_entry_page(report, entry.card)
+    return pages
+
+
+def _create_overview(report: ZooBuildReport) -> str:
+    """Return the best entry and its ratio to the bound by collective, machine and size."""
+    lines = [
+        "# Zoo of algorithms",
+        "",
+        "Fastest correct entry on nominal links by the simulator, and its time by the proven lower "
+        "bound. Pages of collectives list the slower entries.",
+        "",
+    ]
+    for kind in dict.fromkeys(group.collective for group in report.groups):
+        lines += [f"## [{kind}](collectives/{kind}.md)", ""]
+        sizes = [format_bytes(size) for size in report.sizes]
+        lines += _format_table(
+            ("machine", *sizes),
+            [
+                (group.machine, *_describe_best(group, report.sizes))
+                for group in report.groups
+                if group.collective == kind
+            ],
+        )
+    lines += ["## Entries", ""]
+    lines += _format_table(
+        ("entry", "title", "collectives"),
+        [
+            (
+                _link_entry(entry.card.name, ""),
+                _escape(entry.card.title),
+                ", ".join(entry.card.collectives),
+            )
+            for entry in report.entries
+        ],
+    )
+    lines += ["## Machines", ""]
+    lines += _format_table(
+        ("machine", "title", "ranks", "calibrated times"),
+        [
+            (one.topology, _escape(one.title), str(one.ranks), _escape(one.timing) or "none")
+            for one in report.machines
+        ],
+    )
+    lines += _list_problems(report)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
+    best = {one.size: one for one in group.best}
+    for size in sizes:
+        one = best.get(size)
+        if one is None:
+            yield "none"
+            continue
+        ratio = "" if one.ratio_to_bound is None else f", {one.ratio_to_bound:.2f} x bound"
+        yield f"{_link_entry(one.entry, '')}, {format_time(one.time_ns)}{ratio}"
+
+
+def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
+    """Return the page of a collective: per machine, times of all entries by size, and the bound."""
+    lines = [f"# {kind}", "", "[All collectives](../index.md)", ""]
+    sizes = [format_bytes(size) for size in report.sizes]
+    for group in (one for one in report.groups if one.collective == kind):
+        lines += [f"## {group.machine}", ""]
+        rows = []
+        for result in _rank_results(report, group):
+            rows.append((_link_entry(result.entry, "../"), *_describe_points(result, group)))
+        bound_cells = [
+            "unknown" if bound.time_ns is None else f"{format_time(bound.time_ns)} ({bound.method})"
+            for bound in group.bounds
+        ]
+        rows.append(("lower bound", *bound_cells))
+        lines += _format_table(("entry", *sizes), rows)
+        if group.measured:
+            lines += ["Measured on this machine:", ""]
+            lines += _format_table(
+                ("library", "size", "time"),
+                [
+                    (_escape(one.library), format_bytes(one.size), format_time(one.time_ns))
+                    for one in group.measured
+                ],
+            )
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rank_results(report: ZooBuildReport, group: GroupItem) -> list[ResultItem]:
+    """Return the results of a group, fastest at the largest size first."""
+    results = [
+        result
+        for result in report.results
+        if (result.machine, result.collective) == (group.machine, group.collective)
+    ]
+    return sorted(results, key=lambda one: (one.points[-1].time_ns or 1 << 62, one.entry))
+
+
+def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
+    fastest_ns = {one.size: one.time_ns for one in group.best}
+    for point in result.points:
+        if point.time_ns is None:
+            yield "never finishes"
+            continue
+        ratio = point.time_ns / fastest_ns.get(point.size, point.time_ns)
+        yield f"{format_time(point.time_ns)} (x {ratio:.2f})"
+
+
+def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
+    """Return the page of an entry: its card, verdicts, runtimes, times and published figures."""
+    origin = card.origin
+    name = _escape(origin.paper or origin.project or "source")
+    lines = [
+        f"# {_escape(card.title)}",
+        "",
+        f"`{card.name}`, {', '.join(card.collectives)}, ranks: "
+        f"{', '.join(map(str, card.ranks)) or 'any'}. Licence: {_escape(origin.licence)}. "
+        f"Origin: {f'[{name}]({origin.url})' if origin.url else name}.",
+        "",
+        _escape(" ".join(card.notes.split())),
+        "",
+    ]
+    if card.command:
+        command = _escape(" ".join(card.command))
+        lines += [f"Created by `collhub {command}`; `collhub zoo get {card.name}` writes it.", ""]
+    if card.fetch is not None:
+        lines += [f"Download [the file]({card.fetch.url}), SHA-256 `{card.fetch.sha256}`.", ""]
+    results = [result for result in report.results if result.entry == card.name]
+    if results:
+        lines += ["## Verdicts", ""]
+        header = ("machine", "collective", "verdict", "FIFO of 8", "certificate", "steps")
+        lines += _format_table(
+            (*header, "channels", "thread blocks", "runtimes"),
+            [_describe_verdict(result) for result in results],
+        )
+        lines += ["## Times", "", "Nominal links; in brackets: calibrated machine.", ""]
+        lines += _format_table(
+            ("machine", "collective", *(format_bytes(size) for size in report.sizes)),
+            [(one.machine, one.collective, *map(_describe_point, one.points)) for one in results],
+        )
+    if card.figures:
+        lines += ["## Published figures", ""]
+        lines += _format_table(
+            ("topology", "collective", "quantity", "value", "source"),
+            [
+                (
+                    _escape(one.topology),
+                    one.collective,
+                    _escape(one.quantity),
+                    f"{one.value:g} {_escape(one.unit)}",
+                    _escape(one.source),
+                )
+                for one in card.figures
+            ],
+        )
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def _describe_verdict(result: ResultItem) -> tuple[str, ...]:
+    verdicts = ", ".join(f"{name.replace('_', ' ')} {one}" for name, one in result.verdicts.items())
+    used = [
+        f"[{one.runtime}](../{one.file}) ({_escape(one.versions)})"
+        for one in result.runtimes
+        if one.ok
+    ]
+    blocks = "unknown" if result.thread_blocks is None else str(result.thread_blocks)
+    return (
+        result.machine,
+        result.collective,
+        verdicts,
+        result.fifo,
+        result.certificate,
+        str(result.steps),
+        str(result.channels),
+        blocks,
+        ", ".join(used) or "none",
+    )
+
+
+def _describe_point(point: object) -> str:
+    time_ns = getattr(point, "time_ns", None)
+    calibrated_ns = getattr(point, "calibrated_ns", None)
+    text = "never finishes" if time_ns is None else format_time(time_ns)
+    return text if calibrated_ns is None else f"{text} ({format_time(calibrated_ns)})"
+
+
+def _list_problems(report: ZooBuildReport) -> Iterator[str]:
+    """Yield the sections on failures and on curves that became worse; nothing without any."""
+    if report.failures:
+        yield from ("## Failures", "")
+        yield from _format_table(
+            ("entry", "machine", "collective", "reason"),
+            [
+                (one.entry or "none", one.machine, one.collective, _escape(one.reason))
+                for one in report.failures
+            ],
+        )
+    if report.worse:
+        yield from ("## Curves that became worse", "")
+        yield from _format_table(
+            ("entry", "machine", "collective", "curve", "reason"),
+            [
+                (one.entry, one.machine, one.collective, one.curve, _escape(one.reason))
+                for one in report.worse
+            ],
+        )
+
+
+def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, with an empty line after it."""
+    rule = ["---"] * len(header)
+    return [*(f"| {' | '.join(row)} |" for row in (header, rule, *rows)), ""]
+
+
+def _link_entry(name: str, prefix: str) -> str:
+    return f"[{name}]({prefix}entries/{name}.md)"
+
+
+def _escape(text: str) -> str:
+    """Return a text of a card in which Markdown and HTML have no effect."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
