@@ -197,3 +197,29 @@ def test_formats_shows_the_versions_of_a_runtime(collhub, msccl: None) -> None:
     assert spans == [("5.5", "7.12", True), ("7.13", None, False)]
     assert all(row["source"] and row["date"] for row in rccl["versions"])
     assert "ROCm 7.13 and later" in collhub("formats", "rccl").out
+
+
+@pytest.mark.needs_plugins
+def test_all_runtimes_are_a_table_by_runtime_and_version(collhub, tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "ring_all_reduce_8.xml"
+    run = collhub("verify", example, "--runtime", "all")
+    assert run.code == 0
+    first, header, *rows = run.out.splitlines()
+    assert first == f"{example}: 2 of 4 runtimes use it"
+    assert header.split()[:2] == ["runtime", "NCCL"]
+    assert "ROCm 5.5 to 7.12" in header
+    cells = {row.split()[0]: row.split(maxsplit=1)[1].split("  ") for row in rows}
+    assert cells["executor"] == ["loads"]
+    assert [cell.strip() for cell in cells["rccl"] if cell] == [
+        "refused: refused-type",
+        "refused: not-used-by-version",
+    ]
+    wrong = tmp_path / "wrong.xml"
+    wrong.write_text(example.read_text().replace('type="s"', 'type="x"'))
+    run = collhub("verify", wrong, example, "--runtime", "all", "--json")
+    report = run.report()
+    assert (run.code, [item["ok"] for item in report["results"]]) == (1, [False, True])
+    rules = {item["runtime"]: item["rule"] for item in report["results"][0]["runtimes"]}
+    assert rules["msccl"] == "refused-type"
+    assert report["results"][0]["diagnostics"][0]["line"] is not None
+    assert collhub("verify", example, "--runtime", "all", "-O", "a=b").code == 2

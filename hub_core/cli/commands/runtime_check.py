@@ -1,4 +1,4 @@
-"""`collhub verify --runtime`: report whether a runtime uses a file, and for which calls."""
+"""`collhub verify --runtime`: report whether runtimes use a file, and for which calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session
+from hub_core.model import Diagnostic, InputError, Severity
 
 if TYPE_CHECKING:
-    from hub_core.model import Diagnostic
     from hub_core.plugin_api import CheckReport, LoadableCall
     from hub_core.reports import Record
 
@@ -80,6 +80,130 @@ class RuntimeVerdict:
             shown = replace(finding, location=replace(location, file=None)) if is_named else finding
             print_diagnostic(shown)
             previous_file = location.file
+
+
+@dataclass(frozen=True, slots=True)
+class VersionVerdict:
+    """Verdict of one range of versions of a runtime; `rule`: of the first error, empty if used.
+
+    `versions`: text of the range with its product, such as `ROCm 5.5 to 7.12`; empty for a runtime
+    without a table of versions.
+    """
+
+    runtime: str
+    versions: str
+    ok: bool
+    is_accepted: bool
+    findings: Sequence[Diagnostic]
+
+    @property
+    def rule(self) -> str:
+        """Identifier of the first error; empty if the runtime uses the file."""
+        errors = [finding for finding in self.findings if finding.severity is Severity.ERROR]
+        return errors[0].code if errors and not self.ok else ""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in a few words."""
+        if self.ok:
+            return "loads"
+        return f"{'never used' if self.is_accepted else 'refused'}: {self.rule}".rstrip(": ")
+
+
+@dataclass(frozen=True, slots=True)
+class AllRuntimesVerdict:
+    """Verdicts of all known runtimes and versions on one file."""
+
+    source: str
+    verdicts: Sequence[VersionVerdict]
+
+    @property
+    def ok(self) -> bool:
+        """Whether any version of any runtime uses the file."""
+        return any(verdict.ok for verdict in self.verdicts)
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """The first error of every runtime if no runtime uses the file; empty otherwise."""
+        if self.ok:
+            return []
+        first: dict[str, Diagnostic] = {}
+        for verdict in self.verdicts:
+            for finding in verdict.findings:
+                if finding.severity is Severity.ERROR:
+                    first.setdefault(verdict.runtime, finding)
+        return list(first.values())
+
+    def record(self) -> Record:
+        """Return the verdict as an item of `AllRuntimesReport`."""
+        from hub_core.cli.reports.algorithm_records import AllRuntimesInput, VersionItem
+        from hub_core.reports import list_findings
+
+        return AllRuntimesInput(
+            source=self.source,
+            ok=self.ok,
+            runtimes=[
+                VersionItem(
+                    runtime=verdict.runtime,
+                    versions=verdict.versions,
+                    ok=verdict.ok,
+                    is_accepted=verdict.is_accepted,
+                    rule=verdict.rule or None,
+                )
+                for verdict in self.verdicts
+            ],
+            diagnostics=list_findings(self.diagnostics),
+        )
+
+    def show(self, *, is_alone: bool) -> None:
+        """Print a table with a row per runtime and a column per range of versions.
+
+        Below it, the first error of every runtime if no runtime uses the file.
+        """
+        used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
+        names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))
+        print_line(f"{self.source}: {used} of {len(names)} runtimes use it")
+        columns = list(dict.fromkeys(verdict.versions for verdict in self.verdicts))
+        cells = {(verdict.runtime, verdict.versions): verdict.outcome for verdict in self.verdicts}
+        rows = [(name, *(cells.get((name, column), "") for column in columns)) for name in names]
+        print_table(("runtime", *(column or "all versions" for column in columns)), rows)
+        for finding in self.diagnostics:
+            print_diagnostic(finding)
+
+
+def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
+    """Check a file by the rules of every known runtime and version, in order of their names.
+
+    A runtime that cannot read the file refuses it with the rule of the error. Raises `HubError`
+    for an unreadable file.
+    """
+    # Imported here: the help of a command needs no numpy.
+    from hub_core.pipeline.checks import check_runtime, checks_of, format_span
+    from hub_core.plugin_api import CheckReport, Subject
+
+    verdicts = []
+    for provided in checks_of(Subject.RUNTIME, session.registry()):
+        check = provided.offer
+        for row in check.versions or (None,):
+            name = check.name if row is None else f"{check.name}@{row.first}"
+            with progress(f"checking {check.name}"):
+                try:
+                    report = check_runtime(source, runtime=name, registry=session.registry())
+                except InputError as error:
+                    if error.diagnostics[0].code == "unreadable-input":
+                        raise
+                    findings = tuple(error.diagnostics)
+                    report = CheckReport(False, diagnostics=findings)
+            verdicts.append(
+                VersionVerdict(
+                    check.name,
+                    "" if row is None else format_span(check, row),
+                    report.ok,
+                    bool(report.facts.get("is_accepted", report.ok)),
+                    report.diagnostics,
+                )
+            )
+    return AllRuntimesVerdict(source, verdicts)
 
 
 def check_file(session: Session, source: str, runtime: str, options: Assignments) -> RuntimeVerdict:

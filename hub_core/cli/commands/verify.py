@@ -19,7 +19,7 @@ from hub_core.cli.arguments import (
     option_pairs,
 )
 from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_file
+from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_all_runtimes, check_file
 from hub_core.cli.commands.tuner_check import TunerVerdict, check_tuner_file, find_tuner_format
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.network_options import topology_option
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm
     from hub_core.plugin_api import CheckReport
     from hub_core.verification import VerifyReport
+
+
+_ALL = "all"
+"""Value of --runtime for every known runtime and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def _complete_runtimes(
     from hub_core.pipeline.checks import NEWEST, checks_of
 
     offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
-    texts = [offer.name for offer in offers]
+    texts = [*(offer.name for offer in offers), _ALL]
     if "@" in incomplete:
         versions = [
             (offer.name, row.last or row.first) for offer in offers for row in offer.versions
@@ -148,10 +152,10 @@ def _store_arguments(
 @topology_option("Network of the certificate (default: the links in the certificate).")
 @click.option(
     "--runtime",
-    metavar="NAME[@VERSION]",
+    metavar="NAME[@VERSION]|all",
     shell_complete=_complete_runtimes,
     help="Only check whether this runtime uses the file, and for which calls; @newest: whether its "
-    "newest version does.",
+    "newest version does; all: which runtimes and versions do.",
 )
 @report_file_options
 @json_flag
@@ -236,9 +240,19 @@ def _judge_by_runtime(
     as_json: bool,
     files: ReportFiles | None,
 ) -> int:
-    from hub_core.cli.reports.algorithm_records import RuntimeVerdictsReport
+    from hub_core.cli.reports.algorithm_records import AllRuntimesReport, RuntimeVerdictsReport
     from hub_core.pipeline.checks import find_runtime
 
+    if runtime == _ALL:
+        if options:
+            raise UsageError("-O has no meaning with --runtime all", cure="name one runtime")
+        return judge(
+            sources,
+            lambda source: check_all_runtimes(session, source),
+            AllRuntimesReport,
+            as_json=as_json,
+            files=files,
+        )
     # An unknown name or version is one error, whatever the number of inputs.
     find_runtime(runtime, session.registry())
 

@@ -210,6 +210,44 @@ class UsedCall(Record, frozen=True, kw_only=True):
     conditions: Annotated[Sequence[str], Meta(description="Further conditions.")]
 
 
+class VersionItem(Record, frozen=True, kw_only=True):
+    """Verdict of one range of versions of a runtime on one file."""
+
+    runtime: Annotated[str, Meta(description="Name of the check.")]
+    versions: Annotated[str, Meta(description="Product and range; empty without a table.")]
+    ok: Annotated[bool, Meta(description="The runtime accepts the file and uses it for a call.")]
+    is_accepted: Annotated[bool, Meta(description="The runtime accepts the file.")]
+    rule: Annotated[str | None, Meta(description="Rule of the first error; null if used.")]
+
+
+class AllRuntimesInput(Record, frozen=True, kw_only=True):
+    """Verdicts of all runtimes on one file; a file that could not be read has only findings."""
+
+    source: str | UnsetType = UNSET
+    ok: Annotated[bool, Meta(description="Some version of a runtime uses the file.")]
+    runtimes: Annotated[
+        Sequence[VersionItem] | UnsetType, Meta(description="By runtime and version.")
+    ] = UNSET
+    diagnostics: Annotated[
+        Sequence[Finding] | UnsetType,
+        Meta(description="The first error of every runtime if no runtime uses the file."),
+    ] = UNSET
+
+
+class AllRuntimesReport(
+    AllRuntimesInput, tag_field="schema", tag="collhub/report-load-all-1", frozen=True, kw_only=True
+):
+    """Report of `collhub verify --runtime all --json`.
+
+    One file: its verdicts. Several files: only `ok` and `results`.
+    """
+
+    results: Annotated[
+        Annotated[Sequence[AllRuntimesInput], Meta(min_length=2)] | UnsetType,
+        Meta(description="In the order of the inputs."),
+    ] = UNSET
+
+
 class RuntimeInput(Record, frozen=True, kw_only=True):
     """Verdict of a runtime on one file; a file that could not be read has only findings."""
 
