@@ -52,6 +52,9 @@ _MAX_PAIRS = 100_000
 _MAX_SEARCHED_PAIRS = {True: 4_000_000, False: 64_000_000}
 # On large networks, the search ends at this ratio to the lower bound.
 _NEAR_BOUND = 1.01
+# Beyond the reach of searches, patterns without an estimate, of up to n^2 messages, are tried only
+# if the best time is above this ratio to the lower bound.
+_FAR_FROM_BOUND = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +288,14 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             reason = f"large network: the best time is {percent:.1f} % above the lower bound"
             search.not_tried |= dict.fromkeys(order[index:], reason)
             return
-        is_adaptive = registry.find(Synthesizer, name).offer.adapts
-        if is_adaptive and search.candidates and _is_beyond_search(request.topology):
-            search.not_tried[name] = "large network: its search would take minutes"
-            continue
+        if best_ns is not None and _is_beyond_search(request.topology):
+            is_far = bound_ns is None or best_ns > _FAR_FROM_BOUND * bound_ns
+            if registry.find(Synthesizer, name).offer.adapts:
+                search.not_tried[name] = "large network: its search would take minutes"
+                continue
+            if not is_far and math.isinf(_estimate_ns(name, registry, request)):
+                search.not_tried[name] = "large network: its time cannot be estimated"
+                continue
         # Without a candidate, every synthesizer may use one simulation beyond the work limit.
         if reason and (search.candidates or search.budget.left_s == 0.0):
             search.not_tried |= dict.fromkeys(order[index:], reason)

@@ -280,3 +280,25 @@ def test_the_robust_choice_has_the_smallest_largest_time_over_failures() -> None
         worst[name] = times.worst_ns
     assert worst[str(chosen.statistics["winner"])] == min(worst.values())
     assert "failures simulated" in str(chosen.statistics["worst failure"])
+
+
+def test_searches_that_would_take_minutes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On large networks, fixed patterns come first; what was left out is not a failure."""
+    monkeypatch.setattr(auto, "_MAX_PAIRS", 0)
+    monkeypatch.setattr(auto, "_MAX_SEARCHED_PAIRS", {True: 0, False: 0})
+    monkeypatch.setattr(auto, "_NEAR_BOUND", 0.0)
+    if "tacos" not in {found.name for found in hub_core.discover().all(Synthesizer)}:
+        pytest.skip("the synthesizer tacos (collhub-tacos) is not installed")
+    result = auto.synthesize(request_for(), AutoOptions(candidates="tacos,ring"))
+    assert result.statistics["winner"] == "ring"
+    assert result.not_tried == {"tacos": "large network: its search would take minutes"}
+
+
+def test_the_search_on_a_large_network_ends_near_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "_MAX_PAIRS", 0)
+    monkeypatch.setattr(auto, "_NEAR_BOUND", 1e9)
+    result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct"))
+    assert list(result.not_tried) == ["direct"]
+    assert "above the lower bound" in result.not_tried["direct"]
