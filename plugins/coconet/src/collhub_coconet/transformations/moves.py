@@ -124,7 +124,7 @@ def _attempt_fusions(program: Program) -> Iterator[Attempt]:
     for operation in (*communications, *pointwise):
         if operation.name in covered and not operation.is_communication:
             continue
-        members = grow_stage(program, operation)
+        members = grow_stage(program, operation, allows_communication=operation.is_communication)
         member_set = frozenset(members)
         if operation.kind in FUSIBLE:
             covered |= member_set
