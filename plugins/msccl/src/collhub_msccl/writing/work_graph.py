@@ -197,6 +197,13 @@ class _Pipe:
     waiting: list[int] = field(default_factory=list)
 
 
+# A resource is a block, or a link into or out of a rank: kind, number, and for links out of a rank
+# the time that the node receives before it needs the link.
+_Resource = tuple[int, int, int]
+_BLOCK, _IN, _OUT = range(3)
+_NO_RESOURCE: _Resource = (-1, -1, -1)
+
+
 class ListScheduler:
     """One run. `block`: block of every node, a number below `blocks`.
 
@@ -215,7 +222,8 @@ class ListScheduler:
             for parents, source in zip(graph.parents, graph.source, strict=True)
         ]
         self._pipes: dict[Connection, _Pipe] = {}
-        self._queue: list[tuple[int, int, int, int]] = []
+        self._queue: list[tuple[int, int, int, int, _Resource]] = []
+        self._parked: dict[_Resource, list[tuple[int, int, int]]] = {}
         # Times at which the links from and to every rank become free.
         self._ranks = max(graph.rank, default=-1) + 1
         self._from_rank = [0] * self._ranks
@@ -226,51 +234,89 @@ class ListScheduler:
         """Return the nodes in the order in which they begin, and fill `begin`.
 
         At each point the ready node that can begin first is taken; at equal times the one with the
-        longest remaining time. Nodes that could begin only later than queued are queued again;
-        blocked ones wait for a receive. None if full connections block all remaining nodes. Runs
-        once per object.
+        longest remaining time, then the one with the smaller distance of ranks, then the lower
+        number. Blocked nodes wait for a receive. None if full connections block all remaining
+        nodes. Runs once per object.
+
+        Nodes that wait for the same resource (a block, a link into or out of a rank) are parked
+        there by priority, and only the first of them is queued. Otherwise every use of a link would
+        queue again all nodes that wait for it, which is quadratic in the steps of a rank.
         """
         for node, missing in enumerate(self._missing):
             if not missing:
                 self._queue_node(node)
         order: list[int] = []
         while self._queue:
-            begin, _, _, node = heapq.heappop(self._queue)
-            if begin < self._compute_earliest(node):
-                self._queue_node(node)
+            begin, _, _, node, resource = heapq.heappop(self._queue)
+            parked = self._parked.get(resource)
+            if parked is not None:
+                # Another node took this place, which has an entry of its own.
+                if not parked or parked[0][2] != node:
+                    continue
+                free = self._get_free_time(resource)
+                if begin < free:
+                    heapq.heappush(self._queue, (free, *parked[0], resource))
+                    continue
+                heapq.heappop(parked)
+            earliest, needed = self._compute_earliest(node)
+            if begin < earliest:
+                self._park_node(node, earliest, needed)
             elif not self._is_blocked(node):
                 self._run_node(node, begin)
                 order.append(node)
+            if parked:
+                heapq.heappush(self._queue, (self._get_free_time(resource), *parked[0], resource))
         return order if len(order) == len(self._graph) else None
 
     def _queue_node(self, node: int) -> None:
         """Queue a node whose predecessors have finished, by its earliest begin and then its
         priority.
-
-        At equal times the node with the longer tail comes first, then the one with the smaller
-        distance of ranks, then the lower number.
         """
+        earliest, _ = self._compute_earliest(node)
+        heapq.heappush(self._queue, (earliest, *self._get_priority(node), _NO_RESOURCE))
+
+    def _get_priority(self, node: int) -> tuple[int, int, int]:
+        """Key of a node among those that can begin at the same time; lower is better."""
         graph = self._graph
-        entry = self._compute_earliest(node), -graph.tail[node], graph.get_rank_distance(node), node
-        heapq.heappush(self._queue, entry)
+        return -graph.tail[node], graph.get_rank_distance(node), node
 
-    def _compute_earliest(self, node: int) -> int:
-        """Compute the earliest time at which a node could begin now, given its block and links.
+    def _park_node(self, node: int, earliest: int, resource: _Resource) -> None:
+        """Let a node wait for a resource; queue it if it is the first one there."""
+        parked = self._parked.setdefault(resource, [])
+        heapq.heappush(parked, self._get_priority(node))
+        if parked[0][2] == node:
+            heapq.heappush(self._queue, (earliest, *parked[0], resource))
 
-        It is the maximum of its own readiness, the end of its block's last node, the time at which
-        the link into its rank is free if it receives, and for a send the time at which the link out
-        of its rank is free; one that also receives needs that link only after it has received. Full
-        connections are not regarded here.
+    def _get_free_time(self, resource: _Resource) -> int:
+        """Time from which a node may begin as far as this resource is concerned."""
+        kind, number, receive_time = resource
+        if kind == _BLOCK:
+            return self._free[number]
+        return self._to_rank[number] if kind == _IN else self._from_rank[number] - receive_time
+
+    def _compute_earliest(self, node: int) -> tuple[int, _Resource]:
+        """Compute the earliest time at which a node could begin now, and the resource to wait for.
+
+        The time is the maximum of its own readiness, the end of its block's last node, the time at
+        which the link into its rank is free if it receives, and for a send the time at which the
+        link out of its rank is free; one that also receives needs that link only after it has
+        received. Full connections are not regarded here.
         """
         graph = self._graph
         rank = graph.rank[node]
-        begin = max(self._ready[node], self._free[self._block[node]])
+        begin, resource = self._ready[node], _NO_RESOURCE
+        block = self._block[node]
+        if self._free[block] > begin:
+            begin, resource = self._free[block], (_BLOCK, block, 0)
         if graph.target[node] >= 0:
             # A fused step uses the outgoing link only after it has received.
-            begin = max(begin, self._from_rank[rank] - graph.get_receive_time(node))
-        if graph.source[node] >= 0:
-            begin = max(begin, self._to_rank[rank])
-        return begin
+            receive_time = graph.get_receive_time(node)
+            if self._from_rank[rank] - receive_time > begin:
+                begin = self._from_rank[rank] - receive_time
+                resource = (_OUT, rank, receive_time)
+        if graph.source[node] >= 0 and self._to_rank[rank] > begin:
+            begin, resource = self._to_rank[rank], (_IN, rank, 0)
+        return begin, resource
 
     def _is_blocked(self, node: int) -> bool:
         """Whether a node cannot begin because of earlier messages on its connections.
