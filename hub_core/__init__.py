@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.synthesis import (
         create_synthesis_request,
         estimate_synthesis,
+        fit_to_runtime,
         resolve_counts,
         run_synthesizer,
         synthesize,
@@ -199,6 +200,7 @@ __all__ = [
     "exact_time",
     "excerpt_options",
     "execute",
+    "fit_to_runtime",
     "folded_ranks",
     "force_flag",
     "format_option",
@@ -305,7 +307,8 @@ _HOMES = {
     ),
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.synthesis": (
-        "create_synthesis_request estimate_synthesis resolve_counts run_synthesizer synthesize"
+        "create_synthesis_request estimate_synthesis fit_to_runtime resolve_counts "
+        "run_synthesizer synthesize"
     ),
     "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.columns.public_names": "names_from",

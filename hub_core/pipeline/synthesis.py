@@ -24,10 +24,13 @@ from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.bounded_reads import load_file
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
-from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
+from hub_core.pipeline.runtimes import create_target, find_runtime, fit_result, list_variants
+from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, TimingSource, check_size, simulate
 from hub_core.plugin_api import (
+    IDEAL,
     ONE_SIZE,
     BudgetReached,
+    Runtime,
     SearchBudget,
     Simulator,
     SynthesisRequest,
@@ -56,6 +59,7 @@ def synthesize(
     progress: Callable[[float, str], None] = lambda fraction, label: None,
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
+    runtime: str = IDEAL,
 ) -> SynthesisResult:
     """Synthesize an algorithm for a collective on a topology with the synthesizer `name`.
 
@@ -75,6 +79,7 @@ def synthesize(
         progress=progress,
         registry=registry,
         budget=budget,
+        runtime=runtime,
     )
     return run_synthesizer(request, name, options)
 
@@ -112,6 +117,9 @@ def create_synthesis_request(
     progress: Callable[[float, str], None] = lambda fraction, label: None,
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
+    runtime: str = IDEAL,
+    sizes: Sequence[int] = (),
+    timing: TimingSource | None = None,
 ) -> SynthesisRequest:
     """Create a request with the simulator and the plugins of the run.
 
@@ -120,11 +128,21 @@ def create_synthesis_request(
     `backend`: the simulator that times candidates for the synthesizer; the request has no simulator
     if it is not installed, or does not support the link model. `judge`: times an algorithm in ns
     instead of `backend`; it returns None if it cannot. `registry`: default the plugins of the run.
-    `budget`: limits of the search, default none. Raises `HubError`.
+    `budget`: limits of the search, default none. `runtime`: name of the runtime that will execute
+    the algorithm; `sizes`: further sizes in bytes that the same algorithm must serve; `timing`:
+    times the forms of the algorithm that the runtime executes, default `backend`. Raises
+    `HubError`, also for a runtime that cannot express the collective.
     """
     registry = registry or run_registry()
     topology = as_topology(topology, registry)
     check_size(collective_bytes)
+    chosen = find_runtime(runtime, registry)
+    target = None
+    if chosen is not None:
+        _check_runtime(chosen.runtime, collective.kind)
+        source = timing or TimingSource(backend)
+        variants = list_variants(source, topology, collective_bytes, registry)
+        target = create_target(chosen, topology, (collective_bytes, *sizes), variants)
     return SynthesisRequest(
         collective,
         topology,
@@ -137,11 +155,24 @@ def create_synthesis_request(
         registry,
         budget or SearchBudget(),
         backend if judge is None else "",
+        target,
     )
 
 
+def _check_runtime(runtime: Runtime, kind: CollectiveKind) -> None:
+    """Raise `InputError` if the files of a runtime cannot express a collective."""
+    if kind not in runtime.collectives:
+        raise InputError(
+            f"{runtime.name} cannot express {kind}",
+            cure=f"it can express {', '.join(runtime.collectives)}; or choose --for {IDEAL}",
+            code="collective-unsupported",
+        )
+
+
 def run_synthesizer(
-    request: SynthesisRequest, name: str, options: OptionText | None = None
+    request: SynthesisRequest,
+    name: str,
+    options: OptionText | None = None,
 ) -> SynthesisResult:
     """Call the synthesizer `name` and check its result against its bounds.
 
@@ -150,6 +181,8 @@ def run_synthesizer(
     `request.backend` is empty or the result is partial. A bound that still exceeds the time is a
     bug: it is removed with a warning in the result, except bounds for messages of one size, which
     are removed without a warning. Limits that ended parts of the search are listed in the result.
+    If the request has a target, the result is an algorithm that its runtime executes, in the form
+    of the runtime (`fit_result`); not for partial results, and not if the target is fitted later.
 
     Raises `UsageError` for a size below 1 and for NPUs outside the topology, `InputError` for a
     collective that the synthesizer does not support, and with the code `limit-reached` if a limit
@@ -166,7 +199,12 @@ def run_synthesizer(
         progress=request.budget.checked(request.progress),
         hub=registry,
     )
-    result = _call_within_limits(synthesizer, limited, bound_options(synthesizer, options))
+    bound = bound_options(synthesizer, options)
+    result = _call_within_limits(synthesizer, limited, bound)
+    target = request.target
+    is_fitted = target is None or target.is_fitted_later or result.fit is not None
+    if not is_fitted and not result.is_partial:
+        result = fit_to_runtime(limited, name, result, options)
     largest_bound_ns = max(result.bounds_ns.values(), default=0)
     if not request.backend or result.is_partial or result.time_ns >= largest_bound_ns:
         return result
@@ -184,6 +222,23 @@ def run_synthesizer(
     if time_ps is None:
         return result
     return _remove_beaten_bounds(replace(result, time_ns=-(-time_ps // 1000)))
+
+
+def fit_to_runtime(
+    request: SynthesisRequest,
+    name: str,
+    result: SynthesisResult,
+    options: OptionText | None = None,
+) -> SynthesisResult:
+    """Fit a result of the synthesizer `name` into the limits of the runtime of the request.
+
+    The synthesizer is called again with fewer units where this is needed; see `fit_result`. The
+    request must have a target. Raises `InputError` if the runtime can execute no result.
+    """
+    registry = request.hub or run_registry()
+    synthesizer = registry.find(Synthesizer, name)
+    bound = bound_options(synthesizer, options)
+    return fit_result(request, result, lambda again: _call_within_limits(synthesizer, again, bound))
 
 
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, UsageError
 from hub_core.plugin_api.options import NoOptions, Reference
+from hub_core.plugin_api.runtimes import Runtime
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -204,10 +205,15 @@ class FormatReader(FormatOffer):
 
 @dataclass(frozen=True, slots=True)
 class FormatWriter(FormatOffer):
-    """Consumer: `write(algorithm: Algorithm, options) -> WriteResult`."""
+    """Consumer: `write(algorithm: Algorithm, options) -> WriteResult`.
+
+    `runtimes`: the runtimes that load its files, as targets of a synthesis; the first one is the
+    default.
+    """
 
     write: Reference
     options: type = NoOptions
+    runtimes: tuple[Runtime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

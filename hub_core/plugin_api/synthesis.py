@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hub_core.model.kinds import CollectiveKind
 from hub_core.plugin_api.options import NoOptions, Reference
+from hub_core.plugin_api.runtimes import RuntimeFit, SynthesisTarget, UnitLimits
 from hub_core.plugin_api.search_budget import SearchBudget, SearchCut
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class SynthesisRequest:
     limits of the search. `simulate` and `progress` check the limits and count simulations; a search
     that computes for long without calling them calls `budget.spend`. Ctrl-C and limits raise
     `KeyboardInterrupt`: a synthesizer that has a result then returns it. `backend`: name of the
-    simulator behind `simulate`; empty if `simulate` is a function of the caller.
+    simulator behind `simulate`; empty if `simulate` is a function of the caller. `target`: the
+    runtime that will execute the algorithm, None for any; its units are constraints of the search.
     """
 
     collective: Collective
@@ -51,6 +53,17 @@ class SynthesisRequest:
     hub: Registry | None = None
     budget: SearchBudget = field(default_factory=SearchBudget)
     backend: str = ""
+    target: SynthesisTarget | None = None
+
+    @property
+    def units(self) -> UnitLimits | None:
+        """Allowed numbers of units of the full buffer; None if every number is allowed."""
+        return None if self.target is None else self.target.units
+
+    @property
+    def chunk_limits(self) -> UnitLimits | None:
+        """Allowed numbers of units if every unit is a message to every rank; None for any."""
+        return None if self.target is None else self.target.chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,8 @@ class SynthesisResult:
     method. `is_partial`: the algorithm contains only the steps of the ranks in `request.wanted`.
     `is_replayed`: the complete algorithm was verified on the synthesizer's arrays. `not_tried`:
     variants that a search skipped, with their reasons. `cuts`: parts of the search that a limit
-    ended; the hub sets it. `diagnostics`: warnings, such as failed parts of a search.
+    ended; the hub sets it. `diagnostics`: warnings, such as failed parts of a search. `fit`:
+    resources of the algorithm on the runtime of the request, None if they were not determined.
     """
 
     algorithm: Algorithm
@@ -76,6 +90,7 @@ class SynthesisResult:
     not_tried: Mapping[str, str] = field(default_factory=dict)
     cuts: tuple[SearchCut, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    fit: RuntimeFit | None = None
 
     def __repr__(self) -> str:
         bound = "" if self.bound_ns is None else f", bound {self.bound_ns} ns"

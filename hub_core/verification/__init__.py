@@ -10,6 +10,7 @@ from hub_core.verification.regions import (
     check_regions,
     common_unit,
     find_regions,
+    in_largest_units,
 )
 from hub_core.verification.report import (
     ModeReport,
@@ -30,9 +31,26 @@ from hub_core.verification.step_order import (
 from hub_core.verification.verifier import verify, verify_input
 
 __all__ = [
-    "FifoBuffers", "HappensBefore", "ModeReport", "OrderGraph", "Regions", "VerificationInput",
-    "VerifyReport", "adjacent_conflicts", "check_regions", "common_unit", "describe_cycle",
-    "find_cycle", "find_regions", "happens_before", "order_with",
-    "parse_expectation", "report_deadlock", "sequential_positions", "unordered_in",
-    "verify", "verify_input",
+    "FifoBuffers",
+    "HappensBefore",
+    "ModeReport",
+    "OrderGraph",
+    "Regions",
+    "VerificationInput",
+    "VerifyReport",
+    "adjacent_conflicts",
+    "check_regions",
+    "common_unit",
+    "describe_cycle",
+    "find_cycle",
+    "find_regions",
+    "happens_before",
+    "in_largest_units",
+    "order_with",
+    "parse_expectation",
+    "report_deadlock",
+    "sequential_positions",
+    "unordered_in",
+    "verify",
+    "verify_input",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,6 +118,34 @@ def common_unit(algorithm: Algorithm) -> int:
     elif collective.contract is None:
         divisors.append(collective.units_per_rank)
     return max(1, int(np.gcd.reduce(divisors)))
+
+
+def in_largest_units(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm in the largest units that divide all its sizes and offsets.
+
+    The same object if its units cannot be larger, also for a contract with an expected result,
+    which is defined per unit.
+    """
+    unit = common_unit(algorithm)
+    contract = algorithm.collective.contract
+    if unit == 1 or (contract is not None and contract.expected is not None):
+        return algorithm
+    steps = algorithm.steps
+    columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
+    if contract is not None:
+        contract = replace(
+            contract,
+            input_units=contract.input_units // unit,
+            output_units=contract.output_units // unit,
+        )
+    # The model requires at least one unit.
+    unit_count = max(1, algorithm.collective.unit_count // unit)
+    return replace(
+        algorithm,
+        collective=replace(algorithm.collective, unit_count=unit_count, contract=contract),
+        steps=replace(steps, **columns),
+        scratch_units=algorithm.scratch_units // unit,
+    )
 
 
 def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:

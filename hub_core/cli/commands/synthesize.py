@@ -63,7 +63,7 @@ _PORTFOLIO = "auto"
 def _parse_ranks_option(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Parse a list of ranks: the callback of rank options. None without the option."""
+    """Parse a list of ranks; None without the option."""
     return None if text is None else parse_ranks(text)
 
 
@@ -110,6 +110,13 @@ def _parse_ranks_option(
 @backend_option("The simulator that times algorithms, if it is installed.")
 @timeout_option
 @click.option(
+    "--for",
+    "runtime",
+    metavar="RUNTIME",
+    help="The runtime that will execute the algorithm, as executor; ideal: no limits (default: that"
+    " of OUT, without OUT ideal).",
+)
+@click.option(
     "-o",
     "--output",
     "out",
@@ -136,6 +143,7 @@ def synthesize(
     machine: str | None,
     backend: str,
     budget: SearchBudget,
+    runtime: str | None,
     out: str | None,
     output: OutputRequest,
 ) -> int:
@@ -148,13 +156,14 @@ def synthesize(
     far. Exit 0, or 1 if verification fails or no algorithm was finished in time. With --groups, OUT
     is a folder with an algorithm per group.
     """
+    from hub_core.pipeline.runtimes import name_runtime, select_runtime
+
     if groups_text is not None or single:
         return _run_for_groups(session)
     if kind is None or size_text is None:
         missing = "--size" if kind else "--collective"
-        raise UsageError(
-            f"{missing} is needed", cure="for example --collective all-reduce --size 1MiB"
-        )
+        cure = "for example --collective all-reduce --size 1MiB"
+        raise UsageError(f"{missing} is needed", cure=cure)
     request = SynthesisWish(
         kind,
         topology_text,
@@ -175,13 +184,19 @@ def synthesize(
     if target is not None:
         sides["writer"] = target.options
     assigned = assign(output.assignments, sides)
+    if runtime is None:
+        # With relays, the algorithm has one rank per NPU and is custom.
+        written = CollectiveKind.CUSTOM if relays else CollectiveKind(kind)
+        writer = None if target is None else target.writer
+        runtime = name_runtime(writer, assigned.get("writer", {}), written)
+    request = replace(request, runtime=runtime)
     synthesis = _run_synthesizer(session, name, request, assigned["synthesizer"], budget)
     algorithm = synthesis.result.algorithm
-    # Partial algorithms cannot be verified.
     if not synthesis.result.is_partial:
         synthesis.report = session.admit(algorithm, f"the algorithm of {name}")
     if target is not None:
         options = _add_ranks(assigned["writer"], target, write_ranks)
+        options = {**select_runtime(runtime, target.writer, session.registry()), **options}
         synthesis.written = session.write_output(algorithm, target, options, output)
     print_synthesis(synthesis, name, request, output.as_json, out == "-")
     if name == _PORTFOLIO or machine is not None:
@@ -206,7 +221,6 @@ def _run_for_groups(session: Session) -> int:
             raise UsageError(message, cure="leave it out: all other NPUs may relay")
     command = resolve(session.registry().find(Command, _GROUPS).offer.function)
     assert isinstance(command, click.Command)
-    # Options that both commands have are passed on.
     shared_names = {parameter.name for parameter in command.params}
     values = {name: value for name, value in context.params.items() if name in shared_names}
     context.invoke(command, **values)
@@ -222,10 +236,8 @@ def _check_options(request: SynthesisWish, out: str | None, output: OutputReques
     kind = CollectiveKind(request.collective)
     if request.root is not None and not kind.traits.is_rooted:
         rooted = [each for each in STANDARD_KINDS if each.traits.is_rooted]
-        raise UsageError(
-            f"--root has no meaning for {kind}",
-            cure=f"it belongs to {', '.join(rooted)}",
-        )
+        cure = f"it belongs to {', '.join(rooted)}"
+        raise UsageError(f"--root has no meaning for {kind}", cure=cure)
     if request.relays and request.npus is None:
         raise UsageError(
             "--relays has no meaning where all NPUs take part",
@@ -303,10 +315,12 @@ def _run_synthesizer(
             progress=show,
             registry=session.registry(),
             budget=budget,
+            runtime=request.runtime,
+            timing=timing,
         )
         wall, cpu = time.perf_counter(), time.process_time()
         result = run_synthesizer(synthesis, name, options)
-    if simulate is not None and not result.is_partial:
+    if simulate is not None and not result.is_partial and result.fit is None:
         result = _build_timed_variant(result, simulate(result.algorithm), session)
     spent = (time.perf_counter() - wall, time.process_time() - cpu)
     bounded = timing.bounded_network(network)
@@ -340,13 +354,9 @@ def _build_timed_variant(
     is that of the simulation, or the former one if that is None or 0. If there is a pass, the
     statistic `variant` describes the passes and their options.
     """
-    from hub_core.pipeline.calls import transform
+    from hub_core.pipeline.runtimes import build_variant
 
-    algorithm, variant = result.algorithm, ""
-    for name, options in simulation.passes:
-        algorithm, _ = transform(algorithm, name, options=options, registry=session.registry())
-        values = " ".join(f"{key}={value}" for key, value in options.items())
-        variant += f"{', ' if variant else ''}{name} {values}"
+    algorithm, variant = build_variant(result.algorithm, simulation.passes, session.registry())
     statistics = {**result.statistics, **({"variant": variant} if variant else {})}
     return replace(
         result,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hub_core.cli.output import print_diagnostic, print_fields, print_json
 from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.model import format_bytes, format_time
-from hub_core.plugin_api import ONE_SIZE
+from hub_core.plugin_api import IDEAL, ONE_SIZE
 
 if TYPE_CHECKING:
     from hub_core.cli.reports.timing_records import SynthesizeReport
@@ -25,7 +25,7 @@ class SynthesisWish:
     """Synthesis request as parsed from the command line.
 
     `npus`: NPUs that take part, None for all. `relays`: other NPUs may forward data. `wanted`: NPUs
-    whose steps are needed, None for all.
+    whose steps are needed, None for all. `runtime`: the one that will execute the algorithm.
     """
 
     collective: str
@@ -40,6 +40,7 @@ class SynthesisWish:
     backend: str
     machine: str | None = None
     counts: str | None = None
+    runtime: str = IDEAL
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import HISTORIES, list_runtimes
+from collhub_msccl.runtimes.targets import list_targets
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -72,7 +73,8 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         SelectionOptions,
         list_runtimes(),
     )
-    return [FormatWriter(_XML, "collhub_msccl.writing.write_xml:write", WriteOptions), folder]
+    write = "collhub_msccl.writing.write_xml:write"
+    return [FormatWriter(_XML, write, WriteOptions, list_targets()), folder]
 
 
 @hookimpl

@@ -12,6 +12,9 @@ PACKETS = "LL"
 ALIGNMENT = 16
 """Bytes: every share of a buffer is a multiple of it."""
 
+MAX_BLOCK_OPERATIONS = 64
+"""Maximum number of operations of a thread block: the length of the executor's table."""
+
 MAX_PARTS = 16
 """Maximum number of thread blocks that share the work of one; more have too little work each."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collhub_mscclpp.options import PlanSelectionOptions, PlanWriteOptions
+from collhub_mscclpp.options import (
+    ALIGNMENT,
+    MAX_BLOCK_OPERATIONS,
+    PlanSelectionOptions,
+    PlanWriteOptions,
+)
+from hub_core.model import STANDARD_KINDS
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -13,6 +19,8 @@ from hub_core.plugin_api import (
     FormatWriter,
     Layout,
     RuleSet,
+    Runtime,
+    RuntimeLimits,
     RuntimeVersions,
     SelectionWriter,
     Subject,
@@ -48,6 +56,16 @@ _FOLDER = Format(
     (),
     layout=Layout.FOLDER,
 )
+# All thread blocks of a plan must be resident at once: one block of 1024 threads with up to 64
+# registers fills a multiprocessor, of which an A100 has 108, fewer than newer GPUs.
+_RUNTIME = Runtime(
+    "mscclpp",
+    "microsoft/mscclpp",
+    RuntimeLimits(unit_bytes=ALIGNMENT, max_blocks=108, max_block_operations=MAX_BLOCK_OPERATIONS),
+    STANDARD_KINDS,
+    "collhub_mscclpp.writing.target:fit",
+    remainder="calls of other sizes use a second plan with the fewest chunks in folders of plans",
+)
 
 
 @hookimpl
@@ -78,10 +96,8 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         PlanSelectionOptions,
         ("MSCCL++ 0.9, whose programs register plans",),
     )
-    return [
-        FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions),
-        folder,
-    ]
+    write = "collhub_mscclpp.writing.write:write"
+    return [FormatWriter(_WRITTEN_PLAN, write, PlanWriteOptions, (_RUNTIME,)), folder]
 
 
 @hookimpl

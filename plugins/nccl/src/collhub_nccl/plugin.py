@@ -20,7 +20,7 @@ from collhub_nccl.options import (
     SmiMatrixOptions,
     TunerOptions,
 )
-from hub_core.model import CollectiveKind
+from hub_core.model import STANDARD_KINDS, CollectiveKind
 from hub_core.plugin_api import (
     Check,
     Command,
@@ -29,6 +29,8 @@ from hub_core.plugin_api import (
     FormatWriter,
     Layout,
     RuleSet,
+    Runtime,
+    RuntimeLimits,
     SelectionWriter,
     Subject,
     Synthesizer,
@@ -55,6 +57,17 @@ PROGRAM = FormatWriter(
     ),
     "collhub_nccl.programs.emit:write",
     NcclProgramOptions,
+    (
+        Runtime(
+            "nccl",
+            "NCCL's sends and receives in groups, called by an emitted library",
+            # Any size: a rest runs as a native collective, parts of ranks are padded.
+            RuntimeLimits(unit_bytes=0),
+            STANDARD_KINDS,
+            "collhub_nccl.programs.emit:fit",
+            remainder="the library sends a rest by a native collective, or pads the parts of ranks",
+        ),
+    ),
 )
 
 # No suffix: several formats are XML, and NCCL's dumps have arbitrary names.

@@ -29,6 +29,7 @@ from hub_core.model import JsonValue, PluginError, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
+    TIE,
     BudgetReached,
     SearchBudget,
     SynthesisRequest,
@@ -45,6 +46,8 @@ NAME = "auto"
 _WITHIN = "within"
 # Maximum numbers of reasons, and of synthesizers per reason, in the error if none fits.
 _MAX_REASONS, _MAX_NAMES = 4, 3
+# Maximum number of candidates of equal time that are fitted to a runtime.
+_MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
 _MAX_PAIRS = 100_000
 # (NPU, link) pairs above which a search that adapts to the links takes more than a minute, by
@@ -62,11 +65,13 @@ class _Candidate:
     """The result of one synthesizer.
 
     `time_ns`: the time by the simulator of the request, else the time that the result reports.
+    `attempt`: the request of the synthesizer.
     """
 
     name: str
     result: SynthesisResult
     time_ns: int
+    attempt: SynthesisRequest
 
 
 @dataclass(slots=True)
@@ -75,7 +80,8 @@ class _Search:
 
     `names`: all synthesizers in the order of the registry; `candidates`: their results; `failures`:
     reasons of synthesizers that do not fit; `not_tried`: reasons of synthesizers that did not run;
-    `warnings`: findings of synthesizers that crashed.
+    `warnings`: findings of synthesizers that crashed. `fitted`: the candidate that wins on the
+    runtime of the request, None without a runtime.
     """
 
     names: list[str]
@@ -85,6 +91,16 @@ class _Search:
     not_tried: dict[str, str] = field(default_factory=dict)
     warnings: list[Diagnostic] = field(default_factory=list)
     is_interrupted: bool = False
+    fitted: _Candidate | None = None
+
+    def list_in_order(self) -> list[_Candidate]:
+        """Return the candidates by ascending time, but first the one that was fitted to a runtime
+        with the fewest messages.
+        """
+        rows = self.sort_by_time()
+        if self.fitted is None:
+            return rows
+        return [self.fitted, *(row for row in rows if row is not self.fitted)]
 
     def sort_by_time(self) -> list[_Candidate]:
         """Return the candidates by ascending time; of equally fast ones, the first in the registry
@@ -122,8 +138,10 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
             )
         reasons = _format_reasons(search.failures)
         raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
+    if request.target is not None:
+        _fit_candidates(search)
     failures: dict[str, FailureTimes] = {}
-    candidates = search.sort_by_time()
+    candidates = search.list_in_order()
     if options.robust == "links":
         candidates = _sort_by_worst_failure(request, registry, search, failures)
     best = _select_best(search, candidates)
@@ -138,6 +156,41 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         not_tried=search.not_tried | dict(best.result.not_tried),
         diagnostics=(*search.warnings, *best.result.diagnostics),
     )
+
+
+def _fit_candidates(search: _Search) -> None:
+    """Replace the candidates by those that the runtime of the request executes, fitted to it.
+
+    In ascending order of time, until no further one can be within 1 % of the fastest fitted one; of
+    these the one with the fewest messages comes first, with the lowest time. Modifies `search`.
+    Partial results are kept. Raises `InputError` with the first reason if the runtime executes
+    none.
+    """
+    fitted: list[_Candidate] = []
+    reason: InputError | None = None
+    for candidate in search.sort_by_time():
+        fastest_ns = min((one.time_ns for one in fitted), default=None)
+        is_slower = fastest_ns is not None and candidate.time_ns > (1 + TIE) * fastest_ns
+        if is_slower or len(fitted) == _MAX_FITTED:
+            break
+        if candidate.result.is_partial:
+            fitted.append(candidate)
+            continue
+        try:
+            result = hub_core.fit_to_runtime(candidate.attempt, candidate.name, candidate.result)
+        except InputError as error:
+            reason = reason or error
+            search.failures[candidate.name] = _get_first_message(error)
+            continue
+        fitted.append(replace(candidate, result=result, time_ns=result.time_ns))
+    if not fitted:
+        assert reason is not None
+        raise reason
+    fastest_ns = min(one.time_ns for one in fitted)
+    ties = [one for one in fitted if one.time_ns <= (1 + TIE) * fastest_ns]
+    best = min(ties, key=lambda one: len(one.result.algorithm.steps))
+    search.fitted = best
+    search.candidates = fitted
 
 
 def _sort_by_worst_failure(
@@ -339,6 +392,8 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
         hub=registry,
         budget=budget,
         backend="",
+        # Only the best candidates are fitted to the runtime, which may take seconds each.
+        target=request.target and replace(request.target, is_fitted_later=True),
     )
     options = {_WITHIN: f"{best_ns}ns"} if has_limit else None
     result = hub_core.run_synthesizer(attempt, name, options)
@@ -348,7 +403,7 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
         simulated_ns = budget.simulated(
             len(algorithm.steps), lambda: stopwatch.time_ns(algorithm), is_checked=False
         )
-    search.candidates.append(_Candidate(name, result, simulated_ns or result.time_ns))
+    search.candidates.append(_Candidate(name, result, simulated_ns or result.time_ns, attempt))
 
 
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:

@@ -154,24 +154,29 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
     """Plan an all-reduce on NCCL's two trees; the chunks are those for 2 ceil(log2 n) hops."""
-    chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()))
+    chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()), trees=2)
     plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
     cost = exchanges.compute_double_tree_cost(task.num_ranks, chunks)
     return PlannedAlgorithm(plan, cost, {"chunks": chunks})
 
 
-def _choose_chunks(task: ClassicTask, hops: int) -> int:
+def _choose_chunks(task: ClassicTask, hops: int, trees: int = 1) -> int:
     """Return the requested number of chunks, or the one of minimum cost for a pipeline.
 
     The minimum is sqrt(hops * time of all data / alpha), limited to 1.._MAX_CHUNKS and to one byte
-    per chunk.
+    per chunk. `trees`: number of trees, each with this number of chunks, of which the units of the
+    task must allow the total.
     """
     requested = cast("ChunkedOptions", task.options).chunks
     if requested:
         return requested
     busy_s = task.collective_bytes * task.beta_s_per_byte
     best = math.sqrt(hops * busy_s / task.alpha_s) if task.alpha_s > 0 else _MAX_CHUNKS
-    return max(1, min(round(best), _MAX_CHUNKS, task.collective_bytes))
+    chunks = max(1, min(round(best), _MAX_CHUNKS, task.collective_bytes))
+    if task.units is None:
+        return chunks
+    # Without an allowed number, the check of the plan reports the reason.
+    return task.units.choose_count(trees, chunks) or chunks
 
 
 _MAX_CHUNKS = 64

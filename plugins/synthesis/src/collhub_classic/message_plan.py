@@ -26,6 +26,7 @@ from collhub_classic.plugin import ClassicOptions
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, row_pointer
 from hub_core.model import CollectiveKind
 from hub_core.network import Topology
+from hub_core.plugin_api import UnitLimits
 
 MAX_ESTIMATE_MESSAGES = 2_000
 
@@ -287,7 +288,7 @@ class ClassicTask:
     """A collective of `num_ranks` ranks with rank 0 as the root; rank r runs on NPU `npus[r]`.
 
     `alpha_s`, `beta_s_per_byte`: mean latency and time per byte of a message between two ranks,
-    used to choose numbers of chunks.
+    used to choose numbers of chunks. `units`: allowed numbers of chunks, None for any.
     """
 
     kind: CollectiveKind
@@ -298,6 +299,7 @@ class ClassicTask:
     npus: tuple[int, ...]
     alpha_s: float
     beta_s_per_byte: float
+    units: UnitLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,7 @@ def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) ->
         request.npus,
         alpha_s,
         beta_s_per_byte,
+        request.chunk_limits,
     )
 
 
@@ -288,8 +289,9 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
     """Refuse a plan that is too large, and a size that is too small for its units.
 
-    Raises `InputError` for more than 20 million blocks in messages, and `UsageError` if a unit has
-    less than one byte. The units are the blocks of the plan, for an all-to-all those of one rank.
+    Raises `InputError` for more than 20 million blocks in messages, and for units that the runtime
+    does not allow, `UsageError` if a unit has less than one byte. The units are the blocks of the
+    plan, for an all-to-all those of one rank.
     """
     ranks = request.collective.num_ranks
     if len(plan.blocks) > _MAX_STEPS:
@@ -306,6 +308,8 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
             cure="choose a larger size, or fewer chunks",
             code="size-too-small",
         )
+    if request.units is not None and not request.units.allows(units):
+        raise request.units.build_error(f"{units} chunks")
 
 
 def _build_algorithm(

@@ -40,6 +40,8 @@ _LADDER = (1, 2, 4, 8)
 _UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
+# The next power of two: sizes of messages are mostly multiples of powers of two.
+_MAX_SHARE_UNITS = 256
 # Number of variables up to which the linear program takes seconds.
 _MAX_EXACT = 40_000
 # Above these limits the approximate flow takes minutes; they allow about 512 NPUs on a torus.
@@ -164,8 +166,9 @@ class _Problem:
     def share_units(self) -> int:
         """Return the units per part: `_SHARE_UNITS` of a mean share, or one per byte if smaller.
 
-        Bytes of a part are rounded down. A part is a share, or a unit of the counts. Raises
-        `UsageError` for parts below one byte.
+        Bytes of a part are rounded down. A part is a share, or a unit of the counts. For a
+        runtime, the largest allowed number up to `_MAX_SHARE_UNITS`. Raises `UsageError` for parts
+        below one byte, `InputError` if no number is allowed.
         """
         part_bytes = self.request.collective_bytes / self.demand.parts
         if part_bytes < 1:
@@ -175,7 +178,13 @@ class _Problem:
                 cure="choose a larger size",
                 code="size-too-small",
             )
-        return min(math.ceil(_SHARE_UNITS / self.demand.scale), int(part_bytes))
+        units, kind = self.request.units, self.request.collective.kind
+        if units is None:
+            return min(math.ceil(_SHARE_UNITS / self.demand.scale), int(part_bytes))
+        count = units.choose_count(self.demand.parts, min(_MAX_SHARE_UNITS, int(part_bytes)))
+        if count is None:
+            raise units.build_error(f"{kind} has {self.demand.parts} parts")
+        return count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from collhub_blink.plugin import BlinkOptions
 from hub_core.columns import Arcs, Int64Array, inverse
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.network import Occupancy, Topology
-from hub_core.plugin_api import SynthesisRequest
+from hub_core.plugin_api import SynthesisRequest, UnitLimits
 
 _MAX_NAMES_IN_A_MESSAGE = 8
 
@@ -212,7 +212,7 @@ class PackingTask:
     choose. `trees`: value of the option. `budget`: remaining search steps for proofs of fewest
     trees. `within_ns`: known achievable time; candidates that cannot beat it are not refined; None
     if unknown. `progress(fraction, text)`: reports progress. `pace`: of the simulator, updated by
-    each simulation.
+    each simulation. `units`: allowed numbers of units, None for any.
     """
 
     collective: Collective
@@ -229,6 +229,7 @@ class PackingTask:
     within_ns: float | None = None
     progress: Callable[[float, str], None] = field(default=lambda fraction, text: None)
     pace: SimulatorPace = field(default_factory=SimulatorPace)
+    units: UnitLimits | None = None
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
@@ -273,6 +274,7 @@ class PackingTask:
             budget=Budget(int(options.time_limit * STEPS_PER_SECOND), request.budget.spend),
             within_ns=options.within * 1e9 or None,
             progress=request.progress,
+            units=request.chunk_limits,
         )
 
     @property

@@ -309,13 +309,18 @@ def _build_schedule_or_none(
 
 
 def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int) -> bool:
-    """Whether there are at most `max_messages` messages and all are large enough.
+    """Whether there are at most `max_messages` messages, few enough chunks for the limits of units,
+    and all messages are large enough.
 
     Large enough: 11 messages in flight fill the latency of the link with the most bytes in flight.
     """
     messages = sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams)
     if messages > max_messages:
         return False
+    if pipelining.units is not None:
+        allowed = pipelining.units.list_counts(pipelining.num_shares)
+        if pipelining.count_chunks_of_share(counts) > max(allowed, default=0):
+            return False
     # The exact size of the smallest chunk in bytes.
     collective = pipelining.collective
     shares = collective.kind.traits.parts(collective.num_ranks)

@@ -39,6 +39,7 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
         collective_bytes=task.collective_bytes,
         occupancy=task.occupancy,
         reduces_first=packing.reduces_first,
+        units=task.units,
     )
 
 

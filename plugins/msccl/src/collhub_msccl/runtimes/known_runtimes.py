@@ -122,6 +122,9 @@ MAX_NODES = 4095
 MAX_CHILDREN = 1024
 # Thread blocks of a rank that send, or that receive, on one channel.
 MAX_BLOCKS_PER_CHANNEL = 32
+# The thread blocks of a rank wait for each other, so a GPU must run them at once: less than the
+# multiprocessors of any GPU, and the lowest limit of the runtimes.
+RESIDENT_BLOCKS = 64
 # MSCCL_MAX_REDUCE_FUSION: maximum operands of a fused chain of reductions.
 MAX_OPERANDS = 16
 DEFAULT_MAX_BYTES = 1 << 27

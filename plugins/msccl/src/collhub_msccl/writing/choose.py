@@ -19,7 +19,12 @@ from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
-from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MAX_COUNT, Runtime
+from collhub_msccl.runtimes.known_runtimes import (
+    FIFO_CAPACITY,
+    MAX_COUNT,
+    RESIDENT_BLOCKS,
+    Runtime,
+)
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts
@@ -41,9 +46,6 @@ from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
 from hub_core.model import Algorithm, Collective, InputError, Location, StepTable
 from hub_core.verification import verify
 
-# The thread blocks of a rank wait for each other, so a GPU must run them at once: less than the
-# multiprocessors of any GPU, and the lowest limit of the runtimes.
-RESIDENT_BLOCKS = 64
 # Rows above which the first variant that is safe at every size is chosen: further variants cost
 # seconds.
 _MAX_ROWS_FOR_ALL_ATTEMPTS = 1 << 14

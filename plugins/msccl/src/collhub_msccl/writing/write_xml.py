@@ -18,6 +18,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_OFFSET,
     describe_versions,
 )
+from collhub_msccl.thread_block_program import StepType
 from collhub_msccl.true_dependencies import list_claimed_modes
 from collhub_msccl.writing.choose import ChosenProgram, WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
@@ -35,8 +36,8 @@ from hub_core.model import (
     Loss,
     ReduceOp,
 )
-from hub_core.plugin_api import Artifact, WriteResult
-from hub_core.verification import common_unit
+from hub_core.plugin_api import Artifact, RuntimeFit, WriteResult
+from hub_core.verification import in_largest_units
 
 # The file contains these in the form of its runtime: steps in thread blocks, waits instead of
 # dependencies, and a new header.
@@ -57,6 +58,38 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     for too many ranks or chunks), and `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
+    target, chosen = _choose(coarse, options)
+    largest = compute_largest_size(coarse, target, chosen.safety)
+    content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
+    losses = find_losses(algorithm, coarse, target, largest, chosen)
+    notes = [describe_figures(chosen.figures, coarse.collective.unit_count)]
+    # Without the option the user did not choose the runtime: no note about its versions.
+    notes += describe_versions(target.runtime.name, "is") if options.runtime else []
+    return WriteResult([Artifact("", lambda: content)], losses, _CONVERTED, notes)
+
+
+def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
+    """Return the resources of the file that `write` would write; raises as `write` does."""
+    coarse = _convert_to_larger_units(algorithm)
+    target, chosen = _choose(coarse, options)
+    program = chosen.program
+    operations = np.bincount(program.rank[~program.is_type(StepType.NOP)], minlength=1)
+    figures = chosen.figures
+    return RuntimeFit(
+        blocks=figures.blocks,
+        operations=int(operations.max(initial=0)),
+        block_operations=figures.longest,
+        channels=figures.channels,
+        units=coarse.collective.unit_count,
+        max_bytes=compute_largest_size(coarse, target, chosen.safety),
+    )
+
+
+def _choose(coarse: Algorithm, options: WriteOptions) -> tuple[Target, ChosenProgram]:
+    """Choose the header and the program of a file for an algorithm in the units of the file.
+
+    Raises `InputError` with the exceeded limit, as `write` does.
+    """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
     location = Location(coarse.provenance.source_name or None)
@@ -87,14 +120,7 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     elif isinstance(extension, dict) and extension.get("channels") == "unstated":
         channels = limits.max_channels
     task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
-    chosen = choose_program(task)
-    largest = compute_largest_size(coarse, target, chosen.safety)
-    content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
-    losses = find_losses(algorithm, coarse, target, largest, chosen)
-    notes = [describe_figures(chosen.figures, coarse.collective.unit_count)]
-    # Without the option the user did not choose the runtime: no note about its versions.
-    notes += describe_versions(target.runtime.name, "is") if options.runtime else []
-    return WriteResult([Artifact("", lambda: content)], losses, _CONVERTED, notes)
+    return target, choose_program(task)
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
@@ -111,26 +137,7 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
     reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
     if int(steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET:
         return algorithm
-    unit = common_unit(algorithm)
-    contract = algorithm.collective.contract
-    # The expected result of a contract is defined per unit.
-    if unit == 1 or (contract is not None and contract.expected is not None):
-        return algorithm
-    columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
-    if contract is not None:
-        contract = replace(
-            contract,
-            input_units=contract.input_units // unit,
-            output_units=contract.output_units // unit,
-        )
-    # The model requires at least one unit.
-    unit_count = max(1, algorithm.collective.unit_count // unit)
-    return replace(
-        algorithm,
-        collective=replace(algorithm.collective, unit_count=unit_count, contract=contract),
-        steps=replace(steps, **columns),
-        scratch_units=algorithm.scratch_units // unit,
-    )
+    return in_largest_units(algorithm)
 
 
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:

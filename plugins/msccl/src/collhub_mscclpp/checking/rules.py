@@ -10,6 +10,7 @@ import numpy as np
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
 from collhub_mscclpp.checking.memory import PlanMemory, counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.options import MAX_BLOCK_OPERATIONS
 from collhub_mscclpp.plans.records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
@@ -358,7 +359,7 @@ def check_barriers(
             findings.at("barrier-blocks", row, message, cure)
 
 
-MOST_OPERATIONS = 64
+MOST_OPERATIONS = MAX_BLOCK_OPERATIONS
 MOST_CHANNELS = 16
 MOST_REMOTE_BUFFERS = 16
 MOST_CHANNELS_OF_OPERATION = 8

@@ -36,12 +36,14 @@ from hub_core.model import (
     StepTable,
     UsageError,
 )
+from hub_core.network import Topology
 from hub_core.plugin_api import (
     Artifact,
     CheckLine,
     CheckReport,
     CheckRequest,
     NoOptions,
+    RuntimeFit,
     WriteResult,
 )
 
@@ -99,6 +101,36 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     tables = build_tables(algorithm, program, options.lanes)
     losses = tuple(_losses(algorithm))
     return WriteResult(_artifacts(tables, names), losses)
+
+
+def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+    """Return the resources of the emitted library; raises as `write` does.
+
+    NCCL chooses the thread blocks of a group of sends and receives: one per concurrent lane and
+    peer. Operations are records: messages and local work.
+    """
+    options = NcclProgramOptions()
+    program = levelled_program(algorithm, _is_in_place(algorithm, options.mode))
+    tables = build_tables(algorithm, program, options.lanes)
+    operations = int(np.diff(program.rank_indptr).max(initial=0))
+    peers = max(len(set(row)) for row in _list_peers(algorithm))
+    return RuntimeFit(
+        blocks=tables.num_lanes * peers,
+        operations=operations,
+        block_operations=operations,
+        channels=tables.num_lanes,
+        units=program.unit_count,
+    )
+
+
+def _list_peers(algorithm: Algorithm) -> list[list[int]]:
+    """List the peers of the messages of every rank."""
+    steps = algorithm.steps
+    peers: list[list[int]] = [[] for _ in range(algorithm.num_ranks)]
+    for rank, peer in zip(steps.rank.tolist(), steps.peer.tolist(), strict=True):
+        if peer >= 0:
+            peers[rank].append(peer)
+    return peers
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:

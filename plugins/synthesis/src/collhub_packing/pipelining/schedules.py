@@ -44,6 +44,7 @@ from hub_core.columns import (
 )
 from hub_core.model import Collective, InputError, message_bytes
 from hub_core.network import Occupancy, Routes, Topology, link_times_ps
+from hub_core.plugin_api import UnitLimits
 from hub_core.schedules import Chunks, Transfers
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Pipelining:
     """A collective on trees, prepared for schedules with different numbers of chunks.
 
     `reduces_first`: on every link reductions precede broadcasts, so that an all-reduce is a
-    reduce-scatter and then an all-gather if all links are busy with both.
+    reduce-scatter and then an all-gather if all links are busy with both. `units`: allowed numbers
+    of units of the collective, None for any; all chunks then have one unit.
     """
 
     topology: Topology
@@ -91,6 +93,7 @@ class Pipelining:
     operations: Operations
     routes: Routes
     reduces_first: bool = False
+    units: UnitLimits | None = None
 
     @classmethod
     def of(
@@ -155,10 +158,56 @@ class Pipelining:
 
         In a scatter or gather, the data of every rank on the tree is divided into that number of
         chunks. `slack_ps`: delay in picoseconds before received data is sent on, so that late
-        arrivals delay no further message. Cost: a few heap operations per message and link. Raises
-        `InputError` for chunks of less than one byte.
+        arrivals delay no further message. Cost: a few heap operations per message and link. With
+        limits of units, the numbers of chunks are approximate (`_divide_evenly`). Raises
+        `InputError` for chunks of less than one byte, and if no number of units is allowed.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
+        if self.units is not None:
+            streams, counts = self._divide_evenly(counts, self.units)
+            return replace(self, streams=streams, units=None)._schedule(counts, slack_ps)
+        return self._schedule(counts, slack_ps)
+
+    def count_chunks_of_share(self, chunk_counts: Sequence[int]) -> int:
+        """Count the chunks of a share, of the share with the most, by the numbers of its trees."""
+        numbers: dict[int, int] = {}
+        for stream in self.streams:
+            numbers[stream.share] = numbers.get(stream.share, 0) + chunk_counts[stream.tree]
+        return max(numbers.values())
+
+    def _divide_evenly(
+        self, counts: Sequence[int], units: UnitLimits
+    ) -> tuple[tuple[Stream, ...], list[int]]:
+        """Divide every share into an allowed number of equal chunks, and give each stream some.
+
+        The number is the largest allowed one up to the sum of `counts` (chunks by stream) over the
+        streams of a share, but at least one per stream. Each stream gets the chunks closest to its
+        fraction of the share, by largest remainders. Returns the streams with changed fractions,
+        and their numbers of chunks. Raises `InputError` if no number is allowed.
+        """
+        of_share: dict[int, list[int]] = {}
+        for index, stream in enumerate(self.streams):
+            of_share.setdefault(stream.share, []).append(index)
+        fewest = max(map(len, of_share.values()))
+        wanted = max(sum(counts[index] for index in rows) for rows in of_share.values())
+        allowed = [one for one in units.list_counts(self.num_shares) if one >= fewest]
+        if not allowed:
+            raise units.build_error(f"{fewest * self.num_shares} chunks for the trees")
+        total = max((one for one in allowed if one <= wanted), default=allowed[0])
+        streams, numbers = list(self.streams), list(counts)
+        for rows in of_share.values():
+            rows = sorted(rows, key=lambda index: self.streams[index].begin)
+            parts = apportion([self.streams[index].part for index in rows], total)
+            before = 0
+            for index, part in zip(rows, parts, strict=True):
+                begin, fraction = Fraction(before, total), Fraction(part, total)
+                streams[index] = replace(self.streams[index], begin=begin, part=fraction)
+                numbers[index] = part
+                before += part
+        return tuple(streams), numbers
+
+    def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
+        """Schedule the data of every stream in `counts` equal chunks; see `schedule`."""
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
@@ -357,6 +406,22 @@ def windows_of(
     window = np.empty(len(link), np.int64)
     window[order] = np.where(waits_for_first, np.minimum(in_flight, ordinal), in_flight)
     return window
+
+
+def apportion(parts: Sequence[Fraction], total: int) -> list[int]:
+    """Divide `total` items by the method of largest remainders, at least one for each part.
+
+    `parts`: positive weights, at most `total` of them. Of equal remainders the first one wins.
+    """
+    weight = sum(parts)
+    exact = [part / weight * total for part in parts]
+    numbers = [max(1, math.floor(number)) for number in exact]
+    while (missing := total - sum(numbers)) != 0:
+        change = 1 if missing > 0 else -1
+        rows = [row for row, number in enumerate(numbers) if number + change >= 1]
+        row = max(rows, key=lambda row: (change * (exact[row] - numbers[row]), -row))
+        numbers[row] += change
+    return numbers
 
 
 def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree, Strength, all_reduce_trees, strength
@@ -161,6 +161,7 @@ class _PipelinedTrees:
             setting.occupancy,
             setting.members,
         )
+        pipelining = replace(pipelining, units=setting.units)
         depth = max(tree.depth for tree in trees)
         return cls(trees, pipelining, {**details, "trees": len(trees), "depth": depth})
 

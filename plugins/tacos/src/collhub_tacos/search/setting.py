@@ -21,7 +21,7 @@ from collhub_tacos.search.seeds import Progress
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
-from hub_core.plugin_api import SearchBudget, SynthesisRequest
+from hub_core.plugin_api import SearchBudget, SynthesisRequest, UnitLimits
 from hub_core.schedules import Chunks
 
 _MAX_CHUNKS = 1 << 20
@@ -40,6 +40,7 @@ class Setting:
     `network`: NPUs only; switches are contracted into arcs or unwound. `seeds`: requested number of
     seeds, 0 to choose it by size. `threads`: seeds tried in parallel. `memory`: bytes.
     `requested_ranks`: ranks whose steps are requested, None for all. `budget`: counts the work.
+    `units`: allowed numbers of units, None for any.
     """
 
     collective: Collective
@@ -56,6 +57,7 @@ class Setting:
     requested_ranks: tuple[int, ...] | None
     progress: Progress
     budget: SearchBudget
+    units: UnitLimits | None
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
@@ -80,6 +82,7 @@ class Setting:
             requested_ranks=request.wanted,
             progress=request.progress,
             budget=request.budget,
+            units=request.chunk_limits,
         )
 
     @property
@@ -150,10 +153,11 @@ class Setting:
         - there are at most 50 million pairs of a link and a chunk, which is a search of seconds.
 
         If no number fits, the first one of `ladder` is returned. One piece per share is
-        max(`parts`, units of the collective) chunks of the entire vector.
+        max(`parts`, units of the collective) chunks of the entire vector. Numbers that the limits
+        of units do not allow, also a requested one, are left out; the result may then be empty.
         """
         if self.pieces is not None:
-            return [self.pieces]
+            return self._list_allowed([self.pieces], parts)
         # Every kernel examines all pairs of a link and a chunk.
         shares = max(parts, self.collective.unit_count)
         max_by_size = self.collective_bytes // shares
@@ -166,7 +170,13 @@ class Setting:
             int(self.collective_bytes / (shares * _RESOLUTION_S * fastest)),
         )
         tried = [pieces for pieces in ladder if pieces <= max_pieces]
-        return tried or list(ladder[:1])
+        return self._list_allowed(tried or list(ladder[:1]), parts)
+
+    def _list_allowed(self, ladder: Sequence[int], parts: int) -> list[int]:
+        """List the numbers of pieces that the limits of units allow."""
+        shares = max(parts, self.collective.unit_count)
+        units = self.units
+        return [one for one in ladder if units is None or units.allows(one * shares)]
 
 
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:

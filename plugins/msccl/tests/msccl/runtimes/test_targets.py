@@ -1,0 +1,86 @@
+"""Synthesis for a runtime: units divide the size, limits hold, unsuitable requests are refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from collhub_packing.pipelining.schedules import apportion
+
+from hub_core import create_synthesis_request, run_synthesizer
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.plugin_api import RuntimeFit, RuntimeLimits, SynthesisRequest, UnitLimits
+from hub_core.verification import verify
+
+KIB = 1 << 10
+
+
+def request_of(kind: str, ranks: int, size: int, runtime: str, topology: str) -> SynthesisRequest:
+    collective = Collective(
+        CollectiveKind(kind),
+        ranks,
+        CollectiveKind(kind).traits.parts(ranks),
+        root=0 if CollectiveKind(kind).traits.is_rooted else None,
+        in_place=kind != "all-to-all",
+    )
+    return create_synthesis_request(collective, topology, size, runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "topology", "runtime"),
+    [
+        ("flows", "all-to-all", "ring:4", "executor"),
+        ("tacos", "all-gather", "ring:4", "rccl"),
+        ("blink", "all-reduce", "ring:4", "mscclpp"),
+        ("ring", "all-reduce", "ring:4", "msccl"),
+    ],
+)
+def test_units_of_results_divide_the_size(
+    name: str, kind: str, topology: str, runtime: str
+) -> None:
+    request = request_of(kind, 4, 4 * KIB, runtime, topology)
+    result = run_synthesizer(request, name)
+    assert verify(result.algorithm).ok
+    assert result.fit is not None
+    assert request.target is not None
+    assert request.target.units.granules % result.fit.units == 0
+    assert result.fit.blocks <= 108
+
+
+def test_sizes_that_are_no_multiple_of_the_ranks_are_refused_for_rings() -> None:
+    with pytest.raises(InputError, match="divides a buffer of 1024 elements equally"):
+        run_synthesizer(request_of("all-reduce", 6, 4 * KIB, "executor", "ring:6"), "ring")
+
+
+def test_a_runtime_that_cannot_express_the_collective_is_refused() -> None:
+    with pytest.raises(InputError, match="msccl cannot express gather"):
+        request_of("gather", 4, 4 * KIB, "msccl", "ring:4")
+
+
+def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no runtime 'cuda'"):
+        request_of("all-gather", 4, 4 * KIB, "cuda", "ring:4")
+
+
+def test_a_size_that_the_runtime_does_not_serve_names_the_nearest_ones() -> None:
+    with pytest.raises(InputError, match="the nearest are 992 bytes and 1008 bytes"):
+        request_of("all-gather", 4, 1001, "mscclpp", "ring:4")
+
+
+def test_counts_of_units_divide_every_granule() -> None:
+    assert UnitLimits(48, 24).list_counts(4) == [1, 2, 3, 4, 6]
+    assert UnitLimits(48).choose_count(4, 5) == 4
+    assert UnitLimits(10).list_counts(4) == []
+    assert UnitLimits(0, 12).list_counts(4) == [1, 2, 3]
+
+
+def test_the_first_exceeded_limit_is_reported() -> None:
+    fit = RuntimeFit(blocks=80, operations=900, block_operations=70, channels=1, units=8)
+    limits = RuntimeLimits(max_blocks=64, max_operations=500)
+    assert fit.find_excess(limits) == "80 thread blocks of a rank, at most 64 run at once"
+
+
+def test_items_are_apportioned_by_largest_remainders() -> None:
+    parts = [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)]
+    assert apportion(parts, 16) == [6, 5, 5]
+    assert apportion([Fraction(99, 100), Fraction(1, 100)], 4) == [3, 1]
