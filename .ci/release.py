@@ -3,8 +3,8 @@
     python .ci/release.py [--output dist]
 
 Needs build, twine and cyclonedx-python-lib. Every distribution is built from its source archive, as
-users build it. A fresh environment gets this project's distributions by name, only from the output
-folder, and all others in the versions and with the hashes of `constraints/install.txt`. Of what is
+users build it. A fresh environment gets all third-party distributions in the versions and with the
+hashes of `constraints/install.txt`, and `collhub[all]` only from the output folder. Of what is
 installed there, `sbom.py` writes the bill of materials, `sbom.json`, and checks the licences.
 """
 
@@ -89,14 +89,26 @@ def install_and_run(place: Path, output: Path, versions: dict[str, str]) -> None
     venv.create(place / "venv", with_pip=True)
     python = place / "venv" / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet")
-    pinned = [f"{name}=={version}" for name, version in versions.items()]
-    # Ours by name, only from that folder; then the third-party distributions, by their hashes.
-    run(*pip, "--no-index", "--find-links", output, "--no-deps", *pinned)
+    # Third-party distributions by their hashes; then, as users do, ours by the extra `all`, only
+    # from that folder.
     run(*pip, "--require-hashes", "-r", ROOT / "constraints" / "install.txt")
+    constraints = ("--constraint", ROOT / "constraints.txt")
+    core = f"collhub[all]=={versions['collhub']}"
+    run(*pip, "--no-index", "--find-links", output, *constraints, core)
     run(python, "-m", "pip", "check")
+    check_installed(python, versions)
     run(place / "venv" / "bin" / "collhub", "demo", "--output", place / "demo", cwd=place)
     # Last: the output folder holds wheels and source archives only, while they are checked.
     run(sys.executable, ROOT / ".ci" / "sbom.py", python, output, output / "sbom.json")
+
+
+def check_installed(python: Path, versions: dict[str, str]) -> None:
+    """Exit unless all distributions are installed in the versions of this repository."""
+    code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+    command = [str(python), "-c", code, *versions]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    if listed != list(versions.values()):
+        sys.exit(f"installed are {listed}, expected {versions}")
 
 
 def run(*command: object, cwd: Path = ROOT) -> None:

@@ -5,7 +5,8 @@
 `PYTHON`: the interpreter of an environment in which the release is installed. `WHEELS`: the folder
 with the wheels of this repository. `OUTPUT` becomes a CycloneDX 1.6 document in JSON: every
 installed distribution with its version, its licence as an SPDX expression, and the SHA-256 digests
-of its files: of our wheels, or those in `constraints/install.txt`. Exits with a message if a
+of its files: of our wheels, or those in `constraints/install.txt`. Prints name, version and licence
+of each. Exits with a message if a
 licence is unknown or not in `ALLOWED`.
 """
 
@@ -88,6 +89,9 @@ def main() -> None:
     if error is not None:
         sys.exit(f"the document does not fit CycloneDX 1.6: {error}")
     output.write_text(text + "\n")
+    for component in components:
+        licence = next(iter(component.licenses))
+        print(f"{component.name:28} {component.version or '':16} {licence.value}")
     print(f"{output.name}: {len(components)} distributions, all licences allowed")
 
 
