@@ -42,7 +42,7 @@ _WARNING = Severity.WARNING
 # The simulator of nominal links, which --machine replaces.
 _SIMULATOR = "analytical"
 _SLOT_RULES = {
-    "free": "free: what waits for nothing runs at once",
+    "free": "free: a node runs as soon as its dependencies are complete",
     "frozen": "frozen: one node a slot, in the order of a simulation",
 }
 
