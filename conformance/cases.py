@@ -849,7 +849,11 @@ def build_index(cases: Sequence[Case]) -> str:
 
 
 def main() -> None:
-    """Write all files and the index."""
+    """Write all cases and `index.json` to the folder that the only argument names.
+
+    Creates the folder if it is missing, replaces files of the same names, keeps all other files,
+    and prints the numbers of valid and invalid cases. Exits with a usage line for other arguments.
+    """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python cases.py FOLDER")
     target, cases = Path(sys.argv[1]), all_cases()

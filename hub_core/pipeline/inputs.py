@@ -120,9 +120,11 @@ def open_algorithm(
     report: Report = log_diagnostic,
     more: Sequence[str] = (),
 ) -> OpenedAlgorithm:
-    """Open an input and find its reader; only the first bytes are read. Raises `HubError`.
+    """Open an input and find the reader for it from the name and the first bytes.
 
-    `more`: further files that are rank files of one job together with `path`, regardless of names.
+    `format`: name of the format to use instead of detection. `more`: further files that are rank
+    files of one algorithm together with `path`, whatever their names. Raises `HubError` if the
+    input cannot be opened, or no reader or several readers accept it.
     """
     request = path, FormatReader, format, registry or run_registry(), report
     return OpenedAlgorithm(*open_source(*request, more))

@@ -110,7 +110,7 @@ def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 
 def _find_algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
-    """Return the plugin's passes over algorithms; those over workloads have another rule."""
+    """Return the plugin's passes over algorithms, without those over workloads."""
     passes = subject.offers(AlgorithmPass)
     return [offer for offer in passes if offer.subject is Subject.ALGORITHM]
 

@@ -268,7 +268,11 @@ def _get_file_name(function: _Function, key: str) -> str:
 
 
 def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
-    """Return stored (name, object code); None if the file is missing or damaged."""
+    """Return the stored (name of the function in the code, object code); None without any.
+
+    `key`: hexadecimal digest of all that the code depends on. The first folder of `_list_folders`
+    with a readable file counts whose checksum is that of its content.
+    """
     for folder in _list_folders():
         try:
             content = (folder / _get_file_name(function, key)).read_bytes()

@@ -298,11 +298,11 @@ def _sort_sides(
 
 
 def _fold_numbers(rank: Int32Array, number: Int64Array) -> Int64Array:
-    """Reduce numbers such that every rank uses at most 255; returns the same array if all are below
-    255.
+    """Renumber the resources of each rank to numbers below 255.
 
-    Otherwise the distinct numbers of each rank are counted from 0 in ascending order, modulo 255.
-    `number`: int64 per step, -1 for none, which stays -1.
+    The distinct numbers of a rank are replaced by 0, 1, ... in ascending order, modulo 255: with
+    more than 255 of them, several share a number. If all numbers of all ranks are below 255, the
+    same array is returned. `number`: int64 per step, -1 for none, which stays -1.
     """
     if number.max(initial=-1) < MAX_RESOURCES:
         return number

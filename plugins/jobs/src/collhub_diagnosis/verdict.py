@@ -118,7 +118,11 @@ class _Diagnosis:
                 self.awaiting_rows.setdefault(rank, []).append(row)
 
     def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
-        """Yield the first waiting row of every operation, and the ranks that it waits for."""
+        """Yield one waiting row of every operation, and the ranks that it waits for.
+
+        It is the first row of the operation in the order of the fronts of ranks. Rows that wait for
+        no rank are left out.
+        """
         seen: set[int] = set()
         for front in self.graph.fronts.values():
             for row in front.rows:

@@ -222,7 +222,11 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
 def _find_calls_with_marker(
     parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
 ) -> Int64Array:
-    """Find calls with so many starts or ends that they need a MARKER."""
+    """Find the calls that have more than `_MAX_ENDS` starts (or ends) and so need a MARKER.
+
+    `is_outer`: bool per part, whether it is the first (or last) of its call. `listed`: starts (or
+    ends) of every template, as lists. `calls`: number of calls. Returns their numbers, ascending.
+    """
     counts = np.diff(listed[0])[parts.entry[is_outer]]
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)
 

@@ -207,10 +207,11 @@ class MeshLayout:
         return Ranks(widths, self.replicas)
 
     def groups(self) -> dict[str, Ints]:
-        """Return ranks with equal tiles, and with equal weights for different batch rows, by role.
+        """Return the groups of ranks of the two roles in `ROLES`: tensor and data parallelism.
 
-        The first groups are within a replica and stage, the second within a stage across all
-        replicas.
+        A tensor group has all ranks of one replica and one device mesh that hold the same tile. A
+        data group has all ranks of one device mesh, over all replicas, that hold the same weights;
+        their batch rows differ.
         """
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}

@@ -58,7 +58,11 @@ class MeasuredCurves:
 
     @property
     def with_algorithms(self) -> MeasuredCurves:
-        """The same curves, followed by those of the algorithms as if they were libraries."""
+        """Curves of libraries and algorithms in one list, for comparisons of all of them.
+
+        The curves of the algorithms follow those of the libraries; each has its algorithm's name in
+        place of a library's, and `algorithms` of the result is empty.
+        """
         named = (MeasuredCurve(Library(name), times) for name, times in self.algorithms.items())
         return MeasuredCurves((*self.curves, *named), self.ignored)
 

@@ -208,7 +208,12 @@ def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance:
 
 
 def _move_borders(runs: list[_Run], times: Times) -> list[_Run]:
-    """Move the start of each run down while its algorithm is faster than the previous one."""
+    """Give sizes at the end of each run to the next run while its algorithm is faster there.
+
+    `runs`: (algorithm, indices of its sizes, ascending) in ascending order of size. Every run keeps
+    at least one size, equal times do not move a border, and a size at which one of the two
+    algorithms has no time ends the move. Changes the lists of `runs`, and returns them.
+    """
     for (name, run), (later, next_run) in pairwise(runs):
         while len(run) > 1 and _is_faster(times, later, name, run[-1]):
             next_run.insert(0, run.pop())

@@ -161,7 +161,11 @@ def _collect_shares(
 def _build_division(
     full_task: PackingTask, shares: Sequence[Share], time_ns: PipelineTimer
 ) -> Division:
-    """Join the shares to one schedule and evaluate its time."""
+    """Join the shares to one schedule, in which the planes work at the same time, and time it.
+
+    The time is `time_ns` of the joined schedule, in ns. The division counts as interrupted if the
+    search of any share was.
+    """
     pipeline = join_shares(full_task.collective, shares)
     is_interrupted = any(share.timed_schedule.is_interrupted for share in shares)
     return Division(tuple(shares), pipeline, time_ns(pipeline), is_interrupted)

@@ -140,10 +140,10 @@ def select_target(program: Program, target: str | None, kind: Kind) -> str:
 
 
 def run_split(workload: Workload, options: ScatterOptions) -> tuple[Workload, PassReport]:
-    """Split the AllReduce `target` along `dimension`; return the new workload and a report.
+    """Replace the AllReduce `target` by a ReduceScatter along `dimension` and an AllGather.
 
-    Raises `UsageError` if no target is given and the program does not have exactly one AllReduce,
-    and all exceptions of `rewrite_workload`.
+    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
+    does not have exactly one AllReduce, and all exceptions of `rewrite_workload`.
     """
 
     def transformation(program: Program) -> Rewrite:
@@ -154,10 +154,11 @@ def run_split(workload: Workload, options: ScatterOptions) -> tuple[Workload, Pa
 
 
 def run_split_at_root(workload: Workload, options: RootOptions) -> tuple[Workload, PassReport]:
-    """Split the AllReduce `target` at rank `root` of its group.
+    """Replace the AllReduce `target` by a Reduce to rank `root` and a Broadcast from it.
 
-    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
-    does not have exactly one AllReduce, and all exceptions of `rewrite_workload`.
+    `root` is counted from 0 within the group. Returns the new workload and a report. Raises
+    `UsageError` if no target is given and the program does not have exactly one AllReduce, and all
+    exceptions of `rewrite_workload`.
     """
 
     def transformation(program: Program) -> Rewrite:

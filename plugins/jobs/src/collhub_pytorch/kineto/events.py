@@ -389,7 +389,11 @@ def _add_annotation(events: RankEvents, record: Record) -> None:
 
 
 def _shapes(args: Mapping[str, Any]) -> list[Any]:
-    """Return the shapes of an operator's inputs; the key differs in files of 2021."""
+    """Return the shapes of an operator's inputs, in the order of its arguments; empty if absent.
+
+    Files of 2021 have the key `Input dims`, later ones `Input Dims`. Its value is a list or the
+    text of a JSON list; another text raises `json.JSONDecodeError`.
+    """
     shapes = args.get("Input Dims") or args.get("Input dims") or []
     return list(json.loads(shapes) if isinstance(shapes, str) else shapes)
 

@@ -150,9 +150,10 @@ class Router:
         )
 
     def plan(self) -> RoutePlan:
-        """Return the routes of the last round, chunk by chunk in the order of routing.
+        """Return the transfers of the last round: all of one chunk, then those of the next one.
 
-        Chunks without transfers are left out. Parents are rows of the plan, -1 at the origin.
+        Chunks are in the order in which they were routed; those without transfers are left out. The
+        parent of a transfer is the row that brings the chunk to its sender, -1 at the origin.
         """
         routes = self._routes
         order = np.argsort(routes.first, kind="stable")

@@ -107,7 +107,11 @@ class SpreadTask:
         seed: int,
         is_interrupted: bool,
     ) -> SpreadResult:
-        """Wrap the schedule or log that a kernel built."""
+        """Return the schedule or log with the times, origins and members of this request.
+
+        `kernel`, `seed`: name of the kernel that built it, and its seed. All participating NPUs
+        need all chunks, and no exact search is recorded.
+        """
         members = self.setting.members
         return SpreadResult(
             schedule_or_log, self.times, self.origin, members, kernel, seed, is_interrupted
