@@ -1,5 +1,8 @@
-# mypy: ignore-errors
+# Some names of torch are not exported to type checkers.
+# mypy: disable-error-code="attr-defined,no-untyped-call"
 """Functions that `writing` copies into every written module; it needs PyTorch only."""
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -8,19 +11,30 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
-NUM_RANKS, ARGUMENTS, UPDATES, OUTPUT_LAYOUTS, OUTPUT_SHAPES = 0, {}, {}, {}, {}
+NUM_RANKS = 0
+ARGUMENTS: dict[str, tuple[str, list[int], int | str]] = {}
+UPDATES: dict[str, str] = {}
+OUTPUT_LAYOUTS: dict[str, int | str] = {}
+OUTPUT_SHAPES: dict[str, list[int]] = {}
+
+Group: TypeAlias = "dist.ProcessGroup | None"
+Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
-def _name(group):
+def _name(group: Group) -> str:
     """Name of a process group, which functional collectives take."""
-    return (group or dist.group.WORLD).group_name
+    process_group = group or dist.group.WORLD
+    assert process_group is not None
+    return str(process_group.group_name)
 
 
-def _block(x, dimension, group):
+def _block(x: torch.Tensor, dimension: int, group: Group) -> torch.Tensor:
     """Block of this rank along a dimension: ceil(n / p) elements, the last ones fewer."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     length = -(-x.shape[dimension] // ranks)
@@ -28,7 +42,7 @@ def _block(x, dimension, group):
     return x.narrow(dimension, first, min(length, x.shape[dimension] - first)).contiguous()
 
 
-def _pad_rows(x, rows):
+def _pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
     """Append rows of zeros, so that all blocks have the same length."""
     missing = rows - x.shape[0]
     if not missing:
@@ -39,19 +53,24 @@ def _pad_rows(x, rows):
 class _Pending:
     """Result of a collective in flight; `finish`: computes the value after the wait."""
 
-    def __init__(self, tensor, finish):
+    def __init__(
+        self, tensor: torch.Tensor, finish: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
         self.tensor, self.finish = tensor, finish
 
-    def wait(self):
+    def wait(self) -> torch.Tensor:
         return self.finish(torch.ops._c10d_functional.wait_tensor(self.tensor))
 
 
-def _all_reduce(x, reduction, group):
+def _all_reduce(x: torch.Tensor, reduction: str, group: Group) -> _Pending:
+    """Start an all-reduce; `reduction`: name of an operator of PyTorch, such as `sum`."""
     result = torch.ops._c10d_functional.all_reduce(x.contiguous(), reduction, _name(group))
     return _Pending(result, lambda value: value)
 
 
-def _all_reduce_bucket(tensors, reduction, group):
+def _all_reduce_bucket(
+    tensors: Sequence[torch.Tensor], reduction: str, group: Group
+) -> list[_Share]:
     """All-reduce several tensors as one; returns one pending result per tensor."""
     flat = torch.cat([x.reshape(-1) for x in tensors])
     result = torch.ops._c10d_functional.all_reduce(flat, reduction, _name(group))
@@ -59,7 +78,9 @@ def _all_reduce_bucket(tensors, reduction, group):
     return _divide_bucket(result, parts, 1)
 
 
-def _reduce_scatter_bucket(tensors, dimensions, reduction, group):
+def _reduce_scatter_bucket(
+    tensors: Sequence[torch.Tensor], dimensions: Sequence[int], reduction: str, group: Group
+) -> list[_Share]:
     """Reduce-scatter several tensors as one: a block of the bucket has a block of each."""
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
@@ -69,7 +90,12 @@ def _reduce_scatter_bucket(tensors, dimensions, reduction, group):
         own = max(0, min(length, rows.shape[0] - dist.get_rank(group) * length))
         blocks.append(_pad_rows(rows, ranks * length).reshape(ranks, -1))
 
-        def finish(value, shape=(length, *rows.shape[1:]), own=own, dimension=dimension):
+        def finish(
+            value: torch.Tensor,
+            shape: tuple[int, ...] = (length, *rows.shape[1:]),
+            own: int = own,
+            dimension: int = dimension,
+        ) -> torch.Tensor:
             return value.reshape(shape).narrow(0, 0, own).movedim(0, dimension).contiguous()
 
         parts.append((blocks[-1].shape[1], finish))
@@ -78,7 +104,9 @@ def _reduce_scatter_bucket(tensors, dimensions, reduction, group):
     return _divide_bucket(result, parts, 1)
 
 
-def _all_gather_bucket(tensors, dimensions, sizes, group):
+def _all_gather_bucket(
+    tensors: Sequence[torch.Tensor], dimensions: Sequence[int], sizes: Sequence[int], group: Group
+) -> list[_Share]:
     """All-gather several tensors as one; `sizes`: of the complete dimensions."""
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
@@ -86,7 +114,12 @@ def _all_gather_bucket(tensors, dimensions, sizes, group):
         rows = _pad_rows(x.movedim(dimension, 0), -(-size // ranks))
         blocks.append(rows.reshape(-1))
 
-        def finish(value, shape=rows.shape[1:], size=size, dimension=dimension):
+        def finish(
+            value: torch.Tensor,
+            shape: tuple[int, ...] = tuple(rows.shape[1:]),
+            size: int = size,
+            dimension: int = dimension,
+        ) -> torch.Tensor:
             complete = value.reshape(-1, *shape).narrow(0, 0, size)
             return complete.movedim(0, dimension).contiguous()
 
@@ -97,31 +130,58 @@ def _all_gather_bucket(tensors, dimensions, sizes, group):
     return _divide_bucket(result, parts, ranks)
 
 
-def _divide_bucket(tensor, parts, ranks):
+def _divide_bucket(
+    tensor: torch.Tensor,
+    parts: Sequence[tuple[int, Callable[[torch.Tensor], torch.Tensor]]],
+    ranks: int,
+) -> list[_Share]:
     """Pending results of a bucket: (count of elements per rank, function of them) by member."""
-    pending, start, results = _Pending(tensor, None), 0, []
+    start = 0
+    bucket = _Bucket(tensor)
+    results: list[_Share] = []
     for count, finish in parts:
-        results.append(_Share(pending, ranks, start, count, finish))
+        results.append(_Share(bucket, ranks, start, count, finish))
         start += count
     return results
 
 
-class _Share:
-    """Part of a pending bucket; the first wait waits for all."""
+class _Bucket:
+    """Result of a collective of several tensors; only the first `wait` waits for it."""
 
-    def __init__(self, pending, ranks, start, count, finish):
-        self.pending, self.ranks, self.finish = pending, ranks, finish
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.is_complete = tensor, False
+
+    def wait(self) -> torch.Tensor:
+        if not self.is_complete:
+            self.tensor = torch.ops._c10d_functional.wait_tensor(self.tensor)
+            self.is_complete = True
+        return self.tensor
+
+
+class _Share:
+    """Part of a pending bucket: `count` elements per rank from `start` on.
+
+    `finish` computes the value of the member from them, with shape (ranks, count).
+    """
+
+    def __init__(
+        self,
+        bucket: _Bucket,
+        ranks: int,
+        start: int,
+        count: int,
+        finish: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self.bucket, self.ranks, self.finish = bucket, ranks, finish
         self.start, self.count = start, count
 
-    def wait(self):
-        if self.pending.finish is None:
-            value = torch.ops._c10d_functional.wait_tensor(self.pending.tensor)
-            self.pending.finish, self.pending.tensor = (lambda: value), None
-        value = self.pending.finish().view(self.ranks, -1)
+    def wait(self) -> torch.Tensor:
+        value = self.bucket.wait().view(self.ranks, -1)
         return self.finish(value.narrow(1, self.start, self.count))
 
 
-def _reduce_scatter(x, dimension, reduction, group):
+def _reduce_scatter(x: torch.Tensor, dimension: int, reduction: str, group: Group) -> _Pending:
+    """Start a reduce-scatter; the result is the block of this rank along `dimension`."""
     ranks = dist.get_world_size(group)
     rows = x.movedim(dimension, 0)
     length = -(-rows.shape[0] // ranks)
@@ -135,8 +195,8 @@ def _reduce_scatter(x, dimension, reduction, group):
     )
 
 
-def _all_gather(x, dimension, size, group):
-    """`size`: of the complete dimension."""
+def _all_gather(x: torch.Tensor, dimension: int, size: int, group: Group) -> _Pending:
+    """Start an all-gather of blocks along `dimension`, which has `size` elements in all."""
     ranks = dist.get_world_size(group)
     padded = _pad_rows(x.movedim(dimension, 0), -(-size // ranks))
     result = torch.ops._c10d_functional.all_gather_into_tensor(padded, ranks, _name(group))
@@ -145,7 +205,9 @@ def _all_gather(x, dimension, size, group):
     )
 
 
-def _all_to_all(x, source, destination, size, group):
+def _all_to_all(
+    x: torch.Tensor, source: int, destination: int, size: int, group: Group
+) -> _Pending:
     """Blocks along `source` become blocks along `destination`; sizes are multiples of the ranks.
 
     `size`: of the complete dimension `destination`.
@@ -159,33 +221,38 @@ def _all_to_all(x, source, destination, size, group):
     return _Pending(result, lambda value: value.movedim(0, source).contiguous())
 
 
-def _broadcast(x, root, group):
+def _broadcast(x: torch.Tensor, root: int, group: Group) -> _Pending:
+    """Start a broadcast from rank `root` of the group."""
     result = torch.ops._c10d_functional.broadcast(x.contiguous(), root, _name(group))
     return _Pending(result, lambda value: value)
 
 
-def _reduce(x, root, reduction, group):
-    """The result is valid on the root only."""
+def _reduce(x: torch.Tensor, root: int, reduction: str, group: Group) -> _Pending:
+    """Start a reduction, of which programs use the result on rank `root` only.
+
+    It is an all-reduce, because PyTorch has no functional reduction to one rank.
+    """
     result = torch.ops._c10d_functional.all_reduce(x.contiguous(), reduction, _name(group))
     return _Pending(result, lambda value: value)
 
 
-def _all_reduce_scalar(x, reduction, group):
+def _all_reduce_scalar(x: torch.Tensor, reduction: str, group: Group) -> torch.Tensor:
+    """Return the all-reduced scalar after waiting for it."""
     return _all_reduce(x, reduction, group).wait()
 
 
-def shard(arguments, group=None):
+def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors:
     """Blocks of this rank of all sliced arguments, from the complete tensors; others unchanged."""
-    result = {}
+    result: Tensors = {}
     for name, (_, _, layout) in ARGUMENTS.items():
-        is_block = isinstance(layout, int)
-        result[name] = _block(arguments[name], layout, group) if is_block else arguments[name]
+        value = arguments[name]
+        result[name] = _block(value, layout, group) if isinstance(layout, int) else value
     return result
 
 
-def random_arguments(seed, group=None):
+def random_arguments(seed: int, group: Group = None) -> Tensors:
     """Random arguments of this rank: equal on all ranks unless they are local."""
-    result = {}
+    result: Tensors = {}
     for number, (name, (element, shape, layout)) in enumerate(ARGUMENTS.items()):
         rank = dist.get_rank(group) if layout == "local" else 0
         generator = torch.Generator().manual_seed(seed * 1_000_003 + number * 1009 + rank)
@@ -198,9 +265,14 @@ def random_arguments(seed, group=None):
     return shard(result, group)
 
 
-def _complete(outputs, layouts, shapes, group):
+def _complete(
+    outputs: Mapping[str, torch.Tensor],
+    layouts: Mapping[str, int | str],
+    shapes: Mapping[str, Sequence[int]],
+    group: Group,
+) -> Tensors:
     """Complete tensors of all outputs."""
-    result = {}
+    result: Tensors = {}
     for name, value in outputs.items():
         layout = layouts[name]
         if isinstance(layout, int):
@@ -209,8 +281,11 @@ def _complete(outputs, layouts, shapes, group):
     return result
 
 
-def _measure(program, arguments, repeats):
-    """Outputs of a program, and the median time of its steps in seconds on the slowest rank."""
+def _measure(program: Any, arguments: Tensors, repeats: int) -> tuple[Tensors, float]:
+    """Return the outputs of a step, and the median of `repeats` times in s of the slowest rank.
+
+    `program`: a written module, imported.
+    """
     outputs = program.step(arguments)
     times = []
     for _ in range(repeats):
@@ -224,23 +299,26 @@ def _measure(program, arguments, repeats):
     return outputs, statistics.median(times)
 
 
-def _load(path):
-    """Another written module."""
+def _load(path: str) -> Any:
+    """Import the written module of a file."""
     import importlib.util
 
     specification = importlib.util.spec_from_file_location("original_program", path)
+    if specification is None or specification.loader is None:
+        raise ImportError(f"{path} is no Python module")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
 
 
-def _run_rank(rank, path, options):
+def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
+    """Measure as one rank; rank 0 prints the report as JSON. `path`: file by which ranks meet."""
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
     this = sys.modules[__name__]
     outputs, seconds = _measure(this, random_arguments(0), options.repeats)
-    report = {"ranks": NUM_RANKS, "seconds": seconds}
+    report: dict[str, float] = {"ranks": NUM_RANKS, "seconds": seconds}
     if options.original:
         other = _load(options.original)
         expected, report["original_seconds"] = _measure(
@@ -260,7 +338,7 @@ def _run_rank(rank, path, options):
     dist.destroy_process_group()
 
 
-def main():
+def main() -> None:
     """Run the step on gloo with NUM_RANKS processes; `--original` compares another module."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--original", help="module whose outputs and time are compared")

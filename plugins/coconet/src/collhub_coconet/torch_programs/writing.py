@@ -40,7 +40,12 @@ CHUNKS = 4
 
 _RUNTIME = "module_runtime.py"
 # Lines of the runtime that the tables of a module replace, and before which `step` is inserted.
-_TABLES = "NUM_RANKS, ARGUMENTS, UPDATES, OUTPUT_LAYOUTS, OUTPUT_SHAPES = 0, {}, {}, {}, {}\n"
+_TABLES = """NUM_RANKS = 0
+ARGUMENTS: dict[str, tuple[str, list[int], int | str]] = {}
+UPDATES: dict[str, str] = {}
+OUTPUT_LAYOUTS: dict[str, int | str] = {}
+OUTPUT_SHAPES: dict[str, list[int]] = {}
+"""
 _MAIN = 'if __name__ == "__main__":'
 _REDUCTIONS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
 _INFIX = {
@@ -145,7 +150,7 @@ class _ModuleWriter:
         }
         runtime = importlib.resources.files(__package__).joinpath(_RUNTIME).read_text("utf-8")
         # The description of the runtime functions is replaced by that of the module.
-        head, tail = runtime[runtime.index("import argparse") :].split(_TABLES, 1)
+        head, tail = runtime[runtime.index("from __future__") :].split(_TABLES, 1)
         body, end = tail.split(_MAIN, 1)
         parts = [
             self._describe(),
