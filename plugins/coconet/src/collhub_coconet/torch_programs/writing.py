@@ -191,7 +191,11 @@ class _ModuleWriter:
     def _format_step(self, outputs: Sequence[str]) -> str:
         """Return the function `step`."""
         device = next(iter(self.program.declared), None)
-        lines = ["", "", "def step(arguments, group=None):"]
+        lines = [
+            "",
+            "",
+            "def step(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors:",
+        ]
         lines.append('    """Run one step on the parts of this rank; returns outputs by name."""')
         lines += [f"    {name} = arguments[{name!r}]" for name in self.program.declared]
         lines.append(f"    device_ = {device}.device" if device else '    device_ = "cpu"')
