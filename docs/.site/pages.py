@@ -86,7 +86,31 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
     for name, content in write_interactive_pages().items():
         files.append(File.generated(config, f"pages/{name}.html", content=content))
+    for path, content in build_zoo().items():
+        files.append(File.generated(config, f"{ZOO}/{path}", content=content))
     return files
+
+
+ZOO = "zoo"
+"""Folder of the site with the results of the zoo."""
+ZOO_ENTRIES = (
+    *("ring", "direct", "halving-doubling", "double-binary-tree", "bruck", "forestcoll"),
+    *("mscclang-all-pairs", "mscclang-rings"),
+)
+"""Entries of the small zoo on the site; `tox -e zoo` builds all entries on all machines."""
+
+
+def build_zoo() -> dict[str, bytes]:
+    """Return the files of a small zoo by path; raise `CalledProcessError` if an entry fails."""
+    names = [word for name in ZOO_ENTRIES for word in ("--entry", name)]
+    with tempfile.TemporaryDirectory() as folder:
+        run_program(["zoo", "build", "--small", *names, "-o", "out"], folder)
+        out = Path(folder) / "out"
+        return {
+            path.relative_to(out).as_posix(): path.read_bytes()
+            for path in sorted(out.rglob("*"))
+            if path.is_file()
+        }
 
 
 INTERACTIVE_PAGES = {
@@ -161,6 +185,9 @@ def convert_notebook(path: Path) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to files of the repository lead to their pages."""
+    if page.file.src_uri.startswith(f"{ZOO}/"):
+        # Pages of a build, whose links lead to each other.
+        return markdown
     addresses = {path.resolve(): address for address, path in _pages().items()}
     addresses |= addresses_of_documents(config)
     source = Path(page.file.abs_src_path or "")
@@ -176,6 +203,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = LINK.sub(replaced, markdown)
     if page.file.src_uri == "gallery.md":
         markdown += list_interactive_pages()
+    if page.file.src_uri == "zoo.md":
+        markdown += f"\n## Results\n\n[Results of a small build]({ZOO}/index.md)\n"
     if source == GLOSSARY or page.file.src_uri.startswith(("reference/", "schemas/", "changelog")):
         return markdown
     return link_terms(markdown, f"{'../' * depth}glossary.md")

@@ -59,6 +59,27 @@ def test_build_lists_results_and_continues_after_a_failing_entry(collhub, tmp_pa
     assert (result.code, "worse: ring switch:4 all-gather, nominal: " in result.err) == (1, True)
 
 
+@pytest.mark.once
+def test_small_build_of_the_installed_zoo_has_no_failure(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_mscclpp")
+    pytest.importorskip("collhub_topologies")
+    names = ("mscclang-rings", "mscclpp-packets", "forestcoll")
+    entries = [word for name in names for word in ("--entry", name)]
+    out = tmp_path / "out"
+    result = collhub("zoo", "build", "--small", *entries, "--jobs", "1", "-o", str(out), "--json")
+    assert result.code == 0, result.err
+    index = json.loads(result.out)
+    assert index == json.loads((out / "index.json").read_text())
+    rings, packets = index["results"]
+    assert (rings["entry"], rings["ok"], rings["thread_blocks"]) == ("mscclang-rings", True, 2)
+    used = {one["runtime"] for one in packets["runtimes"] if one["ok"]}
+    assert (packets["ok"], "mscclpp" in used) == (True, True)
+    # A DGX H100 has a shipped profile.
+    assert all(point["calibrated_ns"] > 0 for one in index["results"] for point in one["points"])
+    assert index["groups"][0]["measured"]
+    assert "optimal algorithm bandwidth" in (out / "entries" / "forestcoll.md").read_text()
+
+
 def test_index_without_changes_has_no_worse_curve() -> None:
     point = {"size": 1024, "time_ns": 1000, "calibrated_ns": None}
     result = {"entry": "ring", "machine": "switch:4", "collective": "all-gather", "ok": True}

@@ -111,16 +111,6 @@ def test_get_of_an_unknown_entry_suggests_the_closest(collhub) -> None:
     assert (result.code, "did you mean 'ring'" in result.err) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["mscclang-rings", "mscclpp-packets"])
-def test_program_of_an_entry_is_correct(name: str) -> None:
-    pytest.importorskip("collhub_mscclpp")
-    entry = open_catalogue(None).find(name)
-    source = AlgorithmSource(entry, run_registry())
-    kind = CollectiveKind(entry.card.collectives[0])
-    algorithm = source.create(kind, hub_core.parse_topology("switch:8"), 1 << 20)
-    assert hub_core.verify(algorithm).ok
-
-
 def test_downloaded_file_needs_the_sha256_of_the_card() -> None:
     entry = open_catalogue(None).find("teccl-mesh-4")
     with pytest.raises(InputError, match="the SHA-256 is"):
