@@ -43,7 +43,7 @@ def format_schemas() -> dict[str, str]:
     Raises `ValueError` if two classes define one schema.
     """
     texts: dict[str, str] = {}
-    for report in _find_reports():
+    for report in find_reports():
         name = get_schema_name(report)
         if name in texts:
             raise ValueError(f"two classes define the report {name}")
@@ -51,7 +51,7 @@ def format_schemas() -> dict[str, str]:
     return texts
 
 
-def _find_reports() -> Iterator[type[msgspec.Struct]]:
+def find_reports() -> Iterator[type[msgspec.Struct]]:
     """Yield the classes of reports, by package and module.
 
     The packages are `hub_core`, then all installed top-level packages `collhub_...` in alphabetical

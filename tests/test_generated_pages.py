@@ -1,4 +1,4 @@
-"""Rules of findings: declarations are complete, and the page of the site equals them."""
+"""Generated pages equal the declarations of rules and commands, which are complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from hub_core.pipeline.rules import collect_rules
 from hub_core.plugin_api import RuleSet, resolve
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import discover, load_core_only
+from hub_core.testing.command_page import format_command_page
 from hub_core.testing.rule_checks import find_identifiers, format_rules_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +73,20 @@ def test_the_page_of_rules_equals_the_declarations() -> None:
     assert (ROOT / "docs" / "rules.md").read_text() == page, (
         "run: python -m hub_core.testing.rule_checks > docs/rules.md"
     )
+
+
+@pytest.mark.needs_plugins
+def test_the_page_for_scripts_equals_the_declarations_of_the_commands() -> None:
+    assert (ROOT / "docs" / "scripts.md").read_text() == format_command_page(discover()), (
+        "run: python -m hub_core.testing.command_page > docs/scripts.md"
+    )
+
+
+def test_the_page_for_scripts_has_schema_and_exit_codes_of_the_core_commands() -> None:
+    page = format_command_page(load_core_only())
+    section = page.partition("\n### verify\n")[2].partition("\n### ")[0]
+    assert "Exit 0 if every mode that an algorithm claims is correct, else 1" in section
+    assert "[`collhub/report-load-all-1`](../schemas/report-load-all-1.json)" in section
 
 
 def test_rules_are_sentences() -> None:

@@ -1,0 +1,130 @@
+"""Page for scripts and agents: usage, exit codes and JSON schemas of all installed commands.
+
+`python -m hub_core.testing.command_page > docs/scripts.md` writes the page. It is derived from the
+declarations of the commands and from the classes of the reports.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import click
+
+from hub_core.model import ExitCode
+from hub_core.plugin_api import Command, resolve
+from hub_core.registry.plugins import Registry
+from hub_core.reports import get_schema_name
+from hub_core.testing.report_schemas import find_reports
+
+_MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.INVALID: "the input is invalid, or a check failed",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.PLUGIN: "a plugin is missing, broken or incompatible",
+    ExitCode.LOSSY: "refused under `--strict`: the conversion would lose data",
+    ExitCode.BUG: "a bug of collhub",
+}
+_HEAD = """# Scripts and agents
+
+Scripts use the commands with `--json`, or [the Python API](reference/hub_core.md). With `--json`,
+standard output is one JSON object whose member `schema` names its schema: `collhub/NAME-1` is the
+file `NAME-1.json` in `hub_core/schemas` of the installed package (`schemas/` of the repository).
+A schema gets further members under the same number; a member that is removed or changes its meaning
+gets a schema with the next number. All other messages are on standard error. `collhub explain CODE
+--json` explains a finding by its `code`. This page is generated:
+`python -m hub_core.testing.command_page > docs/scripts.md`.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+_CALL = re.compile(r"`collhub ([^`]*--json)`")
+_EXIT = re.compile(r"\b[Ee]xit\b")
+_END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z-])")
+
+
+def format_command_page(registry: Registry) -> str:
+    """Return the page of all loaded commands in Markdown, the core's first, then by name."""
+    schemas = _list_schemas()
+    parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
+    parts.append(
+        "\nAlso 130 after Ctrl-C and 141 if the reader of standard output has closed the pipe.\n"
+        "\n## Commands\n"
+    )
+    for provided in sorted(registry.all(Command), key=lambda one: not one.plugin.is_core):
+        command = resolve(provided.offer.function)
+        if isinstance(command, click.Command):
+            for name, leaf in _list_leaves(provided.name, command):
+                parts.append(_describe_command(name, leaf, schemas.get(name, [])))
+    return "".join(parts)
+
+
+def _list_schemas() -> dict[str, list[tuple[str, str]]]:
+    """Return (call, schema) of every report by the name of its command, such as `plugins list`."""
+    schemas: dict[str, list[tuple[str, str]]] = {}
+    for report in find_reports():
+        summary = (report.__doc__ or "").split("\n\n")[0]
+        for call in _CALL.findall(summary):
+            for name in _list_names(call.split()):
+                schemas.setdefault(name, []).append((call, get_schema_name(report)))
+    return schemas
+
+
+def _list_names(words: list[str]) -> Iterator[str]:
+    """Yield the names of commands in a call: `plugins list|show --json` are two."""
+    yield words[0]
+    if len(words) > 1:
+        yield from (f"{words[0]} {part}" for part in words[1].split("|") if part.isalpha())
+
+
+def _list_leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield the command or, for a group, its commands in their order, with their full names."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command, info_name=name)
+    for part in command.list_commands(context):
+        child = command.get_command(context, part)
+        if child is not None:
+            yield from _list_leaves(f"{name} {part}", child)
+
+
+def _describe_command(name: str, command: click.Command, schemas: list[tuple[str, str]]) -> str:
+    context = click.Context(command, info_name=name)
+    usage = " ".join((f"collhub {name}", *command.collect_usage_pieces(context)))
+    lines = [f"\n### {name}\n", f"\n{command.get_short_help_str(200)}\n", f"\n`{usage}`\n"]
+    lines.append(f"\n- Exit codes: {_escape(_find_exit_codes(command.help or ''))}\n")
+    for call, schema in schemas:
+        lines.append(f"- `collhub {call}`: [`{schema}`](../schemas/{schema.split('/')[1]}.json)\n")
+    if not schemas:
+        has_json = any("--json" in parameter.opts for parameter in command.params)
+        text = "`--json` prints a document that names its schema" if has_json else "no `--json`"
+        lines.append(f"- {text}\n")
+    return "".join(lines)
+
+
+def _find_exit_codes(text: str) -> str:
+    """Return the sentences of a help text on exit codes.
+
+    These are the sentences with the word `exit`, and all after them in the same paragraph.
+    """
+    stated: list[str] = []
+    for paragraph in text.split("\n\n"):
+        sentences = _END_OF_SENTENCE.split(" ".join(paragraph.split()))
+        first = next((k for k, part in enumerate(sentences) if _EXIT.search(part)), None)
+        stated += [] if first is None else sentences[first:]
+    return " ".join(stated) or "0 done, otherwise as above."
+
+
+def _escape(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", r"\*")
+
+
+if __name__ == "__main__":
+    # Imported here: the functions above need no plugins.
+    from hub_core.registry.discovery import discover
+
+    sys.stdout.write(format_command_page(discover()))
