@@ -27,7 +27,8 @@ def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
     """Build all samples for `num_ranks` ranks (2 or more), by name.
 
     Samples that require a power of two are included only if `num_ranks` is one. The samples cover
-    every kind of collective, in both modes where both are possible, and all are correct.
+    every kind of collective without a table of counts, in both modes where both are possible, and
+    all are correct.
     """
     builders = [*_BUILDERS]
     is_power_of_two = num_ranks & (num_ranks - 1) == 0
@@ -388,7 +389,5 @@ _BUILDERS = (
     ring_reduce_scatter,
     shift_to_next,
     staged_all_to_all,
-    uneven_all_gather,
-    uneven_all_to_all,
     weighted_broadcast,
 )

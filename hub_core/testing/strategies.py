@@ -5,6 +5,7 @@ Random algorithms satisfy all structural rules, but need not compute their colle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.counts import UnitCounts
-from hub_core.model.kinds import ROOTED, UNEVEN_KINDS, Buffer, CollectiveKind, ReduceOp, StepKind
+from hub_core.model.kinds import (
+    ROOTED,
+    STANDARD_KINDS,
+    UNEVEN_KINDS,
+    Buffer,
+    CollectiveKind,
+    ReduceOp,
+    StepKind,
+)
 from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.network.topology import Topology
 
@@ -23,6 +32,9 @@ _WRITES = {StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
 _MESSAGES = {StepKind.SEND, StepKind.RECV, StepKind.RECV_REDUCE}
 
 T = TypeVar("T")
+
+KINDS_OF_EQUAL_PARTS = (*STANDARD_KINDS, CollectiveKind.CUSTOM)
+"""All kinds but those with a table of counts, which many formats refuse."""
 
 # Maximum size in units of a rank's buffer in a custom collective.
 _MAX_UNITS = 6
@@ -51,14 +63,16 @@ _EXTENSIONS = st.dictionaries(st.text(max_size=6).map("x-{}".format), json_value
 
 
 @st.composite
-def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
-    """Draw collectives of every kind with 1 to `max_ranks` ranks, in at least one mode.
+def collectives(
+    draw: st.DrawFn, max_ranks: int = 4, kinds: Sequence[CollectiveKind] = KINDS_OF_EQUAL_PARTS
+) -> Collective:
+    """Draw collectives of these kinds with 1 to `max_ranks` ranks, in at least one mode.
 
     The unit count is a multiple of the number of ranks, from 1 to 2^40 units per rank. Rooted kinds
     have a root, others None. Custom collectives have a contract, which need not be consistent.
     Uneven ones have a table of counts, of which some may be zero.
     """
-    kind = draw(st.sampled_from(CollectiveKind))
+    kind = draw(st.sampled_from(kinds))
     num_ranks = draw(st.integers(1, max_ranks))
     in_place = draw(st.booleans())
     # The unit count is divisible by the number of ranks, as most kinds require.
@@ -189,13 +203,18 @@ def _step_values(
 
 
 @st.composite
-def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algorithm:
-    """Draw algorithms that are structurally valid but need not be correct.
+def algorithms(
+    draw: st.DrawFn,
+    max_ranks: int = 4,
+    max_steps: int = 12,
+    kinds: Sequence[CollectiveKind] = KINDS_OF_EQUAL_PARTS,
+) -> Algorithm:
+    """Draw algorithms of these kinds that are structurally valid but need not be correct.
 
     At most `max_ranks` ranks and `max_steps` steps. Collective, steps, scratch sizes, provenance,
     size and extensions are arbitrary.
     """
-    collective = draw(collectives(max_ranks))
+    collective = draw(collectives(max_ranks, kinds))
     scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))
     steps = draw(step_tables(collective.num_ranks, collective.unit_count, max_steps))
     return Algorithm(

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from hub_core import discover
+from hub_core.model import InputError
 from hub_core.network import Links
 from hub_core.plugin_api import FormatReader, FormatWriter, TopologyReader, TopologyWriter
-from hub_core.testing import Outcome, conversions, validate_all
+from hub_core.testing import (
+    Outcome,
+    conversions,
+    uneven_all_gather,
+    uneven_all_to_all,
+    validate_all,
+)
+from hub_core.testing.checked_plugin import render
 
 pytestmark = pytest.mark.needs_plugins
 
@@ -50,6 +58,20 @@ NS3 = b"2 0 1\n\n0 1 400Gbps 500ns 0\n"
 def test_whatever_is_read_comes_back_from_every_format_but_for_losses(name) -> None:
     table = [one for one in conversions(REGISTRY, [name]) if one.read == name]
     assert [str(one) for one in table if one.outcome is Outcome.WRONG] == []
+
+
+@pytest.mark.parametrize("build", [uneven_all_gather, uneven_all_to_all])
+def test_uneven_collectives_are_written_or_refused_in_one_line(build) -> None:
+    written, refusals = {}, []
+    for writer in REGISTRY.all(FormatWriter):
+        try:
+            written[writer.name] = render(writer.offer, build(4))
+        except InputError as error:
+            refusals.append(error)
+    assert {"chakra", "json", "nccl"} <= set(written)
+    assert not [error for error in refusals if "\n" in str(error)]
+    for name in {"mscclpp", "goal"} & set(written):
+        assert "contract" in " ".join(loss.feature for loss in written[name].losses)
 
 
 def test_one_cable_is_the_same_network_in_every_format() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from hub_core.model import CollectiveKind
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import Source, SourcePart
@@ -31,7 +32,7 @@ def parsed(files: list[bytes], options: ChakraReadOptions | None = None) -> Algo
     return chakra_algorithm(Source("x", parts), options or ChakraReadOptions())
 
 
-@given(algorithms())
+@given(algorithms(kinds=tuple(CollectiveKind)))
 @settings(max_examples=150)
 def test_every_column_survives(algorithm: Algorithm) -> None:
     files = trace(algorithm)

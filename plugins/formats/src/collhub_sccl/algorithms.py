@@ -27,6 +27,7 @@ from collhub_sccl.document import (
 )
 from hub_core.columns import Int64Array
 from hub_core.model import (
+    STANDARD_KINDS,
     Algorithm,
     Collective,
     CollectiveKind,
@@ -222,15 +223,13 @@ class _StepReader:
         """Find the collective whose chunks are those of the document: (kind, root, parts).
 
         The root is None without one. Parts are the chunks that every address is divided into: 1, or
-        the declared divisions if chunks, or else the addresses of sends, are divided. All kinds but
-        custom are compared in the order of `CollectiveKind`, undivided before divided; the first
-        that fits is taken. The order of chunks in the file does not matter. Raises `InputError` if
+        the declared divisions if chunks, or else the addresses of sends, are divided. Kinds are
+        compared in the order of `STANDARD_KINDS`, undivided before divided; the first that fits is
+        taken. The order of chunks in the file does not matter. Raises `InputError` if
         none fits.
         """
         document = self._document
-        for kind in CollectiveKind if document.chunks else ():
-            if kind is CollectiveKind.CUSTOM:
-                continue
+        for kind in STANDARD_KINDS if document.chunks else ():
             # msccl-tools describes the undivided collective, TACCL the divided one.
             for parts in sorted({1, document.divisions}):
                 first = next(iter(self._document.chunks))

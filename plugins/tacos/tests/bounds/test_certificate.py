@@ -11,11 +11,11 @@ from collhub_certificates.time_bounds import check_time_cut
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue
+from hub_core.model import STANDARD_KINDS, Algorithm, Collective, CollectiveKind, JsonValue
 from hub_core.network import Topology
 from hub_core.plugin_api import ONE_SIZE, CheckReport, CheckRequest, NoOptions
 
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+KINDS = list(STANDARD_KINDS)
 _NAME = "collhub-tacos"
 
 

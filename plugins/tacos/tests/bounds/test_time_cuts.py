@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.model import STANDARD_KINDS
 from hub_core.network import Occupancy, Topology
 
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+KINDS = list(STANDARD_KINDS)
 MOST_CELLS = 1 << 22
 
 

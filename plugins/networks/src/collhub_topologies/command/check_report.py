@@ -8,8 +8,8 @@ from collhub_topologies.command.topology_records import TopologyCheckReport
 from hub_core import CommandContext, ProvenBound, best_bounds
 from hub_core.model import (
     ROOTED,
+    STANDARD_KINDS,
     Collective,
-    CollectiveKind,
     Diagnostic,
     Severity,
     format_time,
@@ -105,15 +105,13 @@ def _compute_bounds(
 ) -> dict[str, ProvenBound]:
     """Compute the best lower bound of every collective that has one, by name of the collective.
 
-    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes. Custom
-    collectives, and those without a bound, are left out. The search for bounds is thorough.
+    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes.
+    Collectives that a table defines (custom and uneven ones), and those without a bound, are left
+    out. The search for bounds is thorough.
     """
     npus = network.num_npus
     bounds = {}
-    for kind in CollectiveKind:
-        # A custom collective is defined by its contract, which a network does not have.
-        if kind is CollectiveKind.CUSTOM:
-            continue
+    for kind in STANDARD_KINDS:
         root = 0 if kind in ROOTED else None
         collective = Collective(kind, npus, npus, root=root)
         (bound,) = best_bounds(
