@@ -127,9 +127,10 @@ def test_commands_of_contributing_name_what_exists() -> None:
     assert len(commands) >= 8
     for command in commands:
         words = [word for part in command.split("&&") for word in shlex.split(part)]
-        assert words[0] in ("python", "ruff"), command
+        assert words[0] in ("python", "ruff", "ln"), command
+        # The targets of links, which are relative to the link, and the environment are no files.
         for word in words:
-            if "/" in word and not word.startswith(".venv"):
+            if "/" in word and not word.startswith((".venv", "../", "hub_core/")):
                 assert (ROOT / word).exists(), command
     environments = re.findall(r"tox -e (\w+)", (ROOT / "CONTRIBUTING.md").read_text())
     tox = (ROOT / "tox.ini").read_text()
