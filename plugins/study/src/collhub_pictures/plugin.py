@@ -35,13 +35,13 @@ def collhub_consumers() -> Sequence[ReportWriter]:
     """Describe the writers of reports."""
     return [
         ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.picture:write"),
-        ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines.write:write"),
-        ReportWriter(_JOB_TRACE, Shown.JOB, "collhub_pictures.timelines.write:write_job"),
+        ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines:write"),
+        ReportWriter(_JOB_TRACE, Shown.JOB, "collhub_pictures.timelines:write_job"),
         ReportWriter(
             _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_picture"
         ),
         ReportWriter(
             _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_page"
         ),
-        ReportWriter(_WAITS, Shown.WAITS, "collhub_pictures.waits.picture:write"),
+        ReportWriter(_WAITS, Shown.WAITS, "collhub_pictures.waits:write"),
     ]

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
 
-from collhub_viewer.chunk_routes import find_chunks
 from collhub_viewer.columns import ColumnLines
-from collhub_viewer.lanes import MAX_STEPS, LanedSteps, arrange_steps
+from collhub_viewer.lanes import MAX_STEPS, LanedSteps, arrange_steps, find_chunks
 from collhub_viewer.network_index import index_links, index_topology
 from collhub_viewer.run_summaries import (
     compute_rank_totals,

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from collhub_drawing.subjects import AlgorithmSteps, JobNodes
-from collhub_pictures.timelines import events as module
-from collhub_pictures.timelines.events import build_timeline
-from collhub_pictures.timelines.write import write, write_job
+from collhub_pictures import timelines as module
+from collhub_pictures.timelines import build_timeline, write, write_job
 
 from hub_core.model import Algorithm, InputError, StepKind, UsageError
 from hub_core.plugin_api import JobTimeline, NoOptions, RunTimeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from collhub_pictures.waits.picture import MAX_ARROWS, MAX_BOXES, draw
+from collhub_pictures.waits import MAX_ARROWS, MAX_BOXES, draw
 
 from hub_core.plugin_api import WaitForGraph, WaitingRanks
 

@@ -49,7 +49,7 @@ def test_a_timeline_has_only_the_rows_of_the_window(collhub, save, tmp_path: Pat
 def test_a_requested_timeline_is_complete_however_large(
     collhub, save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collhub_pictures.timelines.events.MAX_EVENTS", 10)
+    monkeypatch.setattr("collhub_pictures.timelines.MAX_EVENTS", 10)
     ring, out = save(ring_all_reduce(4), tmp_path / "ring.json"), tmp_path / "trace.json"
     asked = ("simulate", ring, "--topology", RING, "--size", "1MiB", "--timeline", out)
     assert "groups of ranks" in collhub(*asked).err

@@ -1,1 +1,0 @@
-"""Runs as timelines: the simulated or measured time of every step."""

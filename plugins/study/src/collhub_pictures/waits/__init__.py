@@ -1,1 +1,0 @@
-"""Pictures of wait-for graphs."""
