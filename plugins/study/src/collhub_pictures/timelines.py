@@ -49,7 +49,7 @@ def _write_timeline(timeline: RunTimeline | JobTimeline, subject: Subject) -> Wr
     start, end = timeline.step_start_ns, timeline.step_end_ns
     if start is None or end is None:
         raise UsageError(
-            f"the times of {subject.noun}s are not told here",
+            f"the run gives no times of {subject.noun}s",
             cure="leave out --timeline, or choose another program for the run",
         )
     trace = build_timeline(subject, start, end, timeline.excerpt)
@@ -57,7 +57,7 @@ def _write_timeline(timeline: RunTimeline | JobTimeline, subject: Subject) -> Wr
     notes = []
     if trace.is_summary:
         rows = f"{subject.noun}s"
-        summary = f"tells how many {rows} run at a time in groups of ranks, not the {rows}"
+        summary = f"shows how many {rows} run at a time in groups of ranks, not the {rows}"
         notes.append(f"{summary}: more than {MAX_RANKS} ranks or {MAX_EVENTS} events")
     return WriteResult([artifact], notes=notes)
 

@@ -175,13 +175,13 @@ def test_the_writer_makes_one_file_and_says_where_it_is_a_summary(
     monkeypatch.setattr(module, "MAX_RANKS", 7)
     summary = write(request(algorithm, *times(algorithm)), NoOptions())
     assert summary.notes == [
-        "tells how many steps run at a time in groups of ranks, not the steps:"
-        " more than 1000 ranks or 200000 events"
+        "shows how many steps run at a time in groups of ranks, not the steps:"
+        " more than 7 ranks or 200000 events"
     ]
 
 
 def test_a_run_without_times_of_steps_has_no_timeline() -> None:
-    with pytest.raises(UsageError, match="the times of steps are not told here; leave out --tim"):
+    with pytest.raises(UsageError, match="the run gives no times of steps; leave out --tim"):
         write(request(ring_all_reduce(4), None, None), NoOptions())
 
 
@@ -213,5 +213,5 @@ def test_messages_of_a_job_have_arrows() -> None:
 
 
 def test_a_job_without_times_of_nodes_has_no_timeline() -> None:
-    with pytest.raises(UsageError, match="the times of nodes are not told here; leave out --tim"):
+    with pytest.raises(UsageError, match="the run gives no times of nodes; leave out --tim"):
         write_job(JobTimeline("job", training_step(2)), NoOptions())
