@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from hub_core import schema_violations
@@ -23,13 +22,14 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
+@pytest.mark.once
 def test_every_schema_has_its_identifier() -> None:
     for name, schema in SCHEMAS.items():
         assert schema["$id"] == f"urn:collhub:schema:{name}"
         assert schema["title"] in (f"collhub/{name}", "collhub-machine/1")
-        jsonschema.Draft202012Validator.check_schema(schema)
 
 
+@pytest.mark.once
 def test_an_unknown_version_of_every_document_is_one_violation() -> None:
     documents = [name for name in SCHEMAS if "schema" in SCHEMAS[name].get("properties", {})]
     assert len(documents) > 30
@@ -40,7 +40,11 @@ def test_an_unknown_version_of_every_document_is_one_violation() -> None:
         assert violation.path == "$.schema"
         assert violation.message == f"the schema is {other!r}, this version reads {known!r}"
         assert violation.cure == "upgrade collhub"
-        assert find_other_version(other) == known
+
+
+def test_another_version_of_a_schema_is_recognized() -> None:
+    assert find_other_version("collhub/workload-12") == "collhub/workload-1"
+    assert find_other_version("collhub-machine/2") == "collhub-machine/1"
 
 
 @pytest.mark.parametrize("name", ["collhub/algorithm-1", "collhub/other-2", "topology-2"])
