@@ -101,6 +101,9 @@ def resolve_counts(text: str | None, kind: CollectiveKind, num_ranks: int) -> Un
     counts = parse_counts(text, kind, num_ranks)
     if counts is not None:
         return counts
+    if not Path(text).exists():
+        message = f"--counts {text[:80]}: neither a file nor a generator of counts"
+        raise UsageError(message, cure=f"give {COUNTS_HELP}")
     return read_counts(load_file(Path(text)), text, kind, num_ranks)
 
 

@@ -188,3 +188,8 @@ def test_invalid_tables_are_refused_with_their_position(content, message):
         read_counts(content, "t.csv", A2A, 2)
     assert message in str(error.value)
     assert error.value.diagnostics[0].code == "invalid-counts"
+
+
+def test_a_text_that_is_neither_a_file_nor_a_generator_is_refused():
+    with pytest.raises(UsageError, match="neither a file nor a generator of counts"):
+        hub_core.resolve_counts("zipff:1.2", A2A, 4)
