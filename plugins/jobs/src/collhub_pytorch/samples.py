@@ -228,7 +228,10 @@ _LOG_CALLS = (
 
 
 def log_lines() -> Sequence[Source]:
-    """Two collectives of two ranks, whose lines are mixed."""
+    """Return a log of NCCL with an all-reduce and a reduce-scatter of two ranks, in one file.
+
+    The two lines of a collective, one per rank, follow each other.
+    """
     lines = [
         f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO ncclCommInitRank comm 0xa{rank} rank"
         f" {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 1000 commId 0x9ca74fa6e40df7f4"

@@ -20,14 +20,15 @@ class MachineOptions:
 
 
 def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
-    """Return columns of a computation of so many floating-point operations and bytes of memory.
+    """Return the columns `operations` and `bytes` of a computation, and its duration if known.
 
-    With the option `tflops`, also the duration in ns: the longer of the times for operations and
-    for memory, rounded, at least 1.
+    `operations`: number of floating-point operations; `touched`: bytes of memory that are read or
+    written. Unless `machine.tflops` is 0, the result has `duration_ns`: the longer of the times for
+    operations and for memory, rounded to ns, at least 1.
     """
     work = {"operations": operations, "bytes": touched}
     if machine.tflops:
-        # Whichever takes longer hides the other.
+        # Operations and memory accesses overlap, so that the longer time counts.
         flops_ns = operations / machine.tflops / 1e3
         memory_ns = touched / machine.memory_bandwidth * 1e9
         work["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))

@@ -341,12 +341,14 @@ def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
 def fit_network(
     library: Library, ranks_per_node: int, points: Sequence[Measurement]
 ) -> NetworkModel:
-    """Fit the constants of the network to all-reduces of several nodes.
+    """Fit the constants of the network to measured all-reduces of several nodes.
 
-    The fit is robust and on logarithms of times in us, from `_NETWORK_STARTS`. If the label of the
-    machine states the NICs of a node, the prior of the large rate is the usual share of their
-    nominal rate: few points do not separate it from the hops. The model states the number of points
-    and the distinct numbers of nodes, ascending; `points` must not be empty.
+    The fit is robust against outliers. It minimizes deviations of logarithms of times in us, and
+    starts at `_NETWORK_STARTS`. If all points have labels of machines with one and the same nominal
+    rate of the NICs of a node, the rate of large messages has the prior `_NIC_EFFICIENCY` times
+    this rate, because few points do not separate that rate from the time of a hop. The model
+    contains the number of points and the distinct numbers of nodes, ascending. `points` must not be
+    empty.
     """
     columns = network_columns(points)
     measured = np.log([point.time_us for point in points])

@@ -66,10 +66,11 @@ def _prepare_without_size(
 def _generate_path_streams(
     packing: PlacedPacking, collective: Collective, npus: tuple[int, ...]
 ) -> Iterator[Stream]:
-    """Yield the streams of a scatter or gather.
+    """Yield the streams of a scatter or gather, rank by rank.
 
-    Every rank's share is split by the weights of its paths. The root's share needs a stream as
-    well, but has no messages.
+    The chunk of a rank is divided among the trees that have a path to its NPU, in proportion to
+    their weights: one stream per tree. The chunk of the root has one stream without messages,
+    because every part of the full buffer needs a stream.
     """
     is_inward = collective.kind is CollectiveKind.GATHER
     assert collective.root is not None
