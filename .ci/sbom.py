@@ -38,13 +38,15 @@ ALLOWED = {
 # Licences of distributions whose metadata has no SPDX expression: as in the LICENSE of each.
 STATED = {
     "numba": "BSD-2-Clause",
+    "pathspec": "MPL-2.0",
     "pluggy": "MIT",
     "protobuf": "BSD-3-Clause",
     "pyyaml": "MIT",
     "scipy": "BSD-3-Clause",
+    "trove-classifiers": "Apache-2.0",
 }
-# Not a part of the product: the installer of the environment.
-IGNORED = {"pip"}
+# Not a part of the product: the installer of the environment, with setuptools on Python 3.11.
+IGNORED = {"pip", "setuptools"}
 INSTALLED = """
 import importlib.metadata, json
 print(json.dumps([
