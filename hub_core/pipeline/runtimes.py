@@ -341,6 +341,17 @@ def build_variant(
     return algorithm, ", ".join(texts)
 
 
+def time_on_runtime(timing: TimingSource, name: str, registry: Registry) -> TimingSource:
+    """Return the timing with the kernel of a runtime, if it is that of a machine.
+
+    Raises `UsageError` for an unknown name.
+    """
+    chosen = find_runtime(name, registry)
+    if timing.machine is None or chosen is None or not chosen.runtime.kernel:
+        return timing
+    return replace(timing, options={**timing.options, "kernel": chosen.runtime.kernel})
+
+
 def list_variants(
     timing: TimingSource, topology: Topology, size: int, registry: Registry
 ) -> Variants:

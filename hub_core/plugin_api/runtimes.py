@@ -84,7 +84,8 @@ class Runtime:
     resources of the program that the writer would write; it raises `HubError` if the runtime cannot
     execute the algorithm. `collectives`: kinds that its files can express. `writer_options`:
     options of the writer that select this runtime. `remainder`: how calls are served whose sizes
-    the chunks of a program do not divide.
+    the chunks of a program do not divide. `kernel`: value of the option `kernel` with which
+    simulators of machines time its programs; empty for their default.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Runtime:
     fit: Reference
     writer_options: Mapping[str, str] = field(default_factory=dict)
     remainder: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)

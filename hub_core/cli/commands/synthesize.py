@@ -239,10 +239,8 @@ def _check_options(request: SynthesisWish, out: str | None, output: OutputReques
         cure = f"it belongs to {', '.join(rooted)}"
         raise UsageError(f"--root has no meaning for {kind}", cure=cure)
     if request.relays and request.npus is None:
-        raise UsageError(
-            "--relays has no meaning where all NPUs take part",
-            cure="name those that take part with --ranks",
-        )
+        message = "--relays has no meaning where all NPUs take part"
+        raise UsageError(message, cure="name those that take part with --ranks")
     if output.target_format is not None and out is None:
         raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
 
@@ -283,14 +281,14 @@ def _run_synthesizer(
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
     from hub_core.pipeline.bounds import replace_bounds
+    from hub_core.pipeline.runtimes import time_on_runtime
     from hub_core.pipeline.simulation import choose_timing
     from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
     topology = session.read_topology(request.topology_text)
     npus = request.npus or tuple(range(topology.num_npus))
     network = topology if request.relays or request.npus is None else topology.subset(npus)
-    # The portfolio chooses by the times of the known machine, as comparisons do.
-    # It tries several copies of each algorithm, as runtimes execute them.
+    # It tries several copies of each algorithm on the known machine.
     timing = choose_timing(
         request.machine,
         request.backend,
@@ -299,6 +297,7 @@ def _run_synthesizer(
         uses_known=name == _PORTFOLIO,
         tries_instances=name == _PORTFOLIO,
     )
+    timing = time_on_runtime(timing, request.runtime, session.registry())
     simulate = None
     if timing.machine is not None:
         simulate = _create_simulation(timing, network, request, session)

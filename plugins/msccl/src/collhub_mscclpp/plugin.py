@@ -65,6 +65,7 @@ _RUNTIME = Runtime(
     STANDARD_KINDS,
     "collhub_mscclpp.writing.target:fit",
     remainder="calls of other sizes use a second plan with the fewest chunks in folders of plans",
+    kernel="direct",
 )
 
 
