@@ -13,12 +13,13 @@ from hub_core.cli.arguments import (
     output_options,
     source_argument,
 )
-from hub_core.cli.assignments import assign
+from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.session import Session
-from hub_core.cli.session_outputs import choose_path, written_paths
+from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
 
 if TYPE_CHECKING:
     from hub_core.cli.reports.algorithm_records import ConvertReport
+    from hub_core.model import Algorithm, Workload
     from hub_core.pipeline.outputs import Written
 
 
@@ -43,11 +44,34 @@ def convert(
     options = assign(output.assignments, {"reader": opened.options, "writer": target.options})
     model = session.read_verified(opened, options["reader"])
     written = session.write_output(model, target, options["writer"], output)
+    unserved = _describe_unserved(model, target, options["writer"], session)
+    if unserved:
+        session.say(unserved)
     if output.as_json:
         report = _create_report(opened.name, opened.format_name, target.format_name, written)
         session.print_report(report)
     else:
         session.say_written(written)
+
+
+def _describe_unserved(
+    model: Algorithm | Workload, target: ChosenOutput, options: Assignments, session: Session
+) -> str:
+    """Describe that the runtime of the output does not serve the size of the algorithm; else empty.
+
+    Only algorithms that state their size in bytes are checked.
+    """
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.model import Algorithm
+    from hub_core.pipeline.runtimes import describe_unserved, find_runtime, name_runtime
+
+    if not isinstance(model, Algorithm) or model.collective_bytes is None:
+        return ""
+    name = name_runtime(target.writer, options, model.collective.kind)
+    chosen = find_runtime(name, session.registry())
+    if chosen is None:
+        return ""
+    return describe_unserved(model, chosen.runtime, model.collective_bytes)
 
 
 def _create_report(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from collhub_packing.pipelining.schedules import apportion
 
-from hub_core import create_synthesis_request, run_synthesizer
+from hub_core import create_synthesis_request, run_synthesizer, write
+from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.plugin_api import RuntimeFit, RuntimeLimits, SynthesisRequest, UnitLimits
 from hub_core.verification import verify
@@ -84,3 +86,15 @@ def test_items_are_apportioned_by_largest_remainders() -> None:
     parts = [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)]
     assert apportion(parts, 16) == [6, 5, 5]
     assert apportion([Fraction(99, 100), Fraction(1, 100)], 4) == [3, 1]
+
+
+def test_convert_names_the_nearest_sizes_that_the_runtime_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = request_of("all-reduce", 6, 4 * KIB, "ideal", "ring:6")
+    write(run_synthesizer(request, "ring").algorithm, tmp_path / "ring.json")
+    arguments = ["convert", str(tmp_path / "ring.json"), "-o", str(tmp_path / "ring.xml")]
+    assert main(arguments) == 0
+    message = capsys.readouterr().err
+    assert "executor does not serve 4 KiB: the algorithm serves multiples of 24 bytes" in message
+    assert "the nearest are 4080 bytes and 4104 bytes" in message
