@@ -23,6 +23,7 @@ MODULES = {
         "hub_core/pipeline/detection.py",
         "hub_core/pipeline/bounded_reads.py",
         "hub_core/cli/session_inputs.py",
+        "hub_core/sandbox/*.py",
     ),
     "msccl": ("collhub_msccl/runtimes/*.py", "collhub_msccl/reading/*.py"),
     "mscclpp": ("collhub_mscclpp/checking/*.py",),

@@ -246,6 +246,15 @@ UNTRIGGERED = {
         *("ambiguous-format", "blocked", "checked-in-blocks", "empty-step", "fifo-deadlock"),
         *("not-available", "not-used-by-newest", "not-verified", "output-too-small"),
         *("self-message", "timing-only", "too-large", "undecided-format"),
+        *(
+            "limit",
+            "memory-limit",
+            "program-answer",
+            "program-failed",
+            "program-prints",
+            "syntax",
+            "time-limit",
+        ),
     },
     "mpi": {"communicator-size", "not-ascending", "unknown-collective"},
     "msccl": {

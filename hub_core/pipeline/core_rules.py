@@ -216,11 +216,66 @@ _RUNTIMES = (
     ),
 )
 
+_PROGRAMS = (
+    (
+        "limit",
+        "The program exceeded a limit of its process.",
+        "It uses more memory or processes than it may.",
+        "Raise the limit that the cure names, or use a smaller instance.",
+        "a program that starts other processes",
+    ),
+    (
+        "program-answer",
+        "The separate process of the program did not return a readable result.",
+        "The program ended its process, or wrote to the channel of the result.",
+        "Let the program end normally.",
+        "`os._exit(0)`",
+    ),
+    (
+        "syntax",
+        "The program is not valid Python.",
+        "It has a syntax error, or was written for another version of Python.",
+        "Correct the named line.",
+        "`def f(`",
+    ),
+    (
+        "program-failed",
+        "The program raised an exception or ended without a result.",
+        "It has an error, or its arguments do not fit.",
+        "Correct the named line, or pass the arguments after `--`.",
+        "a program that divides by zero",
+    ),
+    (
+        "time-limit",
+        "The program needs more time than the limit.",
+        "It has an endless loop, or builds a large algorithm.",
+        "Raise the limit that the cure names, or use a smaller instance.",
+        "`while True: pass`",
+    ),
+    (
+        "memory-limit",
+        "The program needs more memory than the limit.",
+        "It builds a large algorithm.",
+        "Use a smaller instance.",
+        "a list of a billion numbers",
+    ),
+    (
+        "program-prints",
+        "The program prints text, which is not a part of the algorithm.",
+        "It prints debug output or the algorithm itself.",
+        "Remove the output if it is not needed.",
+        "`print(1)`",
+    ),
+)
+
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules of the core."""
     return [
         *declare_rules("algorithms, by `collhub verify`", _STEPS),
         *declare_rules("files of any format", _FORMATS),
+        *declare_rules(
+            "programs that are executed, such as MSCCLang and mscclpp.language", _PROGRAMS
+        ),
         *declare_rules("files for runtimes, by `collhub verify --runtime`", _RUNTIMES),
     ]
