@@ -239,8 +239,8 @@ CHOOSING = (
     ("wrong-subject", "a.xml", PROGRAM, "workload"),
     ("not-used-by-version", "a.xml", PROGRAM, "rccl@7.13"),
 )
-# Rules without an input above. Tests of their package trigger them by larger inputs, except
-# ambiguous-format, undecided-format, copy-range, and the rules of mpi.
+# Rules without an input above. Tests of their package name most of them; no test names
+# ambiguous-format, undecided-format, copy-range, those of mpi, and those of executed programs.
 UNTRIGGERED = {
     "core": {
         *("ambiguous-format", "blocked", "checked-in-blocks", "empty-step", "fifo-deadlock"),
