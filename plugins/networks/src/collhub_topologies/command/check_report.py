@@ -10,6 +10,7 @@ from hub_core.model import (
     ROOTED,
     STANDARD_KINDS,
     Collective,
+    CollectiveKind,
     Diagnostic,
     Severity,
     format_time,
@@ -111,7 +112,8 @@ def _compute_bounds(
     """
     npus = network.num_npus
     bounds = {}
-    for kind in STANDARD_KINDS:
+    # In the order of the enumeration, which documents and reports show.
+    for kind in (kind for kind in CollectiveKind if kind in STANDARD_KINDS):
         root = 0 if kind in ROOTED else None
         collective = Collective(kind, npus, npus, root=root)
         (bound,) = best_bounds(
