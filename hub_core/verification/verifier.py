@@ -34,6 +34,7 @@ from hub_core.verification.step_program import compile_steps
 _MAX_ADDRESSES = 2.0**61
 # Units of memory and messages of a block of units that is checked by itself: 256 MB of values.
 _CELLS_OF_BLOCK = 1 << 24
+_MAX_BLOCKS = 256
 _Outcome = tuple[Findings, ContentsComparison]
 
 
@@ -275,7 +276,8 @@ def _divide_units(task: _Task) -> list[tuple[int, int]] | None:
     Returns (first, stop) of every block, in units of the task. Only algorithms beyond the limits of
     contents are divided, and only if no step moves data to another unit: a standard collective
     whose parts are not those of ranks, steps whose operands and messages have equal offsets, and no
-    SCRATCH. Then every unit has its own contents and its own conflicts.
+    SCRATCH. Then every unit has its own contents and its own conflicts. Algorithms that need more
+    than 256 blocks are not divided.
     """
     algorithm = task.given.algorithm
     steps, collective, messages = algorithm.steps, task.collective, task.given.messages
@@ -297,6 +299,8 @@ def _divide_units(task: _Task) -> list[tuple[int, int]] | None:
     if not is_aligned:
         return None
     parts = ceil(max(cells / _CELLS_OF_BLOCK, work / MAX_WORK))
+    if parts > _MAX_BLOCKS:
+        return None
     size = max(1, ceil(collective.unit_count / parts))
     starts = range(0, collective.unit_count, size)
     return [(start, min(start + size, collective.unit_count)) for start in starts]

@@ -32,7 +32,8 @@ NEAR = (1, 3, 20)
 SPREAD = [int(60 * 1.6**power) for power in range(14)]
 # CPython reports some allocations that fail as other errors.
 MISREPORTED = re.compile(
-    r"error: internal error: (SystemError: error return without exception set|TypeError: .* not PosixPath"
+    r"error: internal error: (SystemError: error return without exception set"
+    r"|SystemError: .* returned NULL without setting an exception|TypeError: .* not PosixPath"
     r"|RuntimeError: can't allocate (read )?lock);.*\n"
 )
 

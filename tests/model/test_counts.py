@@ -159,6 +159,7 @@ def test_a_direct_exchange_is_correct_and_a_wrong_message_is_found():
     assert not verify(other).ok
 
 
+@pytest.mark.needs_plugins
 def test_bytes_of_messages_are_the_share_of_the_counts_in_the_total():
     algorithm = exchange(TABLE)
     result = hub_core.simulate(algorithm, "switch:3?bandwidth=1GB/s&latency=0ns", 13_000)

@@ -35,6 +35,7 @@ def test_a_slow_link_keeps_a_fraction_of_its_bandwidth() -> None:
     assert (rates[0, 1], rates[1, 0], rates[1, 2]) == (2e9, 4e9, 8e9)
 
 
+@pytest.mark.needs_plugins
 def test_changes_apply_to_all_planes_and_keep_the_text_as_name() -> None:
     text = "dgx1v+dgx1-pcie?without=0-1"
     network = read_topology(text)
@@ -84,10 +85,10 @@ def test_wrong_changes_are_one_line(changes: str, message: str) -> None:
         ("ring:6?degrade=0-1=0.5", [1, 2, 2, 1]),
         ("line:5", [2, 2]),
         ("mesh:3x3", [8, 4]),
-        ("hypercube:3", [12]),
+        pytest.param("hypercube:3", [12], marks=pytest.mark.needs_plugins),
         ("fully-connected:5", [10]),
-        ("rail:2x4", [8, 8]),
-        ("dgx1v", [4, 2, 4, 2, 2, 2]),
+        pytest.param("rail:2x4", [8, 8], marks=pytest.mark.needs_plugins),
+        pytest.param("dgx1v", [4, 2, 4, 2, 2, 2], marks=pytest.mark.needs_plugins),
         # Every node has degree 3, but only some links are on a cycle of three links.
         ("frucht", [1] * 18),
     ],
@@ -105,6 +106,7 @@ def test_links_of_unequal_traffic_are_not_equal() -> None:
     assert [group.num_equal for group in groups] == [2, 2]
 
 
+@pytest.mark.needs_plugins
 def test_equal_failures_leave_networks_with_equal_distances() -> None:
     network = parse_topology("dragonfly:2,1,1")
     failures = list_failures(network)

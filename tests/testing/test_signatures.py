@@ -18,11 +18,12 @@ from hub_core.testing.checked_plugin import load_declared_samples
 
 pytestmark = pytest.mark.needs_plugins
 
-# Formats without a signature, whose readers claim files of another format that are jobs; and logs
-# of NCCL, of which a reader claims those with calls of all ranks.
+# Formats without a signature, whose files have that of another format; and logs of NCCL, of which
+# a reader claims those with calls of all ranks.
 CLAIMED = {
     "chakra-json-workload": {"chakra-json"},
     "chakra-workload": {"chakra"},
+    "hlo-program": {"hlo"},
     "nccl-calls": {"nccl-calls", "nccl-log"},
     "nccl-log": {"nccl-calls", "nccl-log"},
 }
