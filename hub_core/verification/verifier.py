@@ -34,7 +34,7 @@ from hub_core.verification.step_program import compile_steps
 _MAX_ADDRESSES = 2.0**61
 # Units of memory and messages of a block of units that is checked by itself: 256 MB of values.
 _CELLS_OF_BLOCK = 1 << 24
-_MAX_BLOCKS = 256
+_MAX_BLOCKS = 64
 _Outcome = tuple[Findings, ContentsComparison]
 
 
@@ -277,7 +277,7 @@ def _divide_units(task: _Task) -> list[tuple[int, int]] | None:
     contents are divided, and only if no step moves data to another unit: a standard collective
     whose parts are not those of ranks, steps whose operands and messages have equal offsets, and no
     SCRATCH. Then every unit has its own contents and its own conflicts. Algorithms that need more
-    than 256 blocks are not divided.
+    than 64 blocks are not divided.
     """
     algorithm = task.given.algorithm
     steps, collective, messages = algorithm.steps, task.collective, task.given.messages

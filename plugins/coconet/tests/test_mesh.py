@@ -331,6 +331,7 @@ def test_search_uses_the_group_of_every_axis() -> None:
 
 
 @pytest.mark.once
+@pytest.mark.once
 def test_ranks_of_an_axis_without_links_use_the_routes_of_the_network() -> None:
     # The ranks of `dp` are no neighbours on the ring.
     binding = Binding.of_mesh((2, 3), {"N": 2**16})

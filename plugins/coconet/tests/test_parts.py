@@ -141,6 +141,7 @@ def test_more_tensors_do_not_change_the_winner(
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.once
 def test_whole_programs_are_simulated_and_equal(
     collhub: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_bounds_cost_no_program_of_the_front(make: Callable[[], Program]) -> Non
         assert fronts[0] == fronts[1]
 
 
+@pytest.mark.once
 def test_optimizer_is_searched_to_the_end() -> None:
     # Without bounds Adam has 1607 programs: counted once.
     found = explore(adam(), [Binding(16, {"N": 2**20})], FormulaModel(RATES), 1000)

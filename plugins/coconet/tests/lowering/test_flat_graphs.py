@@ -148,6 +148,7 @@ def test_operations_and_bytes_of_tiles_add_up_to_the_whole() -> None:
     assert totals.tolist() == [2 * 2 * 61 * 2 * 16] * 4
 
 
+@pytest.mark.once
 def test_flat_jobs_are_written_verified_and_read_back(tmp_path: Path) -> None:
     _, after = overlapped_boundary()
     flat = flat_of(after, 2, Choice("ring", 2))
@@ -175,6 +176,7 @@ def test_grids_know_which_chunks_share_elements(
     assert sorted(element for chunk in mine for element in chunk) == list(range(3 * length))
 
 
+@pytest.mark.once
 def test_overlap_hides_the_product() -> None:
     _, chained = overlapped_block(is_mlp=False)
     sizes = {"B": 8, "S": 64, "K": 256, "H": 64}

@@ -99,7 +99,10 @@ def changed(change: Callable[[Any], object]) -> bytes:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda root: root.update(schema="collhub/workload-2"), r"\$\.schema: expected"),
+        (
+            lambda root: root.update(schema="collhub/workload-2"),
+            r"\$\.schema: the schema is 'collhub/workload-2', this version reads",
+        ),
         (lambda root: root.pop("groups"), "'groups' is a required property"),
         (lambda root: root.update(num_ranks=0), r"\$\.num_ranks"),
         (lambda root: root["nodes"].pop("kind"), r"\$\.nodes\.kind: is missing"),
