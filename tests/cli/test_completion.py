@@ -218,7 +218,7 @@ def test_a_shell_that_is_not_known_is_quiet_on_standard_output(
         ("collhub synthesize tacos -O method=tw", {"method=two-phase"}),
         ("collhub synthesize auto -O candidates=ring,ta", {"candidates=ring,tacos"}),
         ("collhub tune --to msccl,nccl-t", {"msccl,nccl-tuner"}),
-        ("collhub synthesize tacos --collective all-g", {"all-gather"}),
+        ("collhub synthesize tacos --collective all-g", {"all-gather", "all-gather-v"}),
     ],
 )
 def test_topologies_options_and_lists_are_completed(

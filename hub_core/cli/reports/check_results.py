@@ -171,7 +171,7 @@ def read_baseline(path: str) -> Baseline:
     cure = "write it with 'collhub verify FILE... --write-baseline FILE'"
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
-    except (OSError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         message = f"is not a readable baseline: {reason}"
         raise InputError(

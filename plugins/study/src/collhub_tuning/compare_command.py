@@ -27,7 +27,6 @@ from hub_core import (
     json_flag,
     option_pairs,
     parse_sizes,
-    resolve_counts,
     root_option,
     size_option,
     topology_option,
@@ -307,6 +306,7 @@ def _run_comparisons(
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.variations import VariedOutcome
+    from hub_core import resolve_counts
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
