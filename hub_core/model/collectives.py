@@ -190,9 +190,9 @@ class Collective:
     def input_units(self) -> Int64Array:
         """Return the size of INPUT in units: int64[num_ranks].
 
-        The contract states it for custom collectives, the counts for uneven ones. Otherwise every
-        rank has the whole collective or one rank's part, as the kind says; but a buffer with the
-        parts of all ranks that only the root has (scatter) is empty at all other ranks.
+        The sizes of a custom collective are in its contract, those of an uneven one follow from its
+        counts. For other kinds, INPUT has the parts of all ranks or of one rank, depending on the
+        kind; in a scatter, only the INPUT of the root has units.
         """
         if self.contract is not None:
             return self.contract.input_units
@@ -206,9 +206,9 @@ class Collective:
     def output_units(self) -> Int64Array:
         """Return the size of OUTPUT in units: int64[num_ranks].
 
-        The contract states it for custom collectives, the counts for uneven ones. Otherwise every
-        rank has the whole collective or one rank's part, as the kind says; but a buffer with the
-        parts of all ranks that only the root has (gather) is empty at all other ranks.
+        The sizes of a custom collective are in its contract, those of an uneven one follow from its
+        counts. For other kinds, OUTPUT has the parts of all ranks or of one rank, depending on the
+        kind; in a gather, only the OUTPUT of the root has units.
         """
         if self.contract is not None:
             return self.contract.output_units

@@ -222,7 +222,7 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
 def _find_calls_with_marker(
     parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
 ) -> Int64Array:
-    """Find the calls that have more than `_MAX_ENDS` starts (or ends) and so need a MARKER.
+    """Find the calls that need a MARKER because they have more than `_MAX_ENDS` starts (or ends).
 
     `is_outer`: bool per part, whether it is the first (or last) of its call. `listed`: starts (or
     ends) of every template, as lists. `calls`: number of calls. Returns their numbers, ascending.
