@@ -239,9 +239,7 @@ class _Evaluation:
         and sends and receives without pairs, are counted as losses. Raises `InputError` with its
         line.
         """
-        to_apply = instruction.attributes.get("to_apply", "").lstrip("%")
-        reducer = self._module.computations.get(to_apply)
-        reduction = reducer.root.opcode if reducer and reducer.root else ""
+        reduction = self._module.find_reducer(instruction)
         operands = [computation.instructions[operand].shape for operand in instruction.operands]
         devices = self._module.devices
         if name == "ragged-all-to-all":

@@ -92,6 +92,13 @@ class Module:
     notes: list[str] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
 
+    def find_reducer(self, instruction: Instruction) -> str:
+        """Return the opcode of the root of the computation `to_apply`; "" if there is none."""
+        name = instruction.attributes.get("to_apply", "").lstrip("%")
+        computation = self.computations.get(name)
+        root = computation.root if computation is not None else None
+        return root.opcode if root is not None else ""
+
 
 def read_module(
     statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
@@ -369,7 +376,7 @@ def _names(text: str) -> list[str]:
     return _NAME.findall(text)
 
 
-_MIRRORED = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}
+MIRRORED = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}
 
 
 def _count_iterations(
@@ -387,7 +394,7 @@ def _count_iterations(
     state = caller.instructions[loop.operands[0]]
     left, right = (condition.instructions[name] for name in test.operands)
     direction = test.attributes.get("direction", "")
-    sides = ((left, right, direction), (right, left, _MIRRORED.get(direction, "")))
+    sides = ((left, right, direction), (right, left, MIRRORED.get(direction, "")))
     for counter, limit, order in sides:
         index = _state_index(counter)
         end = _invariant(limit, body, caller, state)

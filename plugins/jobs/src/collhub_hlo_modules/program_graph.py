@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from collhub_captured_graphs.graph import (
@@ -27,7 +27,7 @@ from collhub_captured_graphs.graph import (
 )
 
 from collhub_hlo_modules.collectives import collective_of, read_call
-from collhub_hlo_modules.module import Computation, Module, called_names
+from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
 from collhub_hlo_modules.text import Instruction, Shape, invalid, parse_integers
 
 MAX_NODES = 30_000
@@ -41,6 +41,7 @@ _ELEMENTS = {
     "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
+_DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
 _UNARY = {
     "abs": "abs", "cosine": "cos", "sine": "sin", "exponential": "exp", "log": "log",
     "negate": "neg", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh", "logistic": "sigmoid",
@@ -58,7 +59,6 @@ _WHERE = {
     (False, False): "Scalar",
 }  # fmt: skip
 _COMPARISONS = {"LT": "lt", "GT": "gt", "EQ": "eq", "LE": "le", "GE": "ge", "NE": "ne"}
-_MIRRORED = {"LT": "GT", "GT": "LT", "EQ": "EQ", "LE": "GE", "GE": "LE", "NE": "NE"}
 _REDUCERS = {"add": "sum", "maximum": "amax", "minimum": "amin"}
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 _REDUCTIONS = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "product"}
@@ -165,8 +165,7 @@ class _GraphBuilder:
         self, instruction: Instruction, dtype: str, shape: tuple[int, ...]
     ) -> Tensor:
         """Return a new tensor named after an instruction."""
-        if dtype not in _ELEMENTS:
-            self._refuse(instruction, f"has the element type {dtype}", "use another element type")
+        element = self._find_element(instruction, dtype)
         base = re.sub(r"\W", "_", instruction.name)
         base = base if base[:1].isalpha() else f"v{base}"
         number = self._numbers.get(base, -1) + 1
@@ -175,9 +174,15 @@ class _GraphBuilder:
             number += 1
             name = f"{base}_{number}"
         self._numbers[base] = number
-        tensor = Tensor(name, _ELEMENTS[dtype], shape)
+        tensor = Tensor(name, element, shape)
         self._tensors[name] = tensor
         return tensor
+
+    def _find_element(self, instruction: Instruction, dtype: str) -> str:
+        """Return PyTorch's name of an element type; refuse the instruction if there is none."""
+        if dtype not in _ELEMENTS:
+            self._refuse(instruction, f"has the element type {dtype}", "use another element type")
+        return _ELEMENTS[dtype]
 
     def _append(
         self,
@@ -323,10 +328,7 @@ class _GraphBuilder:
         if isinstance(value, str):
             return value
         dtype, sizes = shape.leaves[0]
-        template = Instruction(
-            instruction.name, instruction.opcode, Shape(((dtype, sizes),)), (), {}, "",
-            instruction.line, False,
-        )  # fmt: skip
+        template = replace(instruction, shape=Shape(((dtype, sizes),)))
         if isinstance(value, _Spread):
             source = self._tensors[value.source]
             ones = [1] * len(sizes)
@@ -342,7 +344,7 @@ class _GraphBuilder:
         arguments = {
             "size": tuple(sizes),
             "fill_value": value,
-            "dtype": ElementName(_ELEMENTS[dtype]),
+            "dtype": ElementName(self._find_element(instruction, dtype)),
         }
         return self._append("aten.full.default", arguments, template)
 
@@ -379,7 +381,7 @@ class _GraphBuilder:
                 return None
             if isinstance(operands[0], int | float) and not isinstance(operands[1], int | float):
                 operands, shapes = operands[::-1], shapes[::-1]
-                direction = _MIRRORED[direction]
+                direction = MIRRORED.get(direction, direction)
             return self._add_binary(_COMPARISONS[direction], instruction, operands, shapes)
         if opcode in _BINARY:
             folded = _fold(opcode, operands)
@@ -411,11 +413,10 @@ class _GraphBuilder:
         dtype = instruction.shape.leaves[0][0]
         source = operand.source if isinstance(operand, _Spread) else operand
         sizes = self._tensors[source].shape
-        if dtype not in _ELEMENTS:
-            self._create_tensor(instruction, dtype, sizes)
+        element = self._find_element(instruction, dtype)
         arguments: dict[str, ArgumentValue] = {
             "self": Reference(source),
-            "dtype": ElementName(_ELEMENTS[dtype]),
+            "dtype": ElementName(element),
         }
         name = self._append("aten._to_copy.default", arguments, instruction, sizes)
         return _Spread(name, operand.places) if isinstance(operand, _Spread) else name
@@ -573,7 +574,7 @@ class _GraphBuilder:
         length = sizes[places[0]]
         arguments: dict[str, ArgumentValue] = {
             "end": length,
-            "dtype": ElementName(_ELEMENTS[dtype]),
+            "dtype": ElementName(self._find_element(instruction, dtype)),
         }
         name = self._append("aten.arange.default", arguments, instruction, (length,))
         return name if len(sizes) == 1 else _Spread(name, places)
@@ -650,7 +651,7 @@ class _GraphBuilder:
 
     def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
         """Add a reduction that starts with the neutral element of its operator; else None."""
-        reducer = self._find_reducer(instruction)
+        reducer = self._module.find_reducer(instruction)
         if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:
             return None
         dimensions = parse_integers(instruction.attributes.get("dimensions", ""))
@@ -661,13 +662,6 @@ class _GraphBuilder:
         arguments["dim"] = dimensions
         overload = "default" if reducer in ("maximum", "minimum") else "dim_IntList"
         return self._append(f"{operator}.{overload}", arguments, instruction)
-
-    def _find_reducer(self, instruction: Instruction) -> str:
-        """Return the opcode of the root of the reducing computation, "" if there is none."""
-        name = instruction.attributes.get("to_apply", "").lstrip("%")
-        computation = self._module.computations.get(name)
-        root = computation.root if computation is not None else None
-        return root.opcode if root is not None else ""
 
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
         """Add a product: permutations and reshapes give both operands the form of aten.bmm."""
@@ -718,7 +712,7 @@ class _GraphBuilder:
         if opcode in ("send", "recv", "collective-permute", "ragged-all-to-all"):
             cure = "read the module as a workload: --from hlo"
             self._refuse(instruction, "is a message between devices, not a collective", cure)
-        reducer = self._find_reducer(instruction)
+        reducer = self._module.find_reducer(instruction)
         call = read_call(instruction, opcode, shapes, reducer, self._module.devices, self._file)
         group = self._name_group(call.groups)
         names = [
@@ -750,11 +744,8 @@ class _GraphBuilder:
     ) -> str:
         """Add a collective with one operand; another dimension than 0 is permuted to the front."""
         tensor = self._tensors[name]
-        typed = Instruction(
-            instruction.name, instruction.opcode,
-            Shape(((_find_dtype(tensor.element), tensor.shape),)), (), {}, "", instruction.line,
-            False,
-        )  # fmt: skip
+        shape_of_operand = Shape(((_DTYPES[tensor.element], tensor.shape),))
+        typed = replace(instruction, shape=shape_of_operand)
         arguments: dict[str, ArgumentValue] = {}
         if opcode == "all-reduce":
             arguments = {
@@ -793,10 +784,7 @@ class _GraphBuilder:
         """Add an all-to-all of one operand per rank: joined before it, and cut after it."""
         tensor = self._tensors[names[0]]
         shape = tensor.shape or (1,)
-        typed = Instruction(
-            instruction.name, instruction.opcode,
-            Shape(((_find_dtype(tensor.element), shape),)), (), {}, "", instruction.line, False,
-        )  # fmt: skip
+        typed = replace(instruction, shape=Shape(((_DTYPES[tensor.element], shape),)))
         parts = [self._reshape(name, shape, typed) for name in names]
         complete = (shape[0] * len(names), *shape[1:])
         arguments: dict[str, ArgumentValue] = {
@@ -851,10 +839,6 @@ def _parse_number(literal: str, dtype: str) -> int | float | None:
         return float(text) if dtype[0] in "fb" else None
     except ValueError:
         return None
-
-
-def _find_dtype(element: str) -> str:
-    return next(dtype for dtype, name in _ELEMENTS.items() if name == element)
 
 
 def _read_placement(sharding: str, module: Module) -> str:
