@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 from collhub_zoo.cards import (
     CARD_FILE,
@@ -30,6 +30,7 @@ from hub_core import parse_json_object
 from hub_core.model import InputError, Location, UsageError
 
 if TYPE_CHECKING:
+    from http.client import HTTPMessage
     from importlib.resources.abc import Traversable
 
 INDEX_FILE = "index.json"
@@ -142,9 +143,15 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     class RefuseOtherProtocols(urllib.request.HTTPRedirectHandler):
         """Follows redirects to https only."""
 
-        def redirect_request(  # type: ignore[no-untyped-def]
-            self, req, fp, code, msg, headers, newurl
-        ):
+        def redirect_request(
+            self,
+            req: urllib.request.Request,
+            fp: IO[bytes],
+            code: int,
+            msg: str,
+            headers: HTTPMessage,
+            newurl: str,
+        ) -> urllib.request.Request | None:
             if not newurl.startswith("https://"):
                 _refuse(url, "the server redirects to an address without https", "use another one")
             return super().redirect_request(req, fp, code, msg, headers, newurl)
