@@ -24,7 +24,8 @@ from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.bounded_reads import load_file
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
-from hub_core.pipeline.runtimes import create_target, find_runtime, fit_result, list_variants
+from hub_core.pipeline.runtime_fits import create_target, fit_result, list_variants
+from hub_core.pipeline.runtimes import find_runtimes
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, TimingSource, check_size, simulate
 from hub_core.plugin_api import (
     IDEAL,
@@ -132,17 +133,19 @@ def create_synthesis_request(
     if it is not installed, or does not support the link model. `judge`: times an algorithm in ns
     instead of `backend`; it returns None if it cannot. `registry`: default the plugins of the run.
     `budget`: limits of the search, default none. `runtime`: name of the runtime that will execute
-    the algorithm; `sizes`: further sizes in bytes that the same algorithm must serve; `timing`:
-    times the forms of the algorithm that the runtime executes, default `backend`. Raises
-    `HubError`, also for a runtime that cannot express the collective.
+    the algorithm, or several separated by commas (`create_target`); `sizes`: further sizes in bytes
+    that the same algorithm must serve; `timing`: times the forms of the algorithm that the runtime
+    executes, default `backend`. Raises `HubError`, also for a runtime that cannot express the
+    collective.
     """
     registry = registry or run_registry()
     topology = as_topology(topology, registry)
     check_size(collective_bytes)
-    chosen = find_runtime(runtime, registry)
+    chosen = find_runtimes(runtime, registry)
     target = None
-    if chosen is not None:
-        _check_runtime(chosen.runtime, collective.kind)
+    if chosen:
+        for one in chosen:
+            _check_runtime(one.runtime, collective.kind)
         source = timing or TimingSource(backend)
         variants = list_variants(source, topology, collective_bytes, registry)
         target = create_target(chosen, topology, (collective_bytes, *sizes), variants)

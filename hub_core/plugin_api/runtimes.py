@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
+from hub_core.model.quantities import format_bytes
 from hub_core.plugin_api.options import Reference
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
+
+UNSERVED = "size-not-served"
+"""Code of errors for a size that an algorithm or a runtime does not serve."""
 
 IDEAL = "ideal"
 """Name of the target without limits: messages of any size, any number of thread blocks."""
 
 TIE = 0.01
 """Relative difference up to which times count as equal: then fewer messages win."""
+
+PREFERENCE_TOLERANCE = 0.05
+"""Relative slowdown that is accepted for resources within the preferred limits of a runtime."""
 
 # Divisors above this number are not listed: no runtime executes that many chunks of a share.
 _MAX_DIVISOR = 1 << 14
@@ -33,6 +40,8 @@ class RuntimeLimits:
     other, so that its GPU must run all of them at once. `max_block_operations`: steps or operations
     of a thread block. `max_channels`: channels of a program. `max_operations`: operations of a rank
     above which the runtime spends more time on starting operations than on data.
+    `preferred_blocks`, `preferred_operations`: numbers of a rank up to which an algorithm is chosen
+    although another one is up to 5 % faster.
     """
 
     unit_bytes: int = 4
@@ -41,6 +50,8 @@ class RuntimeLimits:
     max_block_operations: int | None = None
     max_channels: int | None = None
     max_operations: int | None = None
+    preferred_blocks: int | None = None
+    preferred_operations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,46 @@ class RuntimeFit:
                 return f"{number} {text.format(limit)}"
         return ""
 
+    def compute_excess(self, limits: RuntimeLimits) -> float:
+        """Return the largest ratio of a resource to its preferred limit, at least 1."""
+        pairs = (
+            (self.blocks, limits.preferred_blocks),
+            (self.operations, limits.preferred_operations),
+        )
+        return max([1.0, *(number / limit for number, limit in pairs if limit)])
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """Time in ns and messages of an algorithm, by which the best of several ones is chosen.
+
+    `excess`: ratio of its resources to the preferred limits of its runtime, 1 within them.
+    """
+
+    time_ns: int
+    messages: int
+    excess: float = 1.0
+
+
+def choose_best(merits: Sequence[Merit]) -> int:
+    """Return the index of the best of at least one algorithm.
+
+    Of all within 1 % of the fastest one, the one with the fewest messages, then the fastest. If
+    each of these exceeds the preferred limits, that with the least excess within 5 %.
+    """
+    fastest_ns = min(one.time_ns for one in merits)
+    ties: list[int] = []
+    least = 0.0
+    for tolerance in (TIE, PREFERENCE_TOLERANCE):
+        ties = [
+            index for index, one in enumerate(merits) if one.time_ns <= (1 + tolerance) * fastest_ns
+        ]
+        least = min(merits[index].excess for index in ties)
+        if least <= 1:
+            break
+    best = [index for index in ties if merits[index].excess <= least]
+    return min(best, key=lambda index: (merits[index].messages, merits[index].time_ns, index))
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
@@ -98,17 +149,43 @@ class Runtime:
     kernel: str = ""
 
 
+def format_size(size: int) -> str:
+    """Format a size exactly: with a unit if that divides it, else in bytes."""
+    return format_bytes(size) if size % 1024 == 0 else f"{size} bytes"
+
+
+def describe_multiple(multiple: int, runtime: str, size: int) -> str:
+    """Describe in one clause why a runtime does not serve a size, with the nearest served sizes.
+
+    All in bytes; `multiple`: the algorithm serves its multiples, 0: every size. Empty if it serves
+    the size.
+    """
+    if not multiple or size % multiple == 0:
+        return ""
+    below = size // multiple * multiple
+    served = [format_size(one) for one in (below, below + multiple) if one]
+    nearest = f"the nearest are {' and '.join(served)}" if below else f"at least {served[0]}"
+    return (
+        f"{runtime} does not serve {format_size(size)}: the algorithm serves multiples of "
+        f"{format_size(multiple)}, {nearest}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class UnitLimits:
     """Numbers of units into which a synthesizer may divide the full buffer.
 
     A number is allowed if it divides `granules`, the smallest addressable parts of the buffer (of
     every size to be served: their greatest common divisor; 0: any number divides it), and is at
-    most `max_units`.
+    most `max_units`. `unit_bytes`, `size`, `runtime`: bytes of a granule, the requested size in
+    bytes, and the name of the runtime, for errors.
     """
 
     granules: int
     max_units: int | None = None
+    unit_bytes: int = 1
+    size: int = 0
+    runtime: str = "the runtime"
 
     def allows(self, units: int) -> bool:
         """Whether the full buffer may be divided into this number of units."""
@@ -136,30 +213,37 @@ class UnitLimits:
         counts = self.list_counts(shares)
         return max((one for one in counts if one <= number), default=counts[0] if counts else None)
 
-    def build_error(self, units: str) -> InputError:
-        """Build the error for an algorithm whose chunks do not fit the runtime.
+    def build_error(self, units: int) -> InputError:
+        """Build the error for an algorithm that needs multiples of this number of units.
 
-        `units`: the chunks that it would need, such as `24 chunks`.
+        It names the nearest sizes with such units, if the number does not divide the granules.
         """
-        limit = "" if self.max_units is None else f" into at most {self.max_units} chunks"
-        return InputError(
-            f"{units}: the runtime divides a buffer of {self.granules} elements equally{limit}",
-            cure="choose another size, or --for ideal",
-            code="units-not-allowed",
-        )
+        size = self.size or self.granules * self.unit_bytes
+        message = describe_multiple(units * self.unit_bytes, self.runtime, size)
+        cure = "choose one of these sizes, or --for ideal"
+        if not message:
+            cure = "choose --for ideal, or another synthesizer"
+            if self.granules % units:
+                message = f"{self.runtime} does not serve all sizes of the window in {units} chunks"
+            else:
+                message = f"the algorithm needs {units} chunks, {self.runtime} allows "
+                message += f"{self.max_units}"
+        return InputError(message, cure=cure, code=UNSERVED)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedAlgorithm:
     """An algorithm in the form in which a runtime executes it, its time in ns and its resources.
 
-    `variant`: description of copies and pieces of the algorithm; empty if there are none.
+    `variant`: description of copies and pieces of the algorithm; empty if there are none. `merit`:
+    its time, messages and excess of the preferred limits.
     """
 
     algorithm: Algorithm
     time_ns: int
     fit: RuntimeFit
-    variant: str = ""
+    variant: str
+    merit: Merit
 
 
 @dataclass(frozen=True, slots=True)

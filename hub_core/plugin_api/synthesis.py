@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hub_core.model.kinds import CollectiveKind
 from hub_core.plugin_api.options import NoOptions, Reference
-from hub_core.plugin_api.runtimes import RuntimeFit, SynthesisTarget, UnitLimits
+from hub_core.plugin_api.runtimes import Merit, RuntimeFit, SynthesisTarget, UnitLimits
 from hub_core.plugin_api.search_budget import SearchBudget, SearchCut
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class SynthesisResult:
     `is_replayed`: the complete algorithm was verified on the synthesizer's arrays. `not_tried`:
     variants that a search skipped, with their reasons. `cuts`: parts of the search that a limit
     ended; the hub sets it. `diagnostics`: warnings, such as failed parts of a search. `fit`:
-    resources of the algorithm on the runtime of the request, None if they were not determined.
+    resources of the algorithm on the runtime of the request, and `merit`: time, messages and excess
+    of its preferred limits; None if they were not determined.
     """
 
     algorithm: Algorithm
@@ -91,6 +92,7 @@ class SynthesisResult:
     cuts: tuple[SearchCut, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     fit: RuntimeFit | None = None
+    merit: Merit | None = None
 
     def __repr__(self) -> str:
         bound = "" if self.bound_ns is None else f", bound {self.bound_ns} ns"

@@ -61,7 +61,13 @@ _FOLDER = Format(
 _RUNTIME = Runtime(
     "mscclpp",
     "microsoft/mscclpp",
-    RuntimeLimits(unit_bytes=ALIGNMENT, max_blocks=108, max_block_operations=MAX_BLOCK_OPERATIONS),
+    RuntimeLimits(
+        unit_bytes=ALIGNMENT,
+        max_blocks=108,
+        max_block_operations=MAX_BLOCK_OPERATIONS,
+        preferred_blocks=24,
+        preferred_operations=500,
+    ),
     STANDARD_KINDS,
     "collhub_mscclpp.writing.target:fit",
     remainder="calls of other sizes use a second plan with the fewest chunks in folders of plans",

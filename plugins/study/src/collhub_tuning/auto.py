@@ -29,12 +29,15 @@ from hub_core.model import JsonValue, PluginError, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
+    PREFERENCE_TOLERANCE,
     TIE,
     BudgetReached,
+    Merit,
     SearchBudget,
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,
+    choose_best,
 )
 from hub_core.verification import VerificationInput, verify_input
 
@@ -72,6 +75,11 @@ class _Candidate:
     result: SynthesisResult
     time_ns: int
     attempt: SynthesisRequest
+
+    @property
+    def merit(self) -> Merit:
+        """Time, messages, and on a runtime the excess of its preferred limits."""
+        return self.result.merit or Merit(self.time_ns, len(self.result.algorithm.steps))
 
 
 @dataclass(slots=True)
@@ -161,18 +169,20 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
 def _fit_candidates(search: _Search) -> None:
     """Replace the candidates by those that the runtime of the request executes, fitted to it.
 
-    In ascending order of time, until no further one can be within 1 % of the fastest fitted one; of
-    these the one with the fewest messages comes first, with the lowest time. Modifies `search`.
-    Partial results are kept. Raises `InputError` with the first reason if the runtime executes
-    none.
+    In ascending order of time, at most three, until no further one can be within 1 % of the fastest
+    fitted one, or within 5 % if all of these exceed the preferred limits of the runtime. Modifies
+    `search`, whose `fitted` becomes the best of them (`choose_best`). Partial results are kept.
+    Raises `InputError` with the first reason if the runtime executes none.
     """
     fitted: list[_Candidate] = []
     reason: InputError | None = None
     for candidate in search.sort_by_time():
-        fastest_ns = min((one.time_ns for one in fitted), default=None)
-        is_slower = fastest_ns is not None and candidate.time_ns > (1 + TIE) * fastest_ns
-        if is_slower or len(fitted) == _MAX_FITTED:
-            break
+        if fitted:
+            fastest_ns = min(one.time_ns for one in fitted)
+            is_preferred = any(one.merit.excess <= 1 for one in fitted)
+            tolerance = TIE if is_preferred else PREFERENCE_TOLERANCE
+            if candidate.time_ns > (1 + tolerance) * fastest_ns or len(fitted) == _MAX_FITTED:
+                break
         if candidate.result.is_partial:
             fitted.append(candidate)
             continue
@@ -186,10 +196,7 @@ def _fit_candidates(search: _Search) -> None:
     if not fitted:
         assert reason is not None
         raise reason
-    fastest_ns = min(one.time_ns for one in fitted)
-    ties = [one for one in fitted if one.time_ns <= (1 + TIE) * fastest_ns]
-    best = min(ties, key=lambda one: len(one.result.algorithm.steps))
-    search.fitted = best
+    search.fitted = fitted[choose_best([one.merit for one in fitted])]
     search.candidates = fitted
 
 

@@ -309,7 +309,7 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
             code="size-too-small",
         )
     if request.units is not None and not request.units.allows(units):
-        raise request.units.build_error(f"{units} chunks")
+        raise request.units.build_error(units)
 
 
 def _build_algorithm(

@@ -178,12 +178,12 @@ class _Problem:
                 cure="choose a larger size",
                 code="size-too-small",
             )
-        units, kind = self.request.units, self.request.collective.kind
+        units = self.request.units
         if units is None:
             return min(math.ceil(_SHARE_UNITS / self.demand.scale), int(part_bytes))
         count = units.choose_count(self.demand.parts, min(_MAX_SHARE_UNITS, int(part_bytes)))
         if count is None:
-            raise units.build_error(f"{kind} has {self.demand.parts} parts")
+            raise units.build_error(self.demand.parts)
         return count
 
 

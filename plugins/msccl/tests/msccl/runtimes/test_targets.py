@@ -11,7 +11,14 @@ from collhub_packing.pipelining.schedules import apportion
 from hub_core import create_synthesis_request, run_synthesizer, write
 from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
-from hub_core.plugin_api import RuntimeFit, RuntimeLimits, SynthesisRequest, UnitLimits
+from hub_core.plugin_api import (
+    Merit,
+    RuntimeFit,
+    RuntimeLimits,
+    SynthesisRequest,
+    UnitLimits,
+    choose_best,
+)
 from hub_core.verification import verify
 
 KIB = 1 << 10
@@ -50,7 +57,8 @@ def test_units_of_results_divide_the_size(
 
 
 def test_sizes_that_are_no_multiple_of_the_ranks_are_refused_for_rings() -> None:
-    with pytest.raises(InputError, match="divides a buffer of 1024 elements equally"):
+    nearest = "multiples of 24 bytes, the nearest are 4080 bytes and 4104 bytes"
+    with pytest.raises(InputError, match=f"executor does not serve 4 KiB: .*{nearest}"):
         run_synthesizer(request_of("all-reduce", 6, 4 * KIB, "executor", "ring:6"), "ring")
 
 
@@ -80,6 +88,21 @@ def test_the_first_exceeded_limit_is_reported() -> None:
     fit = RuntimeFit(blocks=80, operations=900, block_operations=70, channels=1, units=8)
     limits = RuntimeLimits(max_blocks=64, max_operations=500)
     assert fit.find_excess(limits) == "80 thread blocks of a rank, at most 64 run at once"
+
+
+def test_fewest_messages_win_within_one_percent_and_preferred_limits_within_five() -> None:
+    fast, few, slow = Merit(1000, 90), Merit(1009, 60), Merit(1011, 10)
+    assert choose_best([fast, few, slow]) == 1
+    large = Merit(1000, 90, excess=2.0)
+    assert choose_best([large, Merit(1049, 95), Merit(1051, 5)]) == 1
+    assert choose_best([large, Merit(1009, 60, excess=1.5)]) == 1
+
+
+def test_resources_are_compared_with_the_preferred_limits() -> None:
+    fit = RuntimeFit(blocks=30, operations=250, block_operations=9, channels=1, units=8)
+    limits = RuntimeLimits(preferred_blocks=24, preferred_operations=500)
+    assert fit.compute_excess(limits) == 30 / 24
+    assert fit.compute_excess(RuntimeLimits()) == 1
 
 
 def test_items_are_apportioned_by_largest_remainders() -> None:

@@ -192,7 +192,7 @@ class Pipelining:
         wanted = max(sum(counts[index] for index in rows) for rows in of_share.values())
         allowed = [one for one in units.list_counts(self.num_shares) if one >= fewest]
         if not allowed:
-            raise units.build_error(f"{fewest * self.num_shares} chunks for the trees")
+            raise units.build_error(fewest * self.num_shares)
         total = max((one for one in allowed if one <= wanted), default=allowed[0])
         streams, numbers = list(self.streams), list(counts)
         for rows in of_share.values():

@@ -64,8 +64,7 @@ def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> Synth
             raise
         is_interrupted = True
     if best.is_empty and setting.units is not None:
-        shares = setting.collective.unit_count
-        raise setting.units.build_error(f"multiples of {shares} chunks")
+        raise setting.units.build_error(setting.collective.unit_count)
     return replace(best.fastest(), is_interrupted=is_interrupted)
 
 

@@ -1,0 +1,341 @@
+"""Constrain a synthesis to the limits of runtimes, and fit its results into these limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import gcd, lcm
+
+from hub_core.model import Algorithm, HubError, InputError
+from hub_core.network import Topology
+from hub_core.pipeline.calls import blame, misfit
+from hub_core.pipeline.runtimes import ChosenRuntime, build_variant
+from hub_core.pipeline.simulation import TimingSource, simulate
+from hub_core.plugin_api import (
+    PREFERENCE_TOLERANCE,
+    TIE,
+    UNSERVED,
+    FittedAlgorithm,
+    Merit,
+    RuntimeFit,
+    SynthesisRequest,
+    SynthesisResult,
+    SynthesisTarget,
+    UnitLimits,
+    choose_best,
+    describe_multiple,
+    format_size,
+    resolve,
+)
+from hub_core.registry.plugins import Registry
+from hub_core.verification import in_largest_units
+
+# A retry at least halves the number of units, so that few are needed.
+_MAX_RETRIES = 12
+# Copies of an algorithm, of which the runtime may execute fewer than the fastest number.
+_INSTANCES = (16, 8, 4, 2, 1)
+_TOO_LARGE = "runtime-limit"
+
+Variants = Callable[[Algorithm], Iterable[tuple[Algorithm, int, str]]]
+"""Function that returns forms of an algorithm with their times in ns and descriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls that a program must serve: sizes in bytes, of which the time of the first counts.
+
+    `unit_bytes`: smallest part that all runtimes address, 0 for any; `granules`: number of these
+    parts that the numbers of chunks must divide.
+    """
+
+    topology: Topology
+    sizes: tuple[int, ...]
+    unit_bytes: int
+    granules: int
+
+
+def create_target(
+    chosen: Sequence[ChosenRuntime],
+    topology: Topology,
+    sizes: Sequence[int],
+    variants: Variants,
+) -> SynthesisTarget:
+    """Create the target of a synthesis for at least one runtime and calls of all `sizes` in bytes.
+
+    The first size is the one whose time counts. Chunks suit all runtimes; all other limits are
+    those of the first runtime that executes the algorithm. Raises `InputError` (`size-not-served`)
+    for a size that is no multiple of the smallest part that the runtimes address.
+    """
+    names = " and ".join(one.runtime.name for one in chosen)
+    unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))
+    if not any(one.runtime.limits.unit_bytes for one in chosen):
+        unit_bytes = 0
+    for size in sizes:
+        if reason := describe_multiple(unit_bytes, names, size):
+            raise InputError(reason, cure="choose one of these sizes", code=UNSERVED)
+    granules = gcd(*(size // unit_bytes for size in sizes)) if unit_bytes else 0
+    max_units = [one.runtime.limits.max_units for one in chosen]
+    max_messages = [_count_messages(one) for one in chosen]
+    calls = _Calls(topology, tuple(sizes), unit_bytes, granules)
+    return SynthesisTarget(
+        names,
+        UnitLimits(
+            granules,
+            min((one for one in max_units if one is not None), default=None),
+            unit_bytes,
+            sizes[0],
+            names,
+        ),
+        None if None in max_messages else max(one for one in max_messages if one is not None),
+        partial(_fit, tuple(chosen), calls, variants),
+    )
+
+
+def _count_messages(chosen: ChosenRuntime) -> int | None:
+    """Return the messages that a rank can receive: half of its operations; None without limit.
+
+    A rank receives every chunk, and usually sends it too.
+    """
+    limits = chosen.runtime.limits
+    operations = limits.max_operations
+    if operations is None and limits.max_blocks and limits.max_block_operations:
+        operations = limits.max_blocks * limits.max_block_operations
+    return None if operations is None else max(1, operations // 2)
+
+
+def _fit(
+    chosen: tuple[ChosenRuntime, ...], calls: _Calls, variants: Variants, algorithm: Algorithm
+) -> FittedAlgorithm:
+    """Return the best form of an algorithm that the first suitable runtime executes.
+
+    Raises `InputError` with the first reason if there is none.
+    """
+    rows = sorted(
+        variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))
+    )
+    reason: InputError | None = None
+    for one in chosen:
+        try:
+            return _choose_variant(one, calls, rows)
+        except InputError as error:
+            reason = reason or error
+    assert reason is not None
+    raise reason
+
+
+def _choose_variant(
+    chosen: ChosenRuntime, calls: _Calls, rows: Sequence[tuple[Algorithm, int, str]]
+) -> FittedAlgorithm:
+    """Return the best of the forms, in ascending order of time, that the runtime executes.
+
+    Raises `InputError` with the first reason if there is none.
+    """
+    fitted: list[FittedAlgorithm] = []
+    reason: InputError | None = None
+    fewest_refused: int | None = None
+    for variant, time_ns, text in rows:
+        if fitted:
+            is_preferred = any(one.merit.excess <= 1 for one in fitted)
+            tolerance = TIE if is_preferred else PREFERENCE_TOLERANCE
+            if time_ns > (1 + tolerance) * fitted[0].time_ns:
+                break
+            if len(variant.steps) >= min(one.merit.messages for one in fitted):
+                continue
+        # A variant with more steps than a refused one would be refused too.
+        if fewest_refused is not None and len(variant.steps) >= fewest_refused:
+            continue
+        variant = in_largest_units(variant)
+        try:
+            fit = _check_fit(chosen, calls, variant)
+        except InputError as error:
+            reason = reason or error
+            if error.diagnostics[0].code == _TOO_LARGE:
+                fewest_refused = len(variant.steps)
+            continue
+        excess = fit.compute_excess(chosen.runtime.limits)
+        merit = Merit(time_ns, len(variant.steps), excess)
+        fitted.append(FittedAlgorithm(variant, time_ns, fit, text, merit))
+    if not fitted:
+        raise reason or InputError("the algorithm has no time", code=_TOO_LARGE)
+    return fitted[choose_best([one.merit for one in fitted])]
+
+
+def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
+    """Return the resources of an algorithm on a runtime. Raises `InputError` if it does not run.
+
+    The reasons, in this order: a size that it does not serve, more messages of a rank than
+    operations are allowed, a refusal by the writer, an exceeded limit, a larger size than it serves
+    without a deadlock.
+    """
+    runtime, limits = chosen.runtime, chosen.runtime.limits
+    _check_units(runtime.name, calls, algorithm.collective.unit_count)
+    if limits.max_operations is not None:
+        steps = algorithm.steps
+        sends = max(Counter(steps.rank[steps.sends].tolist()).values(), default=0)
+        if sends > limits.max_operations:
+            excess = f"{sends} messages of a rank, at most {limits.max_operations} operations run"
+            raise _build_excess(runtime.name, excess)
+    largest = max(calls.sizes)
+    with blame(chosen.writer):
+        fit = resolve(runtime.fit)(algorithm, largest, calls.topology)
+    if not isinstance(fit, RuntimeFit):
+        raise misfit(chosen.writer, f"fitted an algorithm by {type(fit).__name__}")
+    excess = fit.find_excess(limits)
+    if excess:
+        raise _build_excess(runtime.name, excess)
+    _check_units(runtime.name, calls, fit.units)
+    if fit.max_bytes is not None and fit.max_bytes < largest:
+        excess = f"sizes up to {format_size(fit.max_bytes)}, above which connections fill up"
+        raise _build_excess(runtime.name, excess)
+    return fit
+
+
+def _check_units(name: str, calls: _Calls, units: int) -> None:
+    """Raise `InputError` unless the units divide every size, with the nearest served sizes."""
+    if calls.granules % units:
+        limits = UnitLimits(calls.granules, None, calls.unit_bytes, calls.sizes[0], name)
+        raise limits.build_error(units)
+
+
+def _build_excess(runtime: str, excess: str) -> InputError:
+    return InputError(f"{runtime} cannot run the algorithm: {excess}", code=_TOO_LARGE)
+
+
+def fit_result(
+    request: SynthesisRequest,
+    result: SynthesisResult,
+    search_again: Callable[[SynthesisRequest], SynthesisResult],
+) -> SynthesisResult:
+    """Return a result that the runtime of the request executes, with its resources.
+
+    The search is repeated with at most half of the units: as long as this costs at most 1 % of the
+    best time (fewer messages win), as long as the runtime cannot execute the algorithm, and as long
+    as it exceeds the preferred limits and each try is at most 5 % slower than the fastest one: a
+    deterministic sequence of at most 12 retries. Raises `InputError` if no number of units is small
+    enough; the error names the exceeded limit of the try with the fewest units.
+    """
+    target = request.target
+    assert target is not None
+    tries = _list_tries(request, result, search_again)
+    best, following, fastest_ns = next(tries), None, result.time_ns
+    for following in tries:
+        fastest_ns = min(fastest_ns, following.time_ns)
+        is_fast = following.time_ns <= (1 + TIE) * fastest_ns
+        if not (is_fast and len(following.algorithm.steps) < len(best.algorithm.steps)):
+            break
+        best, following = following, None
+    reason: InputError | None = None
+    fits: list[tuple[SynthesisResult, FittedAlgorithm]] = []
+    for each in _chain(best, following, tries):
+        try:
+            fitted = target.fit(each.algorithm)
+        except InputError as error:
+            # The error of the try with the fewest units states the least resources.
+            is_limit = error.diagnostics[0].code == _TOO_LARGE
+            reason = error if reason is None or is_limit else reason
+            continue
+        fits.append((each, fitted))
+        fastest_ns = min(one.time_ns for _, one in fits)
+        is_slow = fitted.time_ns > (1 + PREFERENCE_TOLERANCE) * fastest_ns
+        if is_slow or fitted.merit.excess <= 1:
+            break
+    if not fits:
+        assert reason is not None
+        raise reason
+    return _apply_fit(*fits[choose_best([one.merit for _, one in fits])], target.runtime)
+
+
+def _chain(
+    best: SynthesisResult, following: SynthesisResult | None, tries: Iterator[SynthesisResult]
+) -> Iterator[SynthesisResult]:
+    """Yield the best result, the one after it if there is one, and all further tries."""
+    yield best
+    if following is not None:
+        yield following
+    yield from tries
+
+
+def _list_tries(
+    request: SynthesisRequest,
+    result: SynthesisResult,
+    search_again: Callable[[SynthesisRequest], SynthesisResult],
+) -> Iterator[SynthesisResult]:
+    """Yield the result, then those of the same search, each with at most half of the units.
+
+    Ends after 12 further results, or if the search has no result with fewer units.
+    """
+    target = request.target
+    assert target is not None
+    yield result
+    units = in_largest_units(result.algorithm).collective.unit_count
+    for _ in range(_MAX_RETRIES):
+        try:
+            fewer = search_again(replace(request, target=target.with_fewer(units // 2)))
+        except HubError:
+            return
+        before, units = units, in_largest_units(fewer.algorithm).collective.unit_count
+        if units >= before:
+            return
+        yield fewer
+
+
+def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -> SynthesisResult:
+    """Return the result with the form of its algorithm that the runtime executes."""
+    fit = fitted.fit
+    text = (
+        f"{runtime}: {fit.blocks} thread blocks and {fit.operations} operations of a rank, "
+        f"{fit.channels} channels, {fit.units} chunks"
+    )
+    statistics = {**result.statistics, "runtime": text}
+    if fitted.variant:
+        statistics["variant"] = fitted.variant
+    return replace(
+        result,
+        algorithm=fitted.algorithm,
+        time_ns=fitted.time_ns or result.time_ns,
+        statistics=statistics,
+        fit=fit,
+        merit=replace(fitted.merit, time_ns=fitted.time_ns or result.time_ns),
+    )
+
+
+def list_variants(
+    timing: TimingSource, topology: Topology, size: int, registry: Registry
+) -> Variants:
+    """Return a function that lists forms of an algorithm with their simulated times.
+
+    On nominal links the only form is the algorithm itself. On a machine, they are the fastest form,
+    and 16, 8, 4, 2, 1 copies of the algorithm, each in one piece. A form without a time is left
+    out.
+    """
+
+    def simulate_with(
+        algorithm: Algorithm, options: Mapping[str, str]
+    ) -> Iterable[tuple[Algorithm, int, str]]:
+        result = simulate(
+            algorithm,
+            topology,
+            size,
+            backend=timing.backend,
+            options={**timing.options, **options},
+            registry=registry,
+        )
+        if result.time_ns is None:
+            return
+        variant, text = build_variant(algorithm, result.passes, registry)
+        yield variant, result.time_ns, text
+
+    def variants(algorithm: Algorithm) -> Iterable[tuple[Algorithm, int, str]]:
+        yield from simulate_with(algorithm, {})
+        if timing.machine is None:
+            return
+        for instances in _INSTANCES:
+            try:
+                yield from simulate_with(algorithm, {"instances": str(instances)})
+            except HubError:
+                # More copies than the machine has channels or thread blocks.
+                continue
+
+    return variants
