@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from html import escape
 from importlib import resources
+from pathlib import Path
 
 from collhub_viewer.columns import ColumnLines
 from collhub_viewer.network_index import index_topology
@@ -53,7 +54,7 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
     index = build_index(page, lines)
     notes = index["notes"]
     assert isinstance(notes, list)
-    content = b"".join(_write_html(page.title, index, lines))
+    content = b"".join(_write_html(_shorten_title(page), index, lines))
     return WriteResult([Artifact("", content)], notes=[f"says: {note}" for note in notes])
 
 
@@ -66,7 +67,7 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
     notes: list[str] = []
     index: dict[str, object] = {
         "format": FORMAT,
-        "title": page.title,
+        "title": _shorten_title(page),
         "created_by": f"collhub {__version__}",
         "notes": notes,
         "runs": runs,
@@ -98,6 +99,12 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
         limit = f"{MAX_BYTES // 1_000_000} MB"
         notes.append(f"omits {omitted}: the page would exceed {limit}; select data with --ranks")
     return index
+
+
+def _shorten_title(page: InteractivePage) -> str:
+    """Return the title; of a page that is named after a run, without the folder of the run."""
+    runs = [one.title for one in page.subjects if isinstance(one, RunTimeline | JobTimeline)]
+    return (Path(page.title).name or page.title) if page.title in runs else page.title
 
 
 def _index_network(drawing: TopologyDrawing) -> dict[str, object]:

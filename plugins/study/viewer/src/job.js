@@ -150,7 +150,7 @@ export class JobTimesPanel extends CanvasPanel {
     this.rows.forEach((row, i) => {
       const y = i * BAR_HEIGHT, total = row.time_ns ?? 0, exposed = Math.min(total, row.exposed_ns ?? 0);
       const scale = (width - left - 100) / largest;
-      surface.text(fitText(`${row.algorithms}, ${row.network}`, left - 12), left - 6, y + BAR_HEIGHT / 2, { colour: theme.ink, align: "end", bold: row.is_baseline });
+      surface.text(fitText(`${row.algorithms}, ${row.network}`, left - 12, row.is_baseline ? 13 : 11), 0, y + BAR_HEIGHT / 2, { colour: theme.ink, bold: row.is_baseline });
       surface.rect(left, y + 2, (total - exposed) * scale, BAR_HEIGHT - 5, theme.classes[4]);
       surface.rect(left + (total - exposed) * scale, y + 2, exposed * scale, BAR_HEIGHT - 5, theme.classes[6]);
       surface.text(timeText(total * 1000), left + total * scale + 6, y + BAR_HEIGHT / 2, { colour: theme.ink });

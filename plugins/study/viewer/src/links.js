@@ -1,9 +1,10 @@
 /** Panel "links over time": when each link transfers, and how long transfers queue before they start. */
 
+import { element } from "./dom.js";
 import { CanvasPanel } from "./panel.js";
 import { fitText } from "./surface.js";
 import { loadColour } from "./theme.js";
-import { AXIS_HEIGHT, paintTimeAxis } from "./timeline.js";
+import { AXIS_HEIGHT, gutterWidth, paintTimeAxis } from "./timeline.js";
 import { percentText, rateText, timeText } from "./units.js";
 
 /** @typedef {import("./panel.js").PageContext} PageContext */
@@ -50,6 +51,9 @@ export class LinksPanel extends CanvasPanel {
     this.top = 0;
     this.gutter = 110;
     this.element.classList.add("wide");
+    const legend = [["send", "transfer"], ...(this.links.queued ? [["reduce", "queued before the transfer"]] : [])];
+    this.body.prepend(element("ul", { class: "legend", "aria-label": "Colours of links" }, ...legend.map(([swatch, text]) =>
+      element("li", {}, element("span", { class: `swatch ${swatch}` }), text))));
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.addEventListener("pointermove", (event) => this.#hover(event));
@@ -85,7 +89,7 @@ export class LinksPanel extends CanvasPanel {
 
   /** @param {number} width */
   layout(width) {
-    this.gutter = width < 700 ? 84 : 130;
+    this.gutter = gutterWidth(width);
     this.height = AXIS_HEIGHT + ROW_HEIGHT * Math.min(LARGEST_ROW_COUNT, Math.max(1, this.links.from.length)) + 4;
   }
 

@@ -36,7 +36,7 @@ export function sortableTable(data) {
       const content = i === 0 && row.action ? button(text, row.action, { class: "link" }) : text;
       return element("td", number ? { class: "number" } : {}, content);
     }))));
-    count.textContent = rows.length > LARGEST_ROW_COUNT ? `${LARGEST_ROW_COUNT} of ${rows.length} rows` : `${rows.length} rows`;
+    count.textContent = rows.length > LARGEST_ROW_COUNT ? `${LARGEST_ROW_COUNT} of ${rows.length} rows` : rows.length === 1 ? "1 row" : `${rows.length} rows`;
     heads.forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : descending ? "descending" : "ascending"));
   };
   filter.addEventListener("input", refresh);

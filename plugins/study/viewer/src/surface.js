@@ -1,8 +1,8 @@
 /** One set of drawing operations with two targets: a canvas, and the text of an SVG file. */
 
 /**
- * @typedef {{colour: string, size?: number, align?: "start"|"middle"|"end", bold?: boolean, turn?: number}} TextStyle
- *   `turn`: rotation around the position in degrees.
+ * @typedef {{colour: string, size?: number, align?: "start"|"middle"|"end", bold?: boolean, turn?: number, halo?: string}} TextStyle
+ *   `turn`: rotation around the position in degrees. `halo`: colour of an outline that separates the text from lines.
  *
  * @typedef {object} Surface
  * @property {(x: number, y: number, width: number, height: number, colour: string) => void} rect
@@ -77,12 +77,19 @@ export class CanvasSurface {
   }
 
   /** @type {Surface["text"]} */
-  text(text, x, y, { colour, size = 11, align = "start", bold = false, turn = 0 }) {
+  text(text, x, y, { colour, size = 11, align = "start", bold = false, turn = 0, halo }) {
     const context = this.context;
     context.font = `${bold ? "bold " : ""}${size}px ${FONT}`;
     context.fillStyle = colour;
     context.textAlign = align === "middle" ? "center" : align;
     context.textBaseline = "middle";
+    if (halo) {
+      context.setLineDash([]);
+      context.lineJoin = "round";
+      context.lineWidth = 3;
+      context.strokeStyle = halo;
+      context.strokeText(text, x, y);
+    }
     if (!turn) return void context.fillText(text, x, y);
     context.save();
     context.translate(x, y);
@@ -148,11 +155,12 @@ export class SvgSurface {
   }
 
   /** @type {Surface["text"]} */
-  text(text, x, y, { colour, size = 11, align = "start", bold = false, turn = 0 }) {
+  text(text, x, y, { colour, size = 11, align = "start", bold = false, turn = 0, halo }) {
     const rotation = turn ? { transform: `rotate(${turn} ${rounded(x)} ${rounded(y)})` } : {};
     this.#add("text", {
       x, y, dy: "0.35em", fill: colour, "font-size": size, "text-anchor": align,
       ...(bold ? { "font-weight": "bold" } : {}), ...rotation,
+      ...(halo ? { stroke: halo, "stroke-width": 3, "stroke-linejoin": "round", "paint-order": "stroke" } : {}),
     }, text);
   }
 

@@ -78,7 +78,7 @@ export class TimelinePanel extends CanvasPanel {
 
   /** Heights of the panel and of lanes for the number of lanes and runs. @param {number} width */
   layout(width) {
-    this.gutter = width < 700 ? 84 : 150;
+    this.gutter = gutterWidth(width);
     const runs = Math.max(1, this.page.runs.length);
     const lanes = this.laneLimit();
     const room = Math.max(220, (window.innerHeight * 0.62 - AXIS_HEIGHT) / runs - this.header());
@@ -408,6 +408,11 @@ export class TimelinePanel extends CanvasPanel {
     } else return;
     event.preventDefault();
   }
+}
+
+/** Width of the names beside the time axis, equal in all panels over time. @param {number} width */
+export function gutterWidth(width) {
+  return width < 700 ? 84 : 150;
 }
 
 /**

@@ -50,7 +50,7 @@ export class TopologyPanel extends CanvasPanel {
     if (!document.getElementById("play")) this.play.id = "play";
     if (this.transfers) {
       this.body.prepend(element("div", { class: "row slider" }, this.play, this.slider, this.time));
-      this.body.append(element("p", { class: "hint" }, "Colour of a link: share of the visible window in which it transfers. Dots: messages in flight at the cursor."));
+      this.body.append(element("p", { class: "hint" }, "Colour of a link: share of the visible window in which it transfers, 0 % ", element("span", { class: "load-scale", role: "img", "aria-label": "scale of colours" }), " 100 %. Dots: messages in flight at the cursor."));
     }
     this.#computeLoads();
   }
@@ -143,7 +143,7 @@ export class TopologyPanel extends CanvasPanel {
       if (radius > 10 && node.kind !== "switch") surface.text(String(i), x, y, { colour: theme.ink, align: "middle", bold: true });
       const text = fitText(node.name, 110, 10);
       if (radius > 10 && node.name === String(i)) return;
-      surface.text(text, x, y + radius + 9, { colour: theme.faint, size: 10, align: "middle" });
+      surface.text(text, x, y + radius + 9, { colour: theme.ink, size: 10, align: "middle", halo: theme.paper });
     });
   }
 
