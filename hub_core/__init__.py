@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.inputs import parse_topology, read, read_topology, read_workload
     from hub_core.pipeline.job_algorithms import (
         DEFAULT_RULE,
+        DEFAULT_UNEVEN,
         NATIVE,
         CollectiveRule,
         choose_rule,
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIVE",
     "DEFAULT_RULE",
+    "DEFAULT_UNEVEN",
     "FILE",
     "NATIVE",
     "TOPOLOGY",
@@ -297,7 +299,7 @@ _HOMES = {
     "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
     "hub_core.pipeline.calls": "execute run_executor start_engine transform",
     "hub_core.pipeline.job_algorithms": (
-        "CollectiveRule DEFAULT_RULE NATIVE choose_rule parse_rule with_algorithms"
+        "CollectiveRule DEFAULT_RULE DEFAULT_UNEVEN NATIVE choose_rule parse_rule with_algorithms"
     ),
     "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.measurements": "read_measurements",

@@ -166,7 +166,7 @@ class SessionInputs(SessionState):
 
         `options`: texts by name. Raises `HubError`.
         """
-        from hub_core.pipeline.simulation import simulate_job
+        from hub_core.pipeline.job_simulation import simulate_job
 
         with output.progress("simulating (the first run compiles the simulator)"):
             return simulate_job(replace(request, hub=self.registry()), backend, options)

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
         NodeColumns,
         ProcessGroup,
         Workload,
+        collective_of_call,
+        full_buffer_bytes,
     )
 
 __all__ = [
@@ -97,10 +99,10 @@ __all__ = [
     "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
     "StepTableBuilder", "TokenRouting", "UnitCounts", "UsageError", "Workload", "action",
-    "apply_policy", "connection_keys", "describe", "format_bandwidth", "format_bytes",
-    "format_ranks", "format_time", "has_equal_counts", "match_messages", "message_bytes",
-    "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed",
-    "placement_of", "region", "standard_kind", "uneven_kind",
+    "apply_policy", "collective_of_call", "connection_keys", "describe", "format_bandwidth",
+    "format_bytes", "format_ranks", "format_time", "full_buffer_bytes", "has_equal_counts",
+    "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth", "parse_ranks",
+    "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -128,7 +130,10 @@ _HOMES = {
         "parse_size parse_time"
     ),
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
-    "hub_core.model.workload": "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload",
+    "hub_core.model.workload": (
+        "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload collective_of_call "
+        "full_buffer_bytes"
+    ),
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array, RankTable, csr, group_pointer, inverse
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.model.collectives import Collective
+from hub_core.model.counts import UnitCounts
 from hub_core.model.diagnostics import InputError, Location
-from hub_core.model.kinds import JobCollective, NodeKind
+from hub_core.model.kinds import CollectiveKind, JobCollective, NodeKind, uneven_kind
 from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.model.steps import Array, ColumnRules, typed_column
 
@@ -32,6 +34,7 @@ NODE_DTYPES: Mapping[str, type[np.generic]] = {
     "dimensions": np.int32,
     "on_host": np.bool_,
     "algorithm": np.int32,
+    "counts": np.int32,
     "extra": np.int32,
 }
 NODE_DEFAULTS: Mapping[str, int] = dict.fromkeys(NODE_DTYPES, -1) | dict.fromkeys(
@@ -50,6 +53,9 @@ _COLUMNS = ColumnRules(
     }
     | {"kind": (0, int(max(NodeKind)))},
 )
+
+# Equal values of these columns need one check of the counts.
+_KEYS_OF_COUNTS = ("counts", "kind", "collective", "group", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +85,8 @@ class NodeColumns(RankTable):
     (`JobCollective`); root: a rank; group: index of `Workload.groups`, -1: all ranks; peer: SEND:
     destination, RECV: source; tag: messages of one (source, destination, tag, bytes) match in
     order; dimensions: bit d says that the collective uses dimension d of the network, -1: all of
-    them; on_host: runs on the CPU; algorithm: index of `Workload.algorithms`; extra: index of
-    `Workload.extras`.
+    them; on_host: runs on the CPU; algorithm: index of `Workload.algorithms`; counts: index of
+    `Workload.counts`, which makes the collective an uneven one; extra: index of `Workload.extras`.
 
     `rank_indptr` int64[num_ranks + 1]. `data_indptr`, `control_indptr` int64[nodes + 1] with
     `data_indices`, `control_indices` int64: the rows of the same rank that a node waits for, in the
@@ -102,6 +108,7 @@ class NodeColumns(RankTable):
     dimensions: npt.NDArray[np.int32]
     on_host: BoolArray
     algorithm: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
     extra: npt.NDArray[np.int32]
     rank_indptr: Int64Array
     data_indptr: Int64Array
@@ -166,8 +173,10 @@ class Workload(NotebookDisplay):
 
     `algorithms`: algorithms of COLLECTIVE nodes. `extras`: further data of nodes, preserved
     verbatim by the reader of a format for its writer. `extensions`: the same for the entire
-    workload, keyed by format or plugin name. Raises `InputError` for indices of columns, and ranks
-    of groups, that do not exist.
+    workload, keyed by format or plugin name. `counts`: bytes of uneven exchanges, per pair of ranks
+    (all-to-all) or per rank (all-gather, reduce-scatter), by positions in the group; the `bytes` of
+    their nodes are the sum. Raises `InputError` for indices of columns, and ranks of groups, that
+    do not exist, and for counts that do not fit their node.
     """
 
     nodes: NodeColumns
@@ -177,11 +186,12 @@ class Workload(NotebookDisplay):
     extras: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
+    counts: tuple[UnitCounts, ...] = ()
 
     def __post_init__(self) -> None:
         for column, table in (
             ("name", self.names), ("group", self.groups),
-            ("algorithm", self.algorithms), ("extra", self.extras),
+            ("algorithm", self.algorithms), ("extra", self.extras), ("counts", self.counts),
         ):  # fmt: skip
             if getattr(self.nodes, column).max(initial=-1) >= len(table):
                 message = f"a node names {column} {len(table)} or above: there are {len(table)}"
@@ -190,6 +200,41 @@ class Workload(NotebookDisplay):
             if min(group.ranks, default=0) < 0 or max(group.ranks, default=-1) >= self.num_ranks:
                 message = f"process group {group.name!r} has a rank outside 0..{self.num_ranks - 1}"
                 raise InputError(message, code="group")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        """Raise `InputError` for the first node whose counts have another shape or sum."""
+        nodes = self.nodes
+        rows = np.flatnonzero(nodes.counts >= 0)
+        keys = np.stack([getattr(nodes, name)[rows] for name in _KEYS_OF_COUNTS])
+        _, first = np.unique(keys, axis=1, return_index=True)
+        for row in rows[np.sort(first)].tolist():
+            counts, ranks = self.counts[nodes.counts[row]], len(self.members(nodes.group[row]))
+            kind = self.kind_of(row) if nodes.kind[row] == NodeKind.COLLECTIVE else None
+            if kind is None or not kind.traits.is_uneven:
+                reason = "only all-to-all, all-gather and reduce-scatter have counts"
+            elif counts.is_per_pair != kind.traits.has_counts_per_pair:
+                expected = "pair of ranks" if kind.traits.has_counts_per_pair else "rank"
+                reason = f"{kind} needs one count per {expected}"
+            elif counts.num_ranks != ranks:
+                reason = f"the counts are for {counts.num_ranks} ranks, its group has {ranks}"
+            elif counts.total != nodes.bytes[row]:
+                reason = f"the counts sum to {counts.total} bytes, the node has {nodes.bytes[row]}"
+            else:
+                continue
+            location = nodes.location(row, self.provenance.source_name or None)
+            message = f"node {nodes.identity[row]}: {reason}"
+            raise InputError(message, location=location, code="invalid-counts")
+
+    def kind_of(self, row: int) -> CollectiveKind | None:
+        """Return the kind of algorithms for a COLLECTIVE node: an uneven one if it has counts.
+
+        None for barriers and unknown collectives.
+        """
+        code = int(self.nodes.collective[row])
+        kind = JobCollective(code).kind if code >= 0 else None
+        uneven = kind is not None and self.nodes.counts[row] >= 0 and uneven_kind(f"{kind}-v")
+        return uneven or kind
 
     def __repr__(self) -> str:
         sizes = f"{self.num_ranks} ranks, {len(self.nodes)} nodes, {len(self.groups)} groups"
@@ -207,18 +252,45 @@ class Workload(NotebookDisplay):
     def differences(self, other: Workload) -> list[str]:
         """Return the names of all parts that differ; [] if both workloads are equal.
 
-        First columns of the nodes, then names, groups, extras, provenance, extensions and
-        algorithms. Values are compared exactly; algorithms differ if their number differs or any
-        pair in order does.
+        First columns of the nodes, then names, groups, extras, provenance, extensions, counts
+        and algorithms. Values are compared exactly; algorithms differ if their number differs or
+        any pair in order does.
         """
         differing = self.nodes.differences(other.nodes)
-        names = ("names", "groups", "extras", "provenance", "extensions")
+        names = ("names", "groups", "extras", "provenance", "extensions", "counts")
         differing += [name for name in names if getattr(self, name) != getattr(other, name)]
         pairs = list(zip(self.algorithms, other.algorithms, strict=False))
         is_longer = len(self.algorithms) != len(other.algorithms)
         if is_longer or any(first.differences(second) for first, second in pairs):
             differing.append("algorithms")
         return differing
+
+
+def collective_of_call(
+    kind: CollectiveKind, num_ranks: int, root: int = 0, counts: UnitCounts | None = None
+) -> Collective:
+    """Return the collective of a node, in the fewest units.
+
+    `root`: position in the group, for rooted kinds. `counts`: bytes of an uneven kind, whose units
+    are their greatest common divisor. Uneven collectives are out of place only.
+    """
+    if counts is not None:
+        blocks = counts.in_blocks(counts.common_divisor)
+        return Collective(kind, num_ranks, blocks.total, counts=blocks)
+    return Collective(
+        kind,
+        num_ranks,
+        kind.traits.parts(num_ranks),
+        root=max(root, 0) if kind.traits.is_rooted else None,
+        in_place=True,
+    )
+
+
+def full_buffer_bytes(kind: CollectiveKind, node_bytes: int, num_ranks: int) -> int:
+    """Convert the bytes of a collective node to those of the full buffer of its algorithms."""
+    # Nodes count the input of a rank, except that nodes with counts have their sum.
+    is_part = kind.traits.input_is_part and not kind.traits.is_uneven
+    return node_bytes * num_ranks if is_part else node_bytes
 
 
 def _edges(

@@ -12,19 +12,23 @@ import numpy as np
 from hub_core.model import (
     COLUMN_DTYPES,
     STANDARD_KINDS,
+    UNEVEN_KINDS,
     Algorithm,
     Collective,
     CollectiveKind,
     HubError,
     InputError,
-    JobCollective,
     NodeKind,
     StepTable,
+    UnitCounts,
     UsageError,
     Workload,
+    collective_of_call,
     format_bytes,
+    full_buffer_bytes,
     parse_size,
     standard_kind,
+    uneven_kind,
 )
 from hub_core.network import GroupNetwork, Topology, group_network
 from hub_core.pipeline.synthesis import synthesize
@@ -34,6 +38,9 @@ from hub_core.registry.plugins import Registry
 EVERY_KIND = "*"
 
 NATIVE = "native"
+
+DEFAULT_UNEVEN = "direct"
+"""The synthesizer of uneven collectives without a rule: every rank sends directly, as NCCL does."""
 
 _RULE = re.compile(
     r"(?P<kind>[^@/=]+)(@(?P<size>(>=|<=|>|<)?[^/=<>]+))?(/(?P<group>[^=]+))?=(?P<algorithm>.+)"
@@ -74,12 +81,12 @@ def with_algorithms(
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
     index = nodes.algorithm.astype(np.int64)
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
-    columns = (nodes.collective, nodes.bytes, nodes.group, nodes.root)
+    columns = (nodes.collective, nodes.bytes, nodes.group, nodes.root, nodes.counts)
     keys = np.stack([column[rows].astype(np.int64) for column in columns])
-    distinct, of_row = np.unique(keys, axis=1, return_inverse=True)
+    distinct, first, of_row = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     used: set[int] = set()
-    for number, (code, size, group, root) in enumerate(distinct.T.tolist()):
-        kind = JobCollective(code).kind if code >= 0 else None
+    for number, (_, size, group, root, counts_index) in enumerate(distinct.T.tolist()):
+        kind = workload.kind_of(int(rows[first[number]]))
         name = workload.groups[group].name if group >= 0 else ""
         rule_index = -1 if kind is None else choose_rule(rules, kind, max(size, 0), name)
         if rule_index < 0 or kind is None:
@@ -90,7 +97,9 @@ def with_algorithms(
             continue
         position = members.index(root) if root in members else 0
         chosen = rows[of_row.reshape(-1) == number]
-        index[chosen] = maker.index(rules[rule_index], kind, max(size, 0), members, position)
+        counts = workload.counts[counts_index] if counts_index >= 0 else None
+        call = _Call(kind, max(size, 0), len(members), position, counts)
+        index[chosen] = maker.index(rules[rule_index], call, members)
     unused = [rule.text for number, rule in enumerate(rules) if number not in used]
     if unused:
         message = f"--collective {unused[0]} matches no collective of the job"
@@ -133,9 +142,10 @@ DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
     """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM`, which gives collectives of a job an algorithm.
 
-    KIND is the name of a standard collective or `*` for every one. SIZE is a limit or range of
-    bytes; without it, all sizes match, and without GROUP, all groups. `synthesizers`: names after
-    which `:` begins options. Raises `UsageError` for an invalid text, kind, size or option.
+    KIND is the name of a standard or uneven collective, or `*` for every one. SIZE is a limit or
+    range of bytes; without it, all sizes match, and without GROUP, all groups. `synthesizers`:
+    names after which `:` begins options. Raises `UsageError` for an invalid text, kind, size or
+    option.
     """
     match = _RULE.fullmatch(text)
     if match is None:
@@ -160,6 +170,17 @@ def choose_rule(
     return -1
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A collective of a group; `size`: bytes of its node; `root`: a position in the group."""
+
+    kind: CollectiveKind
+    size: int
+    num_ranks: int
+    root: int
+    counts: UnitCounts | None
+
+
 @dataclass(slots=True)
 class _AlgorithmCache:
     """Creates algorithms. `algorithms`: those of the job, followed by each new one."""
@@ -172,20 +193,12 @@ class _AlgorithmCache:
     _indices: dict[Hashable, int] = field(default_factory=dict)
     _networks: dict[tuple[int, ...], GroupNetwork] = field(default_factory=dict)
 
-    def index(
-        self,
-        rule: CollectiveRule,
-        kind: CollectiveKind,
-        size: int,
-        members: tuple[int, ...],
-        root: int,
-    ) -> int:
+    def index(self, rule: CollectiveRule, call: _Call, members: tuple[int, ...]) -> int:
         """Return the index in `algorithms` of the algorithm that a rule gives a collective.
 
-        `size`: in bytes as in the job. `members`: the NPUs of the group. `root`: a position in the
-        group. A name that is no synthesizer (or is `native`) is that of a file. Every file is read
-        once, and a synthesizer runs once for equal options, kind, size, number of ranks, root and
-        network; then the algorithm is added to `algorithms`. An error is raised with its own type,
+        `members`: the NPUs of the group. A name that is no synthesizer (or is `native`) is that of
+        a file. Every file is read once, and a synthesizer runs once for equal options, calls and
+        networks; then the algorithm is added to `algorithms`. An error is raised with its own type,
         a `HubError`; its messages are preceded by the rule and the collective.
         """
         try:
@@ -198,10 +211,10 @@ class _AlgorithmCache:
                 self._networks[members] = group_network(self.topology, members)
             network = self._networks[members]
             options = tuple(sorted(rule.options.items()))
-            key = rule.algorithm, options, kind, size, len(members), root, network.identity
-            return self._add_once(key, lambda: self._synthesize(rule, kind, size, root, network))
+            key = rule.algorithm, options, call, network.identity
+            return self._add_once(key, lambda: self._synthesize(rule, call, network))
         except HubError as error:
-            where = f"{kind} of {format_bytes(size)} on {len(members)} ranks"
+            where = f"{call.kind} of {format_bytes(call.size)} on {call.num_ranks} ranks"
             lead = f"--collective {rule.text}: {where}"
             findings = [
                 replace(diagnostic, message=f"{lead}: {diagnostic.message}")
@@ -230,34 +243,18 @@ class _AlgorithmCache:
                 self.registry.find(Synthesizer, name)
             raise
 
-    def _synthesize(
-        self,
-        rule: CollectiveRule,
-        kind: CollectiveKind,
-        size: int,
-        root: int,
-        network: GroupNetwork,
-    ) -> Algorithm:
+    def _synthesize(self, rule: CollectiveRule, call: _Call, network: GroupNetwork) -> Algorithm:
         """Synthesize and verify the algorithm for a collective on the NPUs of a group.
 
-        `size`: bytes of a rank's input, the measure of jobs. `root`: position of the root in the
-        group. If the network has more NPUs than the group, the algorithm is restricted to the
-        members. Raises `HubError` if this fails.
+        If the network has more NPUs than the group, the algorithm is restricted to the members.
+        Raises `HubError` if this fails.
         """
-        ranks = len(network.npus)
-        collective = Collective(
-            kind,
-            ranks,
-            kind.traits.parts(ranks),
-            root=root if kind.traits.is_rooted else None,
-            in_place=True,
-        )
-        # In jobs, bytes are those of a rank's input; in algorithms, those of the full buffer.
-        total = size * ranks if kind.traits.input_is_part else size
+        kind, ranks = call.kind, call.num_ranks
+        collective = collective_of_call(kind, ranks, call.root, call.counts)
         algorithm = synthesize(
             collective,
             network.topology,
-            total,
+            full_buffer_bytes(kind, call.size, ranks),
             name=rule.algorithm,
             options=rule.options,
             npus=network.npus,
@@ -291,9 +288,12 @@ def _restrict_to_members(
     columns["rank"] = position[steps.rank]
     columns["peer"] = np.where(steps.peer >= 0, position[steps.peer], -1)
     table = StepTable.from_columns(len(npus), columns, steps.data_edges, steps.control_edges)
+    units, counts = algorithm.collective.unit_count, collective.counts
+    if counts is not None:
+        counts = counts.multiplied(units // collective.unit_count)
     return replace(
         algorithm,
-        collective=replace(collective, unit_count=algorithm.collective.unit_count),
+        collective=replace(collective, unit_count=units, counts=counts),
         steps=table,
         scratch_units=algorithm.scratch_units[list(npus)],
         extensions={},
@@ -307,9 +307,9 @@ def _parse_kind(text: str) -> CollectiveKind | None:
     """
     if text == EVERY_KIND:
         return None
-    kind = standard_kind(text)
+    kind = standard_kind(text) or uneven_kind(text)
     if kind is None:
-        known = [str(kind) for kind in STANDARD_KINDS]
+        known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
         similar = get_close_matches(text, known, 1)
         cure = f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(known)} or *"
         raise UsageError(f"{text[:60]!r} is no collective", cure=cure, code="unknown-collective")

@@ -21,8 +21,9 @@ from hub_core.model import (
 )
 from hub_core.network.topology import Topology
 from hub_core.pipeline.inputs import as_topology
+from hub_core.pipeline.job_simulation import simulate_job
 from hub_core.pipeline.outputs import render_report
-from hub_core.pipeline.simulation import simulate, simulate_job
+from hub_core.pipeline.simulation import simulate
 from hub_core.plugin_api import (
     BandwidthComparison,
     InteractivePage,

@@ -22,9 +22,7 @@ from hub_core.plugin_api import (
     LibraryTimesRequest,
     MachineDescription,
     Simulator,
-    WorkloadRequest,
     WorkloadSimulator,
-    WorkloadTimes,
     resolve,
 )
 from hub_core.plugin_api.runs import SimulationRequest, SimulationResult
@@ -174,23 +172,6 @@ def check_size(collective_bytes: int) -> None:
     if collective_bytes < 1:
         message = f"a collective of {collective_bytes} bytes moves nothing"
         raise UsageError(message, cure="state a size, such as 1MiB")
-
-
-def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
-    """Call the simulator of workloads `name` and check that its result has times for every rank.
-
-    `options`: texts by name. The simulator gets the registry of the request or, without one, of the
-    run. Raises `HubError` for an unknown simulator or option, `PluginError` if it fails, and for
-    another number of finish times or exposed times than ranks.
-    """
-    registry = request.hub or run_registry()
-    simulator = registry.find(WorkloadSimulator, name)
-    completed = replace(request, hub=registry)
-    result = call(simulator, WorkloadTimes, completed, bound_options(simulator, options))
-    ranks = request.workload.num_ranks
-    if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
-        raise PluginError(f"{simulator.plugin}: {name} returned times for other than {ranks} ranks")
-    return result
 
 
 @dataclass(frozen=True, slots=True)

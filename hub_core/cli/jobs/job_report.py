@@ -207,7 +207,8 @@ def node_sort(workload: Workload, row: int) -> str:
     """
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:
-        return collective_name(int(nodes.collective[row]))
+        name = collective_name(int(nodes.collective[row]))
+        return f"{name}-v" if nodes.counts[row] >= 0 else name
     return NodeKind(nodes.kind[row]).name.lower()
 
 

@@ -163,7 +163,7 @@ def _simulate(
     options: Mapping[str, str],
     name: str,
 ) -> WorkloadTimes:
-    from hub_core.pipeline.simulation import simulate_job
+    from hub_core.pipeline.job_simulation import simulate_job
 
     with session.progress(f"simulating {name} (the first run compiles the simulator)"):
         return simulate_job(request, backend, options)

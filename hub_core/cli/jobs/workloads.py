@@ -150,14 +150,16 @@ def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
     named = distinct(nodes.group[rows]).tolist()
     sizes = {group: len(workload.members(group)) for group in named}
     ranks = np.asarray([sizes[group] for group in nodes.group[rows].tolist()], np.int64)
-    keys = np.stack([nodes.collective[rows].astype(np.int64), ranks, nodes.bytes[rows]])
+    is_uneven = nodes.counts[rows] >= 0
+    columns = (nodes.collective[rows].astype(np.int64), ranks, nodes.bytes[rows], is_uneven)
+    keys = np.stack(columns)
     kinds, which, calls = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
     rows_by_kind = []
-    for index, (code, count, size) in enumerate(kinds.T.tolist()):
+    for index, (code, count, size, has_counts) in enumerate(kinds.T.tolist()):
         groups = len(distinct(nodes.group[rows[which == index]]))
         rows_by_kind.append(
             CollectiveCalls(
-                collective=collective_name(code),
+                collective=collective_name(code) + ("-v" if has_counts else ""),
                 ranks=count,
                 bytes=max(size, 0),
                 groups=groups,

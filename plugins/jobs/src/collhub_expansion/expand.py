@@ -16,7 +16,7 @@ from collhub_expansion.composed import Waits, limit_concurrency, order_streams
 from collhub_expansion.flatten import expanded, measure_durations_ns, order_occupants, sort_by_start
 from collhub_expansion.making import AlgorithmRecord, CollectiveRequest, Maker
 from collhub_expansion.native import NativeSystem, find_named_algorithms, split_native
-from collhub_expansion.plan import Calls, Pieces, kind_of, match_calls
+from collhub_expansion.plan import Calls, Pieces, match_calls
 from hub_core import (
     DEFAULT_RULE,
     NATIVE,
@@ -161,16 +161,21 @@ def _choose_algorithms(
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
     named_algorithms = find_named_algorithms(workload, calls).tolist()
-    columns = (calls.group, calls.collective, calls.bytes, calls.root, calls.dimensions)
+    _, first_call = np.unique(calls.instance, return_index=True)
+    columns = (
+        *(calls.group, calls.collective, calls.bytes, calls.root, calls.dimensions),
+        *(calls.counts, calls.row[first_call]),
+    )
     table = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (group, code, size, root, mask) in enumerate(table):
-        members, kind = workload.members(group), kind_of(code)
+    for number, (group, code, size, root, mask, counts_index, row) in enumerate(table):
+        members, kind = workload.members(group), workload.kind_of(row)
         if kind is None:
             _raise_no_algorithm(workload, calls, number)
         name = workload.groups[group].name if group >= 0 else ""
         which = choose_rule(rules, kind, size, name)
         rule = rules[which] if which >= 0 else DEFAULT_RULE
-        request = CollectiveRequest(kind, size, members, root, 0)
+        counts = workload.counts[counts_index] if counts_index >= 0 else None
+        request = CollectiveRequest(kind, size, members, root, 0, counts)
         if which < 0 and named_algorithms[number] >= 0:
             algorithm = workload.algorithms[named_algorithms[number]]
             chosen.add([maker.own(named_algorithms[number], algorithm, request)], (), which)
@@ -183,7 +188,7 @@ def _choose_algorithms(
         templates = []
         for part in sizes:
             parity = turns[code] % 2
-            key = which, code, part, group, root, parity
+            key = which, code, part, group, root, counts_index, parity
             if key not in known:
                 known[key] = maker.template(rule, replace(request, size=part, index=parity))
             templates.append(known[key])
@@ -220,10 +225,12 @@ def _parts(
     per byte and at least one, whose sizes differ by at most one byte, and all may run at once.
     """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
+    is_native &= request.counts is None
     if splits is None and is_native and system.is_stated:
         sizes = split_native(system, request.kind, request.size, num_ranks)
         return sizes, min(system.active, len(sizes))
-    count = max(1, min(splits or 1, request.size))
+    # The counts of an uneven collective are not divided.
+    count = 1 if request.counts is not None else max(1, min(splits or 1, request.size))
     cuts = [piece * request.size // count for piece in range(count + 1)]
     return [high - low for low, high in pairwise(cuts)], count
 

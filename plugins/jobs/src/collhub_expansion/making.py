@@ -22,6 +22,7 @@ from collhub_expansion.native import (
     tree_root,
 )
 from hub_core import (
+    DEFAULT_UNEVEN,
     NATIVE,
     CollectiveRule,
     HubError,
@@ -31,7 +32,16 @@ from hub_core import (
     simulate,
     synthesize,
 )
-from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
+from hub_core.model import (
+    Algorithm,
+    CollectiveKind,
+    NodeKind,
+    UnitCounts,
+    collective_of_call,
+    format_bytes,
+    full_buffer_bytes,
+    has_equal_counts,
+)
 from hub_core.network import GroupNetwork, Topology, group_network
 from hub_core.plugin_api import Synthesizer
 
@@ -44,7 +54,7 @@ class CollectiveRequest:
     """Request of an algorithm for a collective, or for a piece of one.
 
     `size`: bytes in the workload. `members`: ranks in group order. `root`: a position. `index`:
-    position among collectives of its kind on all ranks.
+    position among collectives of its kind on all ranks. `counts`: bytes of an uneven one.
     """
 
     kind: CollectiveKind
@@ -52,13 +62,12 @@ class CollectiveRequest:
     members: tuple[int, ...]
     root: int
     index: int
+    counts: UnitCounts | None = None
 
     @property
     def full_bytes(self) -> int:
         """Bytes of the full buffer of its algorithm."""
-        # Jobs count input bytes of a rank, algorithms the full buffer.
-        parts = len(self.members) if self.kind.traits.input_is_part else 1
-        return self.size * parts
+        return full_buffer_bytes(self.kind, self.size, len(self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +268,7 @@ class Maker:
             size,
             len(request.members),
             request.root,
+            request.counts,
             network.identity,
         )
         return self._numbered(
@@ -277,6 +287,8 @@ class Maker:
     def _native(
         self, request: CollectiveRequest, name: str | None
     ) -> tuple[str, Mapping[str, str]]:
+        if request.counts is not None and name is None:
+            return DEFAULT_UNEVEN, {}
         # ASTRA-sim has special rules for groups smaller than the job.
         is_small = len(request.members) < self._num_ranks
         choice = native_choice(self._system, request.kind, name, is_small=is_small)
@@ -317,7 +329,7 @@ class Maker:
         # Ranks of the algorithm are positions in the group.
         ranks = range(algorithm.num_ranks)
         return self._numbered(
-            (name, request.kind, size, request.root),
+            (name, request.kind, size, request.root, request.counts),
             lambda: (
                 _algorithm_record(name, request, algorithm),
                 template_of(algorithm, ranks, size),
@@ -368,19 +380,12 @@ class Maker:
     ) -> Algorithm:
         """Synthesize an algorithm with the synthesizer `name` for the group and its subnetwork.
 
-        The collective is in place and has as many parts as its kind has for this number of ranks. A
-        negative root of a rooted kind counts as 0; other kinds have no root. The size is
+        The collective is that of `collective_of_call`. The size is
         `request.full_bytes`, and candidates are judged by a timer for this network and size.
         Nothing is cached or verified here. Errors of the synthesizer propagate.
         """
-        ranks = len(request.members)
-        kind = request.kind
-        collective = Collective(
-            kind,
-            ranks,
-            kind.traits.parts(ranks),
-            root=max(request.root, 0) if kind.traits.is_rooted else None,
-            in_place=True,
+        collective = collective_of_call(
+            request.kind, len(request.members), request.root, request.counts
         )
         return synthesize(
             collective,
@@ -459,6 +464,8 @@ def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size:
         reason = f"it is for {collective.num_ranks} ranks"
     elif collective.kind not in (request.kind, CollectiveKind.CUSTOM):
         reason = f"it is an algorithm of {collective.kind}"
+    elif request.counts is not None and not has_equal_counts(collective.counts, request.counts):
+        reason = "it has other counts"
     elif request.root >= 0 and collective.root not in (None, request.root):
         reason = f"its root is rank {collective.root}, not {request.root}"
     elif not algorithm.has_contents and algorithm.collective_bytes != size:

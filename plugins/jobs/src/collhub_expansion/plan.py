@@ -19,7 +19,7 @@ from hub_core.columns import (
     ordinals,
     row_pointer,
 )
-from hub_core.model import CollectiveKind, JobCollective, NodeColumns, Workload
+from hub_core.model import NodeColumns, Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,8 @@ class Calls:
 
     Per call, int64: `row`, `position` of its rank in the group, `instance`: number of the
     collective. Per collective, int64: `group`, `collective` (`JobCollective`), `bytes`, `root`: a
-    position, -1 if unknown; `dimensions`: a mask, -1 for all.
+    position, -1 if unknown; `dimensions`: a mask, -1 for all; `counts`: index of
+    `Workload.counts`, -1 for equal parts.
     """
 
     row: Int64Array
@@ -39,13 +40,15 @@ class Calls:
     bytes: Int64Array
     root: Int64Array
     dimensions: Int64Array
+    counts: Int64Array
 
 
 def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     """Match the calls `rows`, which are in issue order per rank.
 
     The k-th call of every rank in a group is its k-th collective. Raises `InputError` if the ranks
-    of a group differ in number, kind or bytes of their collectives, or if a rank is not a member.
+    of a group differ in number, kind, bytes or counts of their collectives, or if a rank is not a
+    member.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
@@ -54,7 +57,7 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     _, first, instance = np.unique(keys, return_index=True, return_inverse=True)
     model = rows[first]
     position = _positions(workload, rows, rank, group)
-    columns = (nodes.collective, nodes.bytes, nodes.dimensions)
+    columns = (nodes.collective, nodes.bytes, nodes.dimensions, nodes.counts)
     for column in columns:
         _check(workload, rows, column[rows] != column[model][instance], "is another one")
     sizes = np.array([len(workload.members(number)) for number in group[first].tolist()], np.int64)
@@ -64,12 +67,8 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     size = np.maximum(nodes.bytes[model], 0)
     kinds = nodes.collective[model].astype(np.int64)
     masks = nodes.dimensions[model].astype(np.int64)
-    return Calls(rows, position, instance, group[first], kinds, size, root, masks)
-
-
-def kind_of(collective: int) -> CollectiveKind | None:
-    """Return the kind of algorithms of a collective; None for barriers and unknown kinds."""
-    return JobCollective(collective).kind if collective >= 0 else None
+    counts = nodes.counts[model].astype(np.int64)
+    return Calls(rows, position, instance, group[first], kinds, size, root, masks, counts)
 
 
 def _check(

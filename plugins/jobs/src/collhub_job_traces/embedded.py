@@ -1,26 +1,33 @@
-"""Algorithms embedded in the traces of a job.
+"""Algorithms and tables of counts embedded in the traces of a job.
 
 The metadata of the file of rank r contains the canonical trace of rank r, in base64, of every
-algorithm with more than r ranks. A collective refers to its algorithm by number.
+algorithm with more than r ranks, and row r of every table of counts with more than r ranks, in
+JSON: the bytes for every rank, or one number if the table has one count per rank. Collectives refer
+to their algorithm and their counts by number.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Sequence
 
 from hub_core import InputError, Location
 from hub_core.chakra import Kind, Metadata, MetadataEntry
-from hub_core.model import Algorithm
+from hub_core.model import Algorithm, UnitCounts
 from hub_core.plugin_api import Artifact, Source, SourcePart
 
 ALGORITHM = "collhub_algorithm"
 """Attribute of collective nodes: the number of their algorithm."""
 
+COUNTS = "collhub_counts"
+"""Attribute of collective nodes: the number of their table of counts."""
+
 _PREFIX = "algorithm."
 _ENTRY = re.compile(r"algorithm\.(0|[1-9][0-9]{0,6})")
+_COUNTS_ENTRY = re.compile(r"counts\.(0|[1-9][0-9]{0,6})")
 Traces = Sequence[Sequence[Artifact]]
 
 
@@ -58,6 +65,42 @@ def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
         for number, of_ranks in enumerate(traces)
         if rank < len(of_ranks)
     ]
+
+
+def counts_entries(tables: Sequence[UnitCounts], rank: int) -> list[MetadataEntry]:
+    """Build the metadata entries with the rows of the tables of counts in the file of a rank."""
+    return [
+        MetadataEntry(f"counts.{number}", Kind.STRING, json.dumps(counts.table[rank].tolist()))
+        for number, counts in enumerate(tables)
+        if rank < counts.num_ranks
+    ]
+
+
+def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
+    """Decode the tables of counts in the metadata of files, by rank; `name`: that of the job.
+
+    Raises `InputError` for rows that are no JSON, invalid counts, and a missing table number.
+    """
+    tables: dict[int, list[object]] = {}
+    for rank, metadata in enumerate(files):
+        for attribute in metadata.attributes:
+            match = _COUNTS_ENTRY.fullmatch(attribute)
+            if match is None:
+                continue
+            try:
+                row = json.loads(metadata.text(attribute))
+            except (ValueError, RecursionError):
+                message = f"the metadata {attribute!r} is no JSON list of integers"
+                location = Location(name, rank=rank)
+                raise InputError(message, location=location, code="invalid-counts") from None
+            tables.setdefault(int(match[1]), []).append(row)
+    if sorted(tables) != list(range(len(tables))):
+        message = f"of its {len(tables)} tables of counts the highest is {max(tables)}"
+        raise InputError(message, location=Location(name), code="invalid-counts")
+    return tuple(
+        UnitCounts.from_table(rows, isinstance(rows[0], list), f"{name}: counts.{number}")
+        for number, rows in sorted(tables.items())
+    )
 
 
 def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:

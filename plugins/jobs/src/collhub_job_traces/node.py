@@ -53,6 +53,7 @@ COLUMN_OF = {
     "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _MAX_INT32),
     "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _MAX_INT32),
     "collhub_algorithm": ("algorithm", frozenset({NodeKind.COLLECTIVE}), 0, _MAX_INT32),
+    "collhub_counts": ("counts", frozenset({NodeKind.COLLECTIVE}), 0, _MAX_INT32),
     "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _MAX_INT),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
@@ -77,6 +78,7 @@ class DecodedNode:
     root: int = -1
     peer: int = -1
     algorithm: int = -1
+    counts: int = -1
     tag: int = 0
     dimensions: int = -1
     on_host: int = 0
@@ -151,6 +153,7 @@ class DecodedParts:
             tail.root,
             tail.peer,
             tail.algorithm,
+            tail.counts,
             tail.tag,
             tail.dimensions,
             tail.on_host,

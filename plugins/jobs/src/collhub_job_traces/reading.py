@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from collhub_job_traces.embedded import algorithms_of
+from collhub_job_traces.embedded import algorithms_of, counts_of
 from collhub_job_traces.groups import (
     ATTRIBUTE,
     Stand,
@@ -44,7 +44,7 @@ from hub_core.plugin_api import Source, SourcePart
 
 _NUMBERS = (
     *("kind", "duration_ns", "operations", "bytes", "collective", "root", "peer"),
-    *("tag", "dimensions", "on_host", "algorithm"),
+    *("tag", "dimensions", "on_host", "algorithm", "counts"),
 )
 _TEXTS = ("name", "extra", "group")
 _Edges = tuple[Int64Array, Int64Array]
@@ -202,6 +202,7 @@ class _Reader:
                 source_sha256=self._source.sha256(),
             ),
             extensions={EXTENSION: self._extension(heads)},
+            counts=counts_of(metadata, self._source.name),
         )
 
     @property

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 
-from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
+from collhub_job_traces.embedded import ALGORITHM, COUNTS, Traces, counts_entries, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
 from collhub_job_traces.groups import (
     ALL_RANKS_NAMES,
@@ -42,6 +42,7 @@ _ATTRIBUTE_KINDS = {
     "root": Kind.INT32,
     "duration_ns": Kind.INT64,
     ALGORITHM: Kind.INT32,
+    COUNTS: Kind.INT32,
 }
 _ALGORITHM_TOKEN = f"@{ALGORITHM}:{int(Kind.INT32)}"
 _MICRO_NS = 1000
@@ -77,7 +78,7 @@ def trace_files(
     # Traces for a simulator contain no algorithms; their folder selects them.
     embedded = embedded_traces(workload.algorithms) if profile else ()
     # Only traces with a profile reuse the original metadata.
-    heads = _reuse_heads(workload) if profile and not embedded else ()
+    heads = _reuse_heads(workload) if profile and not embedded and not workload.counts else ()
     for rank in range(workload.num_ranks):
         head = heads[rank] if rank < len(heads) else None
         content = partial(_content, workload, rank, profile, embedded, head, omitted)
@@ -150,6 +151,8 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
     if workload.groups:
         groups = {group.name: list(group.ranks) for group in workload.groups}
         entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
+    # Simulators do not read counts; without a profile, the trace is for one of them.
+    entries += counts_entries(workload.counts, rank) if profile else []
     return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
 
 

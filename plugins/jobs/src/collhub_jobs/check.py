@@ -193,14 +193,15 @@ def _find_difference(
     """Return a finding for the first differing collective of two ranks, or None.
 
     `first` and `second`: rows of the collectives of the group on `ranks[0]` and `ranks[1]`, in
-    order. Collectives differ in kind or bytes; roots are not compared. A missing collective at the
-    end counts as a difference, located on the rank that has it, else the second rank's row is
-    reported. `name`: that of the group.
+    order. Collectives differ in kind, bytes or counts; roots are not compared. A missing collective
+    at the end counts as a difference, located on the rank that has it, else the second rank's row
+    is reported. `name`: that of the group.
     """
     nodes = workload.nodes
     shared = min(len(first), len(second))
     is_same = nodes.collective[first[:shared]] == nodes.collective[second[:shared]]
     is_same &= nodes.bytes[first[:shared]] == nodes.bytes[second[:shared]]
+    is_same &= nodes.counts[first[:shared]] == nodes.counts[second[:shared]]
     at = int(np.argmin(is_same)) if not is_same.all() else shared
     if at == len(first) == len(second):
         return None
@@ -212,10 +213,12 @@ def _find_difference(
         return _make_finding(workload, row, "collectives-differ", message, cure)
     row, first_row = int(second[at]), int(first[at])
     second_bytes, first_bytes = int(nodes.bytes[row]), int(nodes.bytes[first_row])
+    is_of_counts = nodes.counts[row] != nodes.counts[first_row]
     message = (
         f"collective {at + 1} of {name} has {second_bytes} bytes, "
         f"on rank {ranks[0]}{_in_file(workload, ranks[0])} "
         f"it is {describe_node(workload, first_row)} of {first_bytes} bytes"
+        f"{' with other counts' if is_of_counts else ''}"
     )
     finding = _make_finding(workload, row, "collectives-differ", message, cure)
     stated = _file(workload, ranks[1]) or finding.location.file

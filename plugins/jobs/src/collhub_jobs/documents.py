@@ -33,6 +33,7 @@ from hub_core.model import (
     NodeColumns,
     NodeKind,
     ProcessGroup,
+    UnitCounts,
 )
 from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
@@ -62,6 +63,8 @@ def _text(workload: Workload) -> str:
         "algorithms": [algorithm_texts(algorithm) for algorithm in workload.algorithms],
         "extensions": dict(workload.extensions),
     }
+    if workload.counts:
+        header["counts"] = [counts.table.tolist() for counts in workload.counts]
     return json_document(header, "nodes", _columns(workload.nodes))
 
 
@@ -84,7 +87,7 @@ def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
 
 _SCHEMA_FILE = "workload-1.json"
 # Checked by the schema without their entries, which are checked faster as columns.
-_LONG = ("nodes", "names", "extras", "algorithms", "extensions")
+_LONG = ("nodes", "names", "extras", "algorithms", "extensions", "counts")
 
 
 def read(source: Source, options: NoOptions) -> Workload:
@@ -135,6 +138,7 @@ class _Document:
                 tuple(root["extras"]),
                 Provenance(**root["provenance"]),
                 root["extensions"],
+                tuple(map(self._counts, itertools.count(), root.get("counts", ()))),
             )
         except InputError as error:
             if error.diagnostics[0].location.file:
@@ -159,6 +163,14 @@ class _Document:
         path = f"$.algorithms[{index}]"
         self._check_types(traces, path, str)
         return algorithm_of_texts(traces, self._file, f"{path}: a text")
+
+    def _counts(self, index: int, table: object) -> UnitCounts:
+        """Check a table of counts: rows of all ranks, or one count per rank."""
+        is_per_pair = isinstance(table, list) and isinstance(next(iter(table), None), list)
+        try:
+            return UnitCounts.from_table(table, is_per_pair, f"$.counts[{index}]")
+        except InputError as error:
+            self._fail(f"$.counts[{index}]", error.diagnostics[0].message)
 
     def _nodes(self, columns_object: dict[str, Any], num_ranks: int) -> NodeColumns:
         unknown = set(columns_object) - {*NODE_DTYPES, "data", "control"}

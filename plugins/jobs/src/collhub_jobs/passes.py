@@ -84,10 +84,12 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
 
     The first piece keeps the id; further pieces get new ids above all others, in the order of their
     collectives, so that the pieces of a group have the same order on every rank. Collectives with
-    fewer bytes than pieces, and collectives with an algorithm for their size, are unchanged.
+    fewer bytes than pieces, and collectives with an algorithm for their size or with counts, are
+    unchanged.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)
+    is_cut &= nodes.counts < 0
     copies = np.where(is_cut, pieces, 1)
     source = np.repeat(np.arange(len(nodes)), copies)
     index = counted_positions(copies)

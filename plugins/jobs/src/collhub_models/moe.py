@@ -1,10 +1,11 @@
 """Inference or training forward step of a mixture of experts: dispatch, experts, combine.
 
 Every layer sends tokens to the ranks of their experts, computes the experts in proportion to the
-tokens they receive, and returns the results. Exchanges are messages: uneven ones have a size per
-pair of ranks, and the job depends on who is late. Two levels as in DeepSeek-V3 (arXiv 2412.19437,
-section 3.2.2): a token goes over the network once per node, to the rank with the sender's local
-index, and from there to the ranks of its experts; the results are added up on the way back.
+tokens they receive, and returns the results. Every exchange is an all-to-all-v with the bytes of
+every pair of ranks, or its messages, so that a rank waits only for its senders. Two levels as in
+DeepSeek-V3 (arXiv 2412.19437, section 3.2.2): a token goes over the network once per node, to the
+rank with the sender's local index, and from there to the ranks of its experts; the results are
+added up on the way back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from collhub_templates.roofline import work_of
 from collhub_models.plugin import MoeOptions
 from hub_core import Provenance, UsageError
 from hub_core.columns import Int64Array
-from hub_core.model import NodeColumns, NodeKind, TokenRouting, Workload
+from hub_core.model import (
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    TokenRouting,
+    UnitCounts,
+    Workload,
+)
 
 _NAMES = ("attention and gate", "dispatch", "forward to expert", "experts", "combine", "add up")
 _ATTENTION, _DISPATCH, _FORWARD, _EXPERTS, _COMBINE, _ADD = range(6)
@@ -33,13 +41,16 @@ class _Hop:
 
 
 class _Job:
-    """Nodes of all ranks, in the order in which each rank starts them."""
+    """Nodes of all ranks, in the order in which each rank starts them.
 
-    def __init__(self, ranks: int) -> None:
-        self.columns: dict[str, list[int]] = {
-            name: [] for name in ("rank", "kind", "name", "peer", "tag", "bytes", "operations")
-        }
-        self.columns["duration_ns"] = []
+    `tables`: the bytes of the exchanges that are collectives, equal ones once.
+    """
+
+    def __init__(self, ranks: int, *, has_collectives: bool) -> None:
+        names = ("rank", "kind", "name", "peer", "tag", "bytes", "operations", "duration_ns")
+        self.columns: dict[str, list[int]] = {name: [] for name in (*names, "collective", "counts")}
+        self.tables: dict[UnitCounts, int] = {}
+        self._has_collectives = has_collectives
         self.data: tuple[list[int], list[int]] = ([], [])
         self.control: tuple[list[int], list[int]] = ([], [])
         self._ranks = ranks
@@ -61,14 +72,18 @@ class _Job:
         self.control[1].append(row)
 
     def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
-        """Add the messages of a hop; return the rows of each rank's receives.
+        """Add a hop; return the rows of each rank's receives, or of its collective.
 
         `ready`: rows of each rank for which its sends wait. Receivers of a rank are in ascending
-        distance; tokens that stay on their rank cause no message.
+        distance; tokens that stay on their rank cause no message, and are not counted. A hop
+        without tokens adds no node.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1
         sizes = hop.tokens * token_bytes
+        np.fill_diagonal(sizes, 0)
+        if self._has_collectives:
+            return self._add_collective(hop, sizes, ready) if sizes.any() else received
         for distance in range(1, self._ranks):
             for rank in range(self._ranks):
                 peer = (rank + distance) % self._ranks
@@ -80,6 +95,20 @@ class _Job:
                     received[peer].append(row)
         return received
 
+    def _add_collective(
+        self, hop: _Hop, sizes: Int64Array, ready: list[list[int]]
+    ) -> list[list[int]]:
+        counts = UnitCounts.from_table(sizes, is_per_pair=True)
+        common = {
+            "collective": int(JobCollective.ALL_TO_ALL),
+            "bytes": counts.total,
+            "counts": self.tables.setdefault(counts, len(self.tables)),
+        }
+        return [
+            [self.add(rank, NodeKind.COLLECTIVE, hop.name, ready[rank], **common)]
+            for rank in range(self._ranks)
+        ]
+
 
 def generate(options: MoeOptions) -> Workload:
     """Generate the forward step of all layers.
@@ -88,13 +117,13 @@ def generate(options: MoeOptions) -> Workload:
     those of a node, and more selected experts than there are.
     """
     _check(options)
-    job = _Job(options.ranks)
+    job = _Job(options.ranks, has_collectives=options.nodes == "collectives")
     previous: list[list[int]] = [[] for _ in range(options.ranks)]
     for layer in range(options.layers):
         previous = _add_layer(job, options, layer, previous)
     columns = {name: np.asarray(values, np.int64) for name, values in job.columns.items()}
     nodes = NodeColumns.from_columns(options.ranks, columns, job.data, job.control)
-    return Workload(nodes, _NAMES, provenance=Provenance(producer="moe"))
+    return Workload(nodes, _NAMES, provenance=Provenance("moe"), counts=tuple(job.tables))
 
 
 def _check(options: MoeOptions) -> None:

@@ -96,6 +96,10 @@ class MoeOptions(MachineOptions):
         ("direct", "two-level"),
         "tokens go to the ranks of their experts, or once per node and then within it",
     )
+    nodes: str = choice(
+        ("collectives", "messages"),
+        "an exchange is one all-to-all-v, for any algorithm, or its messages, sent directly",
+    )
     parts: int = option(
         OptionType.INT,
         1,

@@ -140,6 +140,11 @@ def _replace_transfers(
             continue
         # Sizes of an uneven all-to-all differ: the largest determines its time.
         size = int(nodes.bytes[rows].max())
+        if (
+            nodes.counts[first] >= 0
+            and (counts := workload.counts[nodes.counts[first]]).is_per_pair
+        ):
+            size = int(counts.table.sum(axis=1).max())
         ranks = workload.members(int(nodes.group[first]))
         time_ns = time_of(JobCollective(int(nodes.collective[first])), size, ranks)
         if time_ns is not None:

@@ -13,7 +13,9 @@ import hub_core
 from hub_core import UsageError
 from hub_core.model import NodeKind, TokenRouting
 
-SMALL = MoeOptions(ranks=8, node_ranks=4, experts=16, top_k=4, tokens=64, hidden=64)
+SMALL = MoeOptions(
+    ranks=8, node_ranks=4, experts=16, top_k=4, tokens=64, hidden=64, nodes="messages"
+)
 TOKEN_BYTES = 64 * 2
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collhub_tuning.comparison_records import ComparedPlace, CompareJobReport, JobResult
 from hub_core import CommandContext, HubError, UsageError, apply_rules, assign
-from hub_core.model import STANDARD_KINDS, CollectiveKind, JobCollective, NodeKind, format_time
+from hub_core.model import STANDARD_KINDS, UNEVEN_KINDS, CollectiveKind, NodeKind, format_time
 from hub_core.plugin_api import (
     JobTimeline,
     PageSubject,
@@ -219,8 +219,8 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
     """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
 
     If all parts of the name are rules, separated by `_SEPARATOR`, these are yielded. Otherwise the
-    name is that of an algorithm, with one rule per collective in `_KINDS` that the job calls on
-    devices (not on the host), in that order.
+    name is that of an algorithm, with one rule per kind that the job calls on devices (not on the
+    host), in the order of `_KINDS`, followed by the uneven kinds.
     """
     if name == NATIVE:
         return
@@ -228,11 +228,15 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
     if all(_is_rule(part) for part in parts):
         yield from parts
         return
+    # Imported here: the help of the command needs no numpy.
+    import numpy as np
+
     nodes = workload.nodes
-    is_collective = nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host
-    present = {JobCollective(code).kind for code in set(nodes.collective[is_collective].tolist())
-               if code >= 0}  # fmt: skip
-    for kind in _KINDS:
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
+    keys = np.stack([nodes.collective[rows], nodes.counts[rows] >= 0])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    present = {workload.kind_of(row) for row in rows[first].tolist()}
+    for kind in (*_KINDS, *UNEVEN_KINDS):
         if kind in present:
             yield f"{kind}={name}"
 
@@ -243,7 +247,7 @@ def _is_rule(text: str) -> bool:
     An `=` is not sufficient, because options of a synthesizer contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
-    return "=" in text and kind in {"*", *map(str, STANDARD_KINDS)}
+    return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}
 
 
 def comparison_rows(comparison: JobComparison) -> list[tuple[str, ...]]:

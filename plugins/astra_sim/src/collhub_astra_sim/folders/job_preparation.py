@@ -29,6 +29,7 @@ from hub_core.model import (
     NODE_DEFAULTS,
     NODE_DTYPES,
     Algorithm,
+    CollectiveKind,
     InputError,
     JobCollective,
     NodeColumns,
@@ -228,13 +229,19 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
     number of ranks than its node.
     """
     nodes = workload.nodes
+    is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)
+    if is_open.any():
+        row = int(np.argmax(is_open))
+        message = f"node {nodes.identity[row]}: ASTRA-sim has no native {workload.kind_of(row)}"
+        cure = "run collhub expand, which replaces it by messages"
+        raise InputError(message, location=nodes.location(row), cure=cure, code="no-algorithm")
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
     if not len(rows):
         return CustomSets(workload)
     sizes = np.array([*(len(group.ranks) for group in workload.groups), workload.num_ranks])
     ranks = sizes[nodes.group[rows]]
     # An all-gather counts the input of a rank, algorithms the entire output.
-    is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
+    is_gather = (nodes.collective[rows] == JobCollective.ALL_GATHER) & (nodes.counts[rows] < 0)
     total_bytes = nodes.bytes[rows] * np.where(is_gather, ranks, 1)
     _check_fits(workload, rows, ranks)
     # One set of traces for each algorithm and size.
@@ -262,7 +269,8 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
     rank_counts = [algorithm.num_ranks for algorithm in workload.algorithms]
-    types = [COMM_TYPES.get(algorithm.collective.kind, -1) for algorithm in workload.algorithms]
+    kinds = [algorithm.collective.kind.removesuffix("-v") for algorithm in workload.algorithms]
+    types = [COMM_TYPES.get(CollectiveKind(kind), -1) for kind in kinds]
     used = nodes.algorithm[rows]
     for is_wrong, reason in (
         (np.array(rank_counts)[used] != ranks, "has another number of ranks than its group"),

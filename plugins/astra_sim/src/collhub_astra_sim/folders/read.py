@@ -197,7 +197,7 @@ def _select_members(
 
 
 _MEMORY_KEY = "memory-type"
-PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm"})
+PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm", "collhub_counts"})
 """Attributes of the hub's traces that ASTRA-sim does not read."""
 
 

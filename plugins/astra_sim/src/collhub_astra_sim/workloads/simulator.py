@@ -234,9 +234,9 @@ def _add_named_algorithms(
     """Return the algorithms that nodes name; None if there are none.
 
     Adds the traces of each algorithm and size to `algorithms`, named "algorithm I for S bytes"; the
-    size of an all-gather is a rank's input times the number of members. The result has the names,
-    and per node the index of its name, -1 for none. Raises `InputError` (`no-algorithm`) for nodes
-    of a kind without custom algorithms in ASTRA-sim.
+    size of an all-gather of equal parts is a rank's input times the number of members. The result
+    has the names, and per node the index of its name, -1 for none. Raises `InputError`
+    (`no-algorithm`) for nodes of a kind without custom algorithms in ASTRA-sim.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -253,7 +253,7 @@ def _add_named_algorithms(
 
     members = [len(workload.members(group)) for group in range(-1, len(workload.groups))]
     # Jobs count the input of a rank of an all-gather, algorithms the entire output.
-    is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
+    is_gather = (nodes.collective[rows] == JobCollective.ALL_GATHER) & (nodes.counts[rows] < 0)
     parts = np.where(is_gather, np.array(members)[nodes.group[rows] + 1], 1)
     keys = np.stack([nodes.algorithm[rows].astype(np.int64), nodes.bytes[rows].clip(0) * parts])
     distinct_keys, key_of_row = np.unique(keys, axis=1, return_inverse=True)

@@ -1,0 +1,68 @@
+"""Simulate jobs, with direct messages for uneven collectives without an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hub_core.model import Algorithm, PluginError, UsageError
+from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.job_algorithms import DEFAULT_RULE, DEFAULT_UNEVEN, with_algorithms
+from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator, WorkloadTimes
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.discovery import run_registry
+from hub_core.registry.plugins import Registry
+
+
+def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
+    """Call the simulator of workloads `name` and check that its result has times for every rank.
+
+    `options`: texts by name. The simulator gets the registry of the request or, without one, of the
+    run. Uneven collectives without an algorithm are sent directly. Raises `HubError` for an unknown
+    simulator or option, `PluginError` if it fails, and for another number of finish times or
+    exposed times than ranks.
+    """
+    registry = request.hub or run_registry()
+    simulator = registry.find(WorkloadSimulator, name)
+    completed = with_uneven_algorithms(replace(request, hub=registry), registry)
+    result = call(simulator, WorkloadTimes, completed, bound_options(simulator, options))
+    ranks = request.workload.num_ranks
+    if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
+        raise PluginError(f"{simulator.plugin}: {name} returned times for other than {ranks} ranks")
+    return result
+
+
+def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> WorkloadRequest:
+    """Assign `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
+
+    Simulators have no native algorithms for them. The network is that of the request, else that of
+    its input. Raises `HubError` as `with_algorithms`, and `UsageError` without a network.
+    """
+    workload, nodes = request.workload, request.workload.nodes
+    is_open = (nodes.counts >= 0) & (nodes.algorithm < 0) & ~nodes.on_host
+    if not is_open.any():
+        return request
+    topology = request.topology
+    if topology is None and request.read_input_topology is not None:
+        topology = request.read_input_topology()
+    if topology is None:
+        message = "the job has uneven collectives, whose algorithms need a network"
+        raise UsageError(message, cure="name one with --topology", code="no-topology")
+
+    def refuse(name: str) -> Algorithm:
+        # Only called if no synthesizer has the name; `find` then raises the error.
+        message = f"{registry.find(Synthesizer, name).name} is no file"
+        raise UsageError(message, cure="install the plugin that offers it")
+
+    # All other collectives keep their algorithms.
+    only_open = replace(nodes, on_host=~is_open)
+    rules = [replace(DEFAULT_RULE, algorithm=DEFAULT_UNEVEN)]
+    assigned = with_algorithms(
+        replace(workload, nodes=only_open),
+        rules,
+        topology,
+        registry,
+        read=refuse,
+        admit=lambda algorithm, name: None,
+    )
+    restored = replace(assigned.nodes, on_host=nodes.on_host)
+    return replace(request, workload=replace(assigned, nodes=restored))
