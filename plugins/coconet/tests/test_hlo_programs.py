@@ -172,9 +172,9 @@ def test_a_loop_of_known_length_is_unrolled() -> None:
          " as a workload: --from hlo"),
         (module_of("%r = f32[8,4] all-reduce(%p), channel_id=1, replica_groups={{0,1},{2,3}}, "
                    "use_global_device_ids=true, to_apply=%sum",
-                   "%q = f32[8,4] all-reduce(%r), channel_id=2, replica_groups={{0,2},{1,3}}, "
+                   "%q = f32[8,4] all-reduce(%r), channel_id=2, replica_groups={{0,2},{3,1}}, "
                    "use_global_device_ids=true, to_apply=%sum"),
-         "collectives use 2 process groups, a program has one"),
+         "all-reduce 'q' has groups 0,2|3,1 of no mesh; read the module as a workload"),
         (module_of(*WHILE, before=LOOP.replace("constant(3)", "constant(999999999)")),
          "all-reduce 'r' exceeds 100 nodes; use fewer iterations"),
         (module_of(*WHILE, before=LOOP.replace("direction=LT", "direction=NE")),
@@ -192,6 +192,24 @@ def test_a_module_outside_of_the_language_is_one_line(
     with pytest.raises(InputError) as caught:
         type_module(text)
     assert message in str(caught.value)
+
+
+def test_groups_of_two_partitions_are_axes_of_a_mesh() -> None:
+    """The first sum is over devices 0, 1; the gather over devices 0, 2."""
+    bound = type_module(
+        module_of(
+            "%r = f32[8,4] all-reduce(%p), channel_id=1, replica_groups={{0,1},{2,3}}, "
+            "use_global_device_ids=true, to_apply=%sum",
+            "%q = f32[16,4] all-gather(%r), channel_id=2, replica_groups={{0,2},{1,3}}, "
+            "use_global_device_ids=true, dimensions={0}",
+        )
+    )
+    assert bound.binding.mesh == (2, 2)
+    p = np.random.default_rng(3).uniform(-1, 1, (4, 8, 4)).astype(np.float32)
+    values = simulate_ranks(bound.program, bound.binding, {"p": [*p]}).values
+    expected = np.concatenate([p[0] + p[1], p[2] + p[3]])
+    for result in values[bound.program.outputs[0]]:
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_nodes_of_a_module_have_the_shapes_of_its_instructions() -> None:

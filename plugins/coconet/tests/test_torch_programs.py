@@ -208,16 +208,6 @@ def test_tensor_parallel_layer_is_typed_with_its_shards() -> None:
     assert bound.program.types["mm"].shape == (2, 32)
 
 
-def test_collectives_of_two_groups_are_refused() -> None:
-    graph = Graph()
-    x = graph.input("x", 4, placement="L")
-    graph.groups["1"] = (0, 1)
-    first = graph.collective("all_reduce", "a", x, 4, reduce_op="sum")
-    second = graph.collective("all_reduce", "b", x, 4, reduce_op="sum", group_name="1")
-    with pytest.raises(InputError, match="collectives use 2 process groups"):
-        graph.type(first, second)
-
-
 def test_other_number_of_ranks_is_refused() -> None:
     graph = Graph()
     x = graph.input("x", 4, placement="L")

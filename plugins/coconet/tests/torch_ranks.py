@@ -53,8 +53,8 @@ RANKS = 4
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "eps": 1e-3, "weight_decay": 0.1}
 
 
-class Block(nn.Module):
-    """Transformer block with causal attention; the output is a loss."""
+class Layer(nn.Module):
+    """Transformer block with causal attention."""
 
     def __init__(self, width: int = 16, heads: int = 4) -> None:
         super().__init__()
@@ -65,13 +65,51 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        # A tensor-parallel rank has some of the heads.
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, -1, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        y = x + self.down(functional.gelu(self.up(self.norm2(x))))
-        loss: torch.Tensor = (y * y).mean()
-        return loss
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        y: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return y
+
+
+class Block(Layer):
+    """Transformer block; the output is a loss."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return (y * y).mean()
+
+
+class Gpt(nn.Module):
+    """Language model of two layers; the output is the loss."""
+
+    def __init__(self, words: int = 32, width: int = 16, length: int = 8) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+        self.blocks = nn.ModuleList(Layer(width) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.words(words) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        scores = self.head(self.norm(x)).flatten(0, 1)
+        return functional.cross_entropy(scores, labels.flatten())
+
+
+def build_gpt(mesh: Any) -> Gpt:
+    """Build a model with tensor parallelism along the axis `tp` of a mesh."""
+    model = Gpt()
+    styles = {
+        **dict.fromkeys(("qkv", "up"), ColwiseParallel()),
+        **dict.fromkeys(("out", "down"), RowwiseParallel()),
+    }
+    for block in model.blocks:
+        parallelize_module(block, mesh["tp"], styles)
+    return model
 
 
 class Experts(nn.Module):
@@ -93,7 +131,8 @@ class Experts(nn.Module):
         weights = self.slots(x)
         inputs = self.exchange(weights.softmax(0).t() @ x)
         outputs = self.exchange(self.down(functional.silu(self.up(inputs))))
-        return weights.softmax(1) @ outputs
+        mixed: torch.Tensor = weights.softmax(1) @ outputs
+        return mixed
 
 
 def shard_states(program: Program) -> Program:

@@ -63,7 +63,18 @@ class CapturedOptions:
         OptionType.TEXT,
         "",
         "placements of inputs by name or target, as w=R,x=S(0),y=L: replicated, blocks along"
-        " a dimension, or different values on the ranks",
+        " a dimension, or different values on the ranks; on a mesh z=(S(0),R), one per axis",
+    )
+    mesh: str = option(
+        OptionType.TEXT,
+        "",
+        "ranks along the axes of a mesh, the slowest first, as dp=2,tp=4 (default: as the graph"
+        " states, or its process groups have)",
+    )
+    groups: str = option(
+        OptionType.TEXT,
+        "",
+        "axes of the process groups whose ranks the graph does not state, as 0=tp,1=dp",
     )
     unknown: str = option(
         OptionType.TEXT,

@@ -82,6 +82,17 @@ class _Step:
     outputs: list[GraphOutput] = field(default_factory=list)
 
     @property
+    def axes(self) -> Mapping[str, int]:
+        """Ranks by the name of an axis, of a mesh of several axes: the largest one in use."""
+        parameters = (_find_device_mesh(one) for one in self.module.parameters())
+        meshes = [mesh for mesh in (self.mesh, *parameters) if mesh is not None]
+        largest = max(meshes, key=lambda mesh: mesh.ndim, default=None)
+        if largest is None or largest.ndim < 2:
+            return {}
+        names = largest.mesh_dim_names or [f"axis_{number}" for number in range(largest.ndim)]
+        return {name: largest.size(number) for number, name in enumerate(names)}
+
+    @property
     def has_step_number(self) -> bool:
         """Whether the update depends on the number of the step, which all parameters share."""
         return type(self.optimizer).__name__ in ("Adam", "AdamW")
@@ -128,7 +139,7 @@ class _Step:
             cure = "remove branches, .item() and sizes that depend on data"
             raise InputError(first_line, cure=cure, code="graph-break") from error
         graph.graph.eliminate_dead_code()
-        return convert_fx(graph, described, self.outputs, type(self.module).__name__)
+        return convert_fx(graph, described, self.outputs, type(self.module).__name__, self.axes)
 
     def _run(
         self,
@@ -197,7 +208,7 @@ class _Step:
     def _describe(self, name: str, tensor: torch.Tensor, role: InputRole) -> GraphInput:
         """Describe an input; the tracer gives its name, type and shape."""
         is_local = role is InputRole.INPUT or name in self.local
-        placement = _find_placement(name, tensor, "L" if is_local else "R")
+        placement = _find_placement(name, tensor, "L" if is_local else "R", [*self.axes])
         return GraphInput(_UNKNOWN, role, name, placement)
 
     def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
@@ -258,25 +269,45 @@ def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return _get_local(gradient)
 
 
-def _find_placement(name: str, tensor: torch.Tensor, default: str) -> str:
-    """Return the placement of a DTensor: `R`, `S(d)`, or `L` for sums and several mesh axes.
+def _find_device_mesh(tensor: torch.Tensor) -> DeviceMesh | None:
+    """Return the mesh of a DTensor; None for any other tensor."""
+    from torch.distributed.tensor import DTensor
 
-    Raises `UsageError` for shards of unequal size, which a graph of one rank does not describe.
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+def _find_placement(name: str, tensor: torch.Tensor, default: str, axes: Sequence[str]) -> str:
+    """Return the placement of a DTensor: `R`, `S(d)`, or `L` for sums; `default` for other tensors.
+
+    `axes`: names of a mesh of several axes, on which it is one placement per axis. A DTensor on
+    some of the axes is replicated on the others. Strided shards, whose blocks nest in another
+    order, are local. Raises `UsageError` for shards of unequal size, which a graph of one rank does
+    not describe.
     """
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(tensor, DTensor):
         return default
+    found = []
     for dimension, placement in enumerate(tensor.placements):
-        if isinstance(placement, Shard):
+        if type(placement) is Shard:
             size, ranks = tensor.shape[placement.dim], tensor.device_mesh.size(dimension)
             if size % ranks:
                 message = f"{name}: {placement} of size {size} does not fit {ranks} ranks"
                 raise UsageError(message, cure=f"pad the dimension to a multiple of {ranks}")
-    (first, *others) = tensor.placements
-    if isinstance(first, Shard) and not others:
-        return f"S({first.dim})"
-    return "R" if all(placement.is_replicate() for placement in tensor.placements) else "L"
+            found.append(f"S({placement.dim})")
+        elif placement.is_shard():
+            # Blocks of a strided shard are not those of the language on any axis.
+            return "L"
+        else:
+            found.append("R" if placement.is_replicate() else "L")
+    if not axes:
+        return found[0] if len(found) == 1 else "L"
+    names = tensor.device_mesh.mesh_dim_names or axes
+    if not set(names) <= set(axes) or len(names) != len(found):
+        return "L"
+    by_name = dict(zip(names, found, strict=True))
+    return f"({', '.join(by_name.get(axis, 'R') for axis in axes)})"
 
 
 _UNKNOWN = Tensor("", "float32", ())

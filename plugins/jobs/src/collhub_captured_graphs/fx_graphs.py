@@ -7,7 +7,8 @@ documents.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from collhub_captured_graphs.graph import (
@@ -36,14 +37,18 @@ def convert_fx(
     inputs: Sequence[GraphInput],
     outputs: Sequence[GraphOutput],
     name: str = "captured",
+    mesh: Mapping[str, int] | None = None,
 ) -> CapturedGraph:
     """Convert an FX graph of aten operators with `meta["val"]` to a captured graph.
 
     `inputs` describe the placeholders and `outputs` the results in order; the values of both are
-    taken from the graph. Constants of the module become inputs. Raises `InputError` for
-    operators that write to their operands, and for sizes that depend on data.
+    taken from the graph. `mesh`: ranks by the name of an axis, of a mesh of several axes. Constants
+    of the module become inputs. Raises `InputError` for operators that write to their operands, and
+    for sizes that depend on data.
     """
-    return _FxReader(module).read(inputs, outputs, name)
+    graph = _FxReader(module).read(inputs, outputs, name)
+    sizes = dict(mesh or {})
+    return replace(graph, mesh=tuple(sizes), mesh_sizes=tuple(sizes.values()))
 
 
 class _FxReader:

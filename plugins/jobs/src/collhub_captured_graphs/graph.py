@@ -111,8 +111,8 @@ class GraphInput:
     """Input of a graph.
 
     `target`: name of the parameter or buffer in its module, "" for none. `placement`: `R`
-    (replicated), `S(d)` (blocks along dimension d), `L` (ranks have different values), or "" if the
-    capture does not determine it.
+    (replicated), `S(d)` (blocks along dimension d), `L` (ranks have different values), one of these
+    per axis of a mesh, such as `(S(0), R)`, or "" if the capture does not determine it.
     """
 
     tensor: Tensor
@@ -163,8 +163,10 @@ class GraphOutput:
 class CapturedGraph:
     """Program of one rank as PyTorch captured it.
 
-    `groups`: ranks of the process groups by name, as far as the capture recorded them. `file`: for
-    messages. Raises `InputError` for values that are undefined or defined twice.
+    `groups`: ranks of the process groups by name, as far as the capture recorded them. `mesh`:
+    names of the axes of the device mesh, the slowest first, and `mesh_sizes` the ranks along them;
+    empty for a single axis. `file`: for messages. Raises `InputError` for values that are undefined
+    or defined twice, and for an axis without a size.
     """
 
     name: str
@@ -174,9 +176,15 @@ class CapturedGraph:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     producer: str = ""
     file: str = ""
+    mesh: tuple[str, ...] = ()
+    mesh_sizes: tuple[int, ...] = ()
     tensors: Mapping[str, Tensor] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if len(self.mesh) != len(self.mesh_sizes) or len(set(self.mesh)) != len(self.mesh):
+            message = f"the mesh has {len(self.mesh)} axes and {len(self.mesh_sizes)} sizes"
+            cure = "state every axis once, and its ranks in mesh_sizes"
+            raise InputError(message, location=Location(self.file or None), cure=cure, code="mesh")
         tensors: dict[str, Tensor] = {}
         for entry in self.inputs:
             self._define(tensors, entry.tensor)
@@ -251,11 +259,13 @@ def graph_to_json(graph: CapturedGraph) -> str:
         for output in graph.outputs
     ]
     groups = {name: list(ranks) for name, ranks in graph.groups.items()}
+    mesh = {"mesh": graph.mesh, "mesh_sizes": graph.mesh_sizes}
     parts = [
         f'  "schema": {json.dumps(SCHEMA)}',
         f'  "name": {json.dumps(graph.name)}',
         f'  "producer": {json.dumps(graph.producer)}',
         f'  "groups": {json.dumps(groups)}',
+        *(f'  "{name}": {json.dumps(value)}' for name, value in mesh.items() if value),
         *(
             _format_rows(name, rows)
             for name, rows in (("inputs", inputs), ("nodes", nodes), ("outputs", outputs))
@@ -299,7 +309,15 @@ def graph_from_json(content: bytes, file: str) -> CapturedGraph:
     )
     groups = {name: tuple(ranks) for name, ranks in document["groups"].items()}
     return CapturedGraph(
-        document["name"], inputs, nodes, outputs, groups, document.get("producer", ""), file
+        document["name"],
+        inputs,
+        nodes,
+        outputs,
+        groups,
+        document.get("producer", ""),
+        file,
+        tuple(document.get("mesh", ())),
+        tuple(document.get("mesh_sizes", ())),
     )
 
 

@@ -110,6 +110,7 @@ class _GraphBuilder:
         self._nodes: list[GraphNode] = []
         self._tensors: dict[str, Tensor] = {}
         self._groups: dict[str, tuple[int, ...]] = {}
+        self._irregular: dict[str, Instruction] = {}
         self._numbers: dict[str, int] = {}
         self._depth = 0
         self._evaluations = 0
@@ -132,6 +133,14 @@ class _GraphBuilder:
             is_state = isinstance(target, str)
             role = OutputRole.MUTATION if is_state else OutputRole.OUTPUT
             outputs.append(GraphOutput(part, role, target if isinstance(target, str) else ""))
+        if len(self._groups) > 1:
+            for name, instruction in self._irregular.items():
+                cure = "read the module as a workload: --from hlo"
+                self._refuse(instruction, f"has groups {name:.60} of no mesh", cure)
+            # A placement along one axis of all devices does not state the axes of the groups.
+            for number, one in enumerate(self._inputs):
+                if one.placement.startswith("S"):
+                    self._inputs[number] = replace(one, placement="")
         return CapturedGraph(
             self._module.name or "module",
             tuple(self._inputs),
@@ -714,7 +723,7 @@ class _GraphBuilder:
             self._refuse(instruction, "is a message between devices, not a collective", cure)
         reducer = self._module.find_reducer(instruction)
         call = read_call(instruction, opcode, shapes, reducer, self._module.devices, self._file)
-        group = self._name_group(call.groups)
+        group = self._name_group(call.groups, instruction)
         names = [
             self._to_tensor(operand, shape, instruction)
             for operand, shape in zip(operands, shapes, strict=True)
@@ -799,11 +808,18 @@ class _GraphBuilder:
             cuts.append(self._reshape(cut, tensor.shape, typed))
         return tuple(cuts)
 
-    def _name_group(self, groups: Sequence[tuple[int, ...]]) -> str:
-        """Return the name of a partition of the devices; the graph has the ranks of its first."""
+    def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: Instruction) -> str:
+        """Return the name of a partition of the devices; the graph has the ranks of its first.
+
+        Groups of a mesh differ by a constant from each other; other partitions are recorded as
+        irregular.
+        """
         first = groups[0]
+        offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}
         name = "all" if len(groups) == 1 else "|".join(",".join(map(str, one)) for one in groups)
         self._groups.setdefault(name[:200], first)
+        if len(offsets) > 1:
+            self._irregular.setdefault(name[:200], instruction)
         return name[:200]
 
 

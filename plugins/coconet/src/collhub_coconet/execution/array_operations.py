@@ -339,12 +339,13 @@ def mix_operands(
     apply the operator to equal operands have equal results. If the result is sliced, row i depends
     only on row i of operands with as many rows, so that blocks equal the complete tensor.
     """
-    rows = shape[0] if kind.layout.is_sliced else 1
+    has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
+    rows = shape[0] if has_rows else 1
     start = zlib.crc32(call.encode()) % 1009 / 1009 + seed
     totals = np.full(rows, start)
     for position, operand in enumerate(operands, 1):
         wide = np.asarray(operand, np.float64)
-        is_by_row = kind.layout.is_sliced and wide.ndim and wide.shape[0] == rows
+        is_by_row = has_rows and wide.ndim and wide.shape[0] == rows
         parts = wide.reshape(rows, -1) if is_by_row else wide.reshape(1, -1)
         weights = np.cos(np.arange(parts.shape[1]) + position)
         totals = totals + (parts * weights).sum(axis=1)

@@ -300,14 +300,14 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
     """
     operands = [run.values[name] for name in operation.reads]
     kind = run.program.types[operation.name]
-    shape = run.binding.shape(kind.shape)
-    if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
-        # The rows of a block differ between ranks; a scalar has none.
-        part = (-1, *shape[1:]) if shape else ()
-        return [value.reshape(part) for value in operands[0]]
     results = []
     for rank in range(run.binding.num_ranks):
         shape_of_rank = tuple(stop - first for first, stop in run.bounds(operation.name, rank))
+        if operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+            # The rows of a block differ between ranks; a scalar has none.
+            part = (-1, *shape_of_rank[1:]) if shape_of_rank else ()
+            results.append(operands[0][rank].reshape(part))
+            continue
         seed = rank if operation.rule is Rule.RANDOM else 0
         # Operands with as many rows as the block are read row by row.
         values = [operand[rank] for operand in operands]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from collhub_coconet.program.layout_rules import (
     Role,
@@ -22,6 +23,7 @@ from collhub_coconet.program.operations import (
     Layout,
     Operation,
     Placement,
+    Rule,
     Shape,
     TensorType,
     on_mesh,
@@ -144,6 +146,19 @@ class Operands:
         roles = number_roles(role, len(operand.shape))
         return replace(operand, layout=self.derive_layout(operand.shape, (roles,), roles))
 
+    def find_view_axes(self) -> tuple[int, ...]:
+        """Return the positions of the axes on which an opaque view changes the layout.
+
+        Raises `TypingMistakeError` for unknown or repeated axes, and if it is no view.
+        """
+        if self.operation.rule not in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
+            message = f"axes are stated for the rule {self.operation.rule}"
+            raise TypingMistakeError("attribute", message, "leave axes out")
+        try:
+            return find_axes(self.operation, self.mesh)
+        except KeyError as error:
+            self._refuse_axis(error.args[0])
+
     def derive_layout(
         self, shape: Shape, roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
     ) -> Layout:
@@ -199,7 +214,7 @@ class Operands:
             self._check_cuts(by_axis, roles, found, result)
         return on_mesh(*found)
 
-    def _refuse_axis(self, name: str) -> None:
+    def _refuse_axis(self, name: str) -> NoReturn:
         """Raise the error for an operation without an axis, or with an unknown or repeated one."""
         axes = ", ".join(self.mesh) or "none"
         message = f"the mesh has no axis {name}" if name not in self.mesh else f"axis {name} twice"

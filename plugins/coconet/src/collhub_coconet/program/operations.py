@@ -126,8 +126,10 @@ class Rule(StrEnum):
     PER_RANK: every rank computes with its values; the result of replicated operands is replicated,
     else local. RANDOM: as PER_RANK, but ranks differ even for equal operands. ROWS: row i of the
     result depends only on rows i of the sliced operands and on replicated ones. TO_BLOCKS: the
-    local values of the ranks are the blocks of a tensor sliced along dimension 0. TO_LOCAL: the
-    part of a tensor that a rank has, in row-major order, as its local value.
+    local values of the ranks are the blocks of a tensor sliced along the dimension that the
+    operation names, or 0. TO_LOCAL: the part of a tensor that a rank has, in row-major order, as
+    its local value. On a mesh of several axes a rule applies to each axis; ROWS is PER_RANK on axes
+    without slices.
     """
 
     PER_RANK = "per_rank"
@@ -188,7 +190,9 @@ TRAITS = {
     Kind.RESHAPE: Traits(1, ("shape",)),
     Kind.CONCAT: Traits(-1, ("dimension",)),
     Kind.PERMUTE: Traits(1, ("order",)),
-    Kind.OPAQUE: Traits(-1, ("element", "call", "shape", "rule", "work", "traffic")),
+    Kind.OPAQUE: Traits(
+        -1, ("element", "call", "shape", "rule", "work", "traffic"), ("axes", "dimension")
+    ),
 }
 
 ATTRIBUTES = (
@@ -242,7 +246,8 @@ class Operation:
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
     numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
     number of largest elements that a top-k selects. `axes`: of the mesh, over whose ranks a
-    communication goes, in their order; None: the only axis. `order`: dimensions of the operand that
+    communication goes, in their order; None: the only axis. Of an opaque view: on which it
+    changes the layout; None: all axes. `order`: dimensions of the operand that
     become the dimensions of the result. Of opaque operations: `call` names the
     operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the
     bytes of memory for the complete result.

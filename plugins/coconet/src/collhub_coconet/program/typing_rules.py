@@ -19,6 +19,7 @@ from collhub_coconet.program.operations import (
     REPLICATED,
     ElementType,
     Kind,
+    Layout,
     Placement,
     Rule,
     Shape,
@@ -168,48 +169,76 @@ def type_update(operands: Operands) -> TensorType:
 
 
 _OPAQUE_LAYOUTS = {
-    Rule.PER_RANK: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
-    Rule.RANDOM: ({Placement.LOCAL, Placement.REPLICATED}, LOCAL),
-    Rule.ROWS: ({Placement.SLICED, Placement.REPLICATED}, sliced(0)),
-    Rule.TO_BLOCKS: ({Placement.LOCAL, Placement.REPLICATED}, sliced(0)),
+    Rule.PER_RANK: ({Placement.LOCAL}, LOCAL),
+    Rule.RANDOM: ({Placement.LOCAL}, LOCAL),
+    Rule.ROWS: ({Placement.SLICED}, sliced(0)),
+    Rule.TO_BLOCKS: ({Placement.LOCAL}, sliced(0)),
     Rule.TO_LOCAL: (set(Placement), LOCAL),
 }
-"""Placements of the operands that a rule of opaque operations permits, and the result's layout."""
+"""Placements of operands that a rule of opaque operations permits in addition to replicated ones,
+and the layout of the result."""
+
+_OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 
 
 def type_opaque(operands: Operands) -> TensorType:
     """Type an opaque operation: the declared element type and shape, and the layout of its rule.
 
     Operands must be tensors of one group; sliced ones must be sliced along dimension 0, except for
-    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis;
-    axes on which all operands are replicated remain so. Raises `TypingMistakeError` for a layout
-    that the rule does not permit, such as a sliced operand of an operator without a rule for
-    slices.
+    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis,
+    that of a view to its `axes` only; axes on which all operands are replicated remain so, except
+    for RANDOM and the axes that a view names. TO_BLOCKS may name another dimension than 0. Raises
+    `TypingMistakeError` for a layout that the rule does not permit, such as a sliced operand of an
+    operator without a rule for slices.
     """
     operation = operands.operation
     assert operation.rule is not None
     assert operation.shape is not None
     assert operation.element is not None
     operands.check_same_group()
-    permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
-    for position in range(len(operands.all)):
-        for operand in operands.tensor(position).layout.by_axis:
-            is_inner_slice = operand.dimension > 0 and operation.rule is not Rule.TO_LOCAL
-            if operand.placement not in permitted | {Placement.REPLICATED} or is_inner_slice:
-                message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
-                cure = "AllGather it first" if operand.is_sliced else "state another rule"
-                raise TypingMistakeError("layout", f"{message} does not permit", cure)
-    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS) or len(operands.mesh) > 1
-    by_axis = []
-    for axis in range(max(1, len(operands.mesh))):
-        found = [tensor.layout.by_axis[axis] for tensor in operands.tensors]
-        is_replicated = all(operand == REPLICATED for operand in found)
-        by_axis.append(REPLICATED if keeps_replicated and is_replicated else layout)
+    if operation.dimension is not None and operation.rule is not Rule.TO_BLOCKS:
+        message = f"a dimension is stated for the rule {operation.rule}"
+        raise TypingMistakeError("attribute", message, "leave dimension out")
+    count = max(1, len(operands.mesh))
+    active = operands.find_view_axes() if operation.axes is not None else range(count)
+    by_axis = [_type_opaque_axis(operands, axis, axis in active) for axis in range(count)]
     group = operands.tensors[0].group if operands.tensors else 0
     result = TensorType(operation.element, operation.shape, on_mesh(*by_axis), group)
-    if layout in by_axis and layout.is_sliced:
-        check_sliceable(result, 0, operation.name)
+    for layout in by_axis:
+        if layout.is_sliced:
+            check_sliceable(result, layout.dimension, operation.name)
     return result
+
+
+def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
+    """Return the layout of the result of an opaque operation on one axis.
+
+    `is_active`: False for an axis that a view leaves as it is.
+    """
+    operation = operands.operation
+    assert operation.rule is not None
+    found = [
+        operands.tensor(position).layout.by_axis[axis] for position in range(len(operands.all))
+    ]
+    if not is_active:
+        return found[0]
+    permitted, layout = _OPAQUE_LAYOUTS[operation.rule]
+    has_slices = any(operand.is_sliced for operand in found)
+    if operation.rule is Rule.ROWS and len(operands.mesh) > 1 and not has_slices:
+        permitted, layout = _OPAQUE_LAYOUTS[Rule.PER_RANK]
+    for position, operand in enumerate(found):
+        is_inner_slice = operand.dimension > 0 and operation.rule is not Rule.TO_LOCAL
+        if operand.placement not in permitted | {Placement.REPLICATED} or is_inner_slice:
+            message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
+            cure = "AllGather it first" if operand.is_sliced else "state another rule"
+            raise TypingMistakeError("layout", f"{message} does not permit", cure)
+    is_view = operation.rule in _OPAQUE_VIEWS
+    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS)
+    keeps_replicated |= is_view and len(operands.mesh) > 1 and operation.axes is None
+    is_replicated = all(operand == REPLICATED for operand in found)
+    if layout.is_sliced and operation.dimension is not None:
+        layout = sliced(operation.dimension)
+    return REPLICATED if keeps_replicated and is_replicated else layout
 
 
 TYPING_RULES: dict[Kind, TypingRule] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 
@@ -61,20 +62,57 @@ def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Wo
         "R" if options.parameters == "replicated" else "L",
         parse_placements(options.placements),
         options.unknown == "local",
+        parse_mesh(options.mesh),
+        parse_groups(options.groups),
     )
     return lower_source(type_graph(graph, choices), source)
 
 
 def parse_placements(text: str) -> Mapping[str, str]:
-    """Return placements by name from `w=R,x=S(0)`. Raises `UsageError` for a malformed entry."""
+    """Return placements by name from `w=R,x=S(0)`, or `x=(S(0),R)` on a mesh of two axes.
+
+    Raises `UsageError` for a malformed entry.
+    """
     placements = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text)):
         name, sign, placement = (piece.strip() for piece in part.partition("="))
-        if not name or not sign or parse_placement(placement) is None:
+        num_axes = placement.count(",") + 1
+        if not name or not sign or parse_placement(placement, num_axes) is None:
             message = f"placement {part!r:.60} is not understood"
-            raise UsageError(message, cure="write placements as w=R,x=S(0),y=L")
+            raise UsageError(message, cure="write placements as w=R,x=S(0),y=L,z=(S(0),R)")
         placements[name] = placement
     return placements
+
+
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^=]*\))")
+
+
+def parse_mesh(text: str) -> Mapping[str, int]:
+    """Return the ranks along every axis from `dp=2,tp=4`. Raises `UsageError` for other text."""
+    sizes = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not number.isdecimal() or int(number) < 1 or name in sizes:
+            message = f"axis {part!r:.60} is not understood"
+            raise UsageError(message, cure="write the ranks along every axis once: mesh=dp=2,tp=4")
+        sizes[name] = int(number)
+    return sizes
+
+
+def parse_groups(text: str) -> Mapping[str, Sequence[str]]:
+    """Return axes by the name of a process group from `0=tp,1=dp,2=dp+tp`.
+
+    Raises `UsageError` for other text.
+    """
+    groups = {}
+    for part in filter(None, text.split(",")):
+        name, _, axes = (piece.strip() for piece in part.partition("="))
+        names = [axis.strip() for axis in axes.split("+")]
+        if not name or not all(names):
+            message = f"process group {part!r:.60} is not understood"
+            raise UsageError(message, cure="write the axes of every group: groups=0=tp,1=dp+tp")
+        groups[name] = names
+    return groups
 
 
 def list_documents() -> Sequence[Source]:

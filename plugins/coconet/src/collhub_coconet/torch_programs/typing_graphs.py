@@ -1,9 +1,10 @@
 """Type a captured graph: the program of one rank becomes a program of global tensors and layouts.
 
 The graph describes the local tensors of one rank. A value that all ranks have is replicated, a
-block along dimension 0 is sliced, and everything else is local, which is always correct: a local
+block along a dimension is sliced, and everything else is local, which is always correct: a local
 value is the rank's value. So an operator without a kind in the language becomes an opaque
-operation on local values, and views of no cost convert blocks to local values and back.
+operation on local values, and views of no cost convert blocks to local values and back. On a mesh
+of several axes this is the case on every axis.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -40,16 +41,17 @@ from collhub_coconet.program.operations import (
     Layout,
     Operand,
     Operation,
+    Placement,
     Reduction,
     Rule,
     TensorType,
+    on_mesh,
     sliced,
 )
 from collhub_coconet.program.program import Program
+from collhub_coconet.torch_programs.graph_meshes import find_blocks, find_group_axes, find_mesh
 from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
 from hub_core.model import InputError, JsonValue, Location
-
-DEFAULT_RANKS = 4
 
 _MAX_NESTING = 8
 
@@ -76,29 +78,41 @@ class TypingChoices:
     `num_ranks`: None for the number in the graph. `parameters`: placement of parameters, buffers
     and states without one. `placements`: by name or target of an input, before all others.
     `takes_unknown_as_local`: whether an operator outside of the table reads the block of a sliced
-    operand as a local value; otherwise it is refused.
+    operand as a local value; otherwise it is refused. `mesh`: ranks by the name of an axis, the
+    slowest first, and `groups`: axes by the name of a process group; empty for those of the graph.
     """
 
     num_ranks: int | None = None
     parameters: str = "L"
     placements: Mapping[str, str] = field(default_factory=dict)
     takes_unknown_as_local: bool = False
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def type_graph(graph: CapturedGraph, choices: TypingChoices) -> BoundProgram:
     """Convert a captured graph to a program, bound to its number of ranks.
 
-    Raises `InputError` for placements that do not fit, collectives over several groups, unequal
-    splits of an all-to-all, element types that the language does not have, and operators outside
-    of the table that read a sliced value.
+    Several process groups are axes of a mesh; see `find_mesh`. Raises `InputError` for placements
+    that do not fit, groups that form no mesh, unequal splits of an all-to-all, element types that
+    the language does not have, and operators outside of the table that read a sliced value.
     """
     return _GraphTyper(graph, choices).type_program()
 
 
-def parse_placement(text: str) -> Layout | None:
-    """Return the layout of a placement: `R`, `L` or `S(d)`; None for any other text."""
+def parse_placement(text: str, num_axes: int = 1) -> Layout | None:
+    """Return the layout of a placement: `R`, `L` or `S(d)`; None for any other text.
+
+    On several axes it is one placement per axis, such as `(S(0), R)`; `R` and `L` are of all axes.
+    """
     if text in ("R", "L"):
-        return REPLICATED if text == "R" else LOCAL
+        return on_mesh(*(REPLICATED if text == "R" else LOCAL,) * num_axes)
+    if num_axes > 1 or text.startswith("("):
+        parts = text.removeprefix("(").removesuffix(")").split(",")
+        layouts = [parse_placement(part.strip()) for part in parts]
+        known = [layout for layout in layouts if layout is not None]
+        is_complete = text.startswith("(") and text.endswith(")") and len(known) == len(layouts)
+        return on_mesh(*known) if is_complete and len(known) == num_axes else None
     match = _SHARD.fullmatch(text)
     return sliced(int(match[1])) if match else None
 
@@ -108,7 +122,7 @@ class _GraphTyper:
 
     def __init__(self, graph: CapturedGraph, choices: TypingChoices) -> None:
         self.graph = graph
-        self.num_ranks = _find_num_ranks(graph, choices.num_ranks)
+        self.mesh = find_mesh(graph, choices.num_ranks, choices.mesh, choices.groups)
         self.types: dict[str, TensorType] = {}
         self._choices = choices
         self._operations: dict[str, Operation] = {}
@@ -118,9 +132,9 @@ class _GraphTyper:
 
     def type_program(self) -> BoundProgram:
         """Type all inputs, nodes and outputs in order."""
-        blocks = _find_blocks(self.graph)
+        blocks = find_blocks(self.graph, self.mesh)
         for entry in self.graph.inputs:
-            self._add_input(entry, entry.tensor.name in blocks)
+            self._add_input(entry, blocks.get(entry.tensor.name, frozenset()))
         for node in self.graph.nodes:
             self._add_node(node)
         outputs = [self._add_output(output) for output in self.graph.outputs]
@@ -132,16 +146,23 @@ class _GraphTyper:
             arguments.append(Argument(name, self.types[name], is_state, is_whole))
         operations = _merge_statements(tuple(self._operations.values()), set(outputs))
         program = Program(
-            self.graph.name, {}, tuple(arguments), operations, tuple(dict.fromkeys(outputs))
+            self.graph.name,
+            {},
+            tuple(arguments),
+            operations,
+            tuple(dict.fromkeys(outputs)),
+            mesh=self.mesh.names,
         )
-        record: dict[str, JsonValue] = {"transformation": CAPTURE, "num_ranks": self.num_ranks}
-        return BoundProgram(program, Binding(self.num_ranks, {}), (record,))
+        num_ranks = self.mesh.num_ranks
+        record: dict[str, JsonValue] = {"transformation": CAPTURE, "num_ranks": num_ranks}
+        binding = Binding(num_ranks, {}, self.mesh.sizes if self.mesh.names else ())
+        return BoundProgram(program, binding, (record,))
 
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
         """Add an operation and return its name; raises `TypingMistakeError` if it is ill-typed."""
         operation = Operation(name, kind, tuple(operands), **attributes)  # type: ignore[arg-type]
         types = [self.types[entry] if isinstance(entry, str) else None for entry in operands]
-        self.types[name] = type_operation(operation, types)
+        self.types[name] = type_operation(operation, types, self.mesh.names)
         self._operations[name] = operation
         return name
 
@@ -159,8 +180,11 @@ class _GraphTyper:
             candidate += "_"
         return candidate
 
-    def _add_input(self, entry: GraphInput, is_block: bool) -> None:
-        """Declare an input with the placement of the options, of the document, or by its uses."""
+    def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
+        """Declare an input with the placement of the options, of the document, or by its uses.
+
+        `block_axes`: axes along which collectives show that a local value is a block.
+        """
         name = entry.tensor.name
         chosen = self._choices.placements
         placement = chosen.get(name) or chosen.get(entry.target) or entry.placement
@@ -168,18 +192,24 @@ class _GraphTyper:
             has_default = entry.role not in (InputRole.INPUT, InputRole.CONSTANT)
             placement = self._choices.parameters if has_default else "L"
             placement = "R" if entry.role is InputRole.CONSTANT else placement
-        layout = parse_placement(placement)
+        axes = self.mesh.names
+        layout = parse_placement(placement, len(self.mesh.sizes))
         if layout is None:
             message = f"input {name} has the placement {placement!r:.40}"
-            self._fail(message, "name R, L or S(d)", "placement")
-        if layout == LOCAL and is_block:
-            layout = sliced(0)
+            cure = "name R, L or S(d)"
+            if axes:
+                cure = f"name R, L, or one of R, L, S(d) for each axis: ({', '.join(axes)})"
+            self._fail(message, cure, "placement")
+        layouts = [
+            sliced(0) if axis in block_axes and one == LOCAL else one
+            for axis, one in enumerate(layout.by_axis)
+        ]
         value = self.name_value(name)
-        if layout.is_sliced and layout.dimension >= len(entry.tensor.shape):
+        if any(one.dimension >= len(entry.tensor.shape) for one in layouts if one.is_sliced):
             shape = list(entry.tensor.shape)
             message = f"input {name} of shape {shape} cannot be {placement}"
             self._fail(message, "name R, L or S(d) of a dimension", "placement")
-        self.types[value] = self._type_tensor(entry.tensor, layout)
+        self.types[value] = self._type_tensor(entry.tensor, on_mesh(*layouts))
         self._values[name] = value
         self._inputs[value] = entry
 
@@ -212,7 +242,8 @@ class _GraphTyper:
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node as operations of the language, if it has a kind and the layouts fit.
 
-        Blocks that do not fit become local values in a second attempt.
+        If they do not fit, local values become blocks of the dimension of other operands, and if
+        that does not fit, blocks become local values.
         """
         expansion = EXPANSIONS.get(base)
         if expansion is None or len(node.tensors) != 1 or node.tensors[0] != node.results[0]:
@@ -220,15 +251,37 @@ class _GraphTyper:
         operands = {name: self._values[name] for name in node.reads}
         if self._expand(node, expansion, operands):
             return True
-        local = {name: value for name, value in operands.items() if self._is_sliced(value)}
+        local = {name: value for name, value in operands.items() if self.find_divided(value)}
         if not local or not describe_node(self.graph, node).is_known:
             return False
         before = self._save()
-        operands |= {name: self._make_local(value) for name, value in local.items()}
+        if self._expand(node, expansion, self._match_blocks(node, operands)):
+            return True
+        self._restore(before)
+        operands |= {
+            name: self._make_local(value, self.find_divided(value)) for name, value in local.items()
+        }
         if self._expand(node, expansion, operands):
             return True
         self._restore(before)
         return False
+
+    def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
+        """Return the operands of a node, those of the shape of its result as equal blocks.
+
+        A local value becomes blocks on every axis on which the others are sliced along a single
+        dimension. Operands by the name of the graph's value.
+        """
+        shape = node.tensors[0].shape
+        matched = dict(operands)
+        equal = [name for name in operands if self.graph.tensors[name].shape == shape]
+        for axis in range(len(self.mesh.sizes)):
+            layouts = {name: self.types[matched[name]].layout.by_axis[axis] for name in equal}
+            dimensions = {layout.dimension for layout in layouts.values() if layout.is_sliced}
+            for name, layout in layouts.items():
+                if layout == LOCAL and len(dimensions) == 1:
+                    matched[name] = self._make_block(matched[name], [axis], min(dimensions))
+        return matched
 
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
         """Add the operations of one expansion; undone if it is ill-typed or differs from the graph.
@@ -256,42 +309,62 @@ class _GraphTyper:
         """Add a node as an opaque operation with the layout rule of its operator."""
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
-        blocks = [name for name in reads if self._is_sliced(self._values[name])]
+        values = {name: self._values[name] for name in reads}
+        blocks = [name for name in reads if self.find_divided(values[name])]
         if blocks and not facts.is_known and not self._choices.takes_unknown_as_local:
             message = f"has no entry in the table of operators and reads {blocks[0]}, a block"
             cure = "-O unknown=local takes the block as the rank's value"
             self.graph.refuse(node, message, "unknown-operator", cure)
-        values = {name: self._values[name] for name in reads}
-        has_rule = all(
-            name in facts.sliceable and self.types[values[name]].layout.dimension == 0
-            for name in blocks
-        )
-        others = [self.types[values[name]].layout for name in reads if name not in blocks]
-        is_by_row = bool(blocks) and has_rule and all(one == REPLICATED for one in others)
-        is_by_row = is_by_row and all(len(tensor.shape) > 0 for tensor in node.tensors)
-        if blocks and not is_by_row:
-            values |= {name: self._make_local(values[name]) for name in blocks}
+        row_axes = self._find_row_axes(values, facts.sliceable) if blocks else ()
+        if row_axes is None or any(not tensor.shape for tensor in node.tensors):
+            row_axes = ()
+        if not row_axes:
+            for name in blocks:
+                values[name] = self._make_local(values[name], self.find_divided(values[name]))
         operands = [values[name] for name in reads]
         rule = Rule.RANDOM if facts.is_random else Rule.PER_RANK
-        rule = Rule.ROWS if is_by_row else rule
+        rule = Rule.ROWS if row_axes else rule
+        scale = self.mesh.count(row_axes)
         first: str | None = None
         for position, tensor in enumerate(node.results):
             if tensor is None:
                 continue
-            layout = sliced(0) if is_by_row else LOCAL
-            kind = self._type_tensor(tensor, layout)
+            layouts = [
+                sliced(0) if axis in row_axes else LOCAL for axis in range(len(self.mesh.sizes))
+            ]
+            kind = self._type_tensor(tensor, on_mesh(*layouts))
             name = self.name_value(tensor.name)
             attributes: dict[str, object] = {"element": kind.element, "shape": kind.shape}
             if first is None:
-                scale = self.num_ranks if is_by_row else 1
                 attributes |= {"work": facts.work * scale, "traffic": facts.traffic * scale}
                 attributes |= {"rule": rule, "call": _format_call(node, reads, position)}
                 first = self.emit(name, Kind.OPAQUE, operands, **attributes)
             else:
                 attributes |= {"work": 0, "traffic": 0, "call": _format_result(position)}
-                attributes["rule"] = Rule.ROWS if is_by_row else Rule.PER_RANK
+                attributes["rule"] = Rule.ROWS if row_axes else Rule.PER_RANK
                 self.emit(name, Kind.OPAQUE, [first], **attributes)
             self._values[tensor.name] = name
+
+    def _find_row_axes(
+        self, values: Mapping[str, str], sliceable: Collection[str]
+    ) -> tuple[int, ...] | None:
+        """Return the axes along which an operator is applied to blocks of rows.
+
+        `values`: program values by the names of the operands; `sliceable`: operands that may be
+        blocks. None if another operand is a block, or is local on an axis of blocks.
+        """
+        by_axis = {name: self.types[value].layout.by_axis for name, value in values.items()}
+        axes = []
+        for axis in range(len(self.mesh.sizes)):
+            layouts = {name: layouts[axis] for name, layouts in by_axis.items()}
+            blocks = [name for name, layout in layouts.items() if layout == sliced(0)]
+            others = {layout for name, layout in layouts.items() if name not in blocks}
+            if not blocks and others <= {LOCAL, REPLICATED}:
+                continue
+            if not set(blocks) <= set(sliceable) or not others <= {REPLICATED}:
+                return None
+            axes.append(axis)
+        return tuple(axes)
 
     def _add_collective(self, node: GraphNode, kind: str) -> None:
         """Add a collective; a coalesced one becomes one collective per tensor."""
@@ -304,42 +377,104 @@ class _GraphTyper:
         }
         function = functions.get(kind.removesuffix("_out").removesuffix("_coalesced"))
         if function is None:
-            cure = "capture a program with collectives of one group"
+            cure = "capture a program with collectives only"
             self.graph.refuse(node, "is a message, which programs of one group lack", "send", cure)
         count = len(node.tensors)
         for operand, result in zip(node.reads[:count], node.tensors, strict=True):
-            self._values[result.name] = function(node, self._values[operand], result)
+            try:
+                name = function(node, self._values[operand], result)
+            except TypingMistakeError as error:
+                self.graph.refuse(node, f"is ill-typed: {error}", "layout")
+            if not self._fits(name, result):
+                found = (
+                    f"{self.types[name].element}{list(self._find_local_shape(self.types[name]))}"
+                )
+                message = f"has the result {result.element}{list(result.shape)}, not {found}"
+                self.graph.refuse(node, message, "shape", "capture it again")
+            self._values[result.name] = name
 
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllReduce; that of a block's sum is the sum of the sliced tensor."""
         reduction = self._find_reduction(node)
-        name = self.name_value(result.name)
-        inner = self._operations.get(operand)
-        if inner is not None and inner.kind is Kind.SUM and reduction is Reduction.SUM:
-            source = self._operations.get(inner.reads[0])
-            is_view = source is not None and source.rule is Rule.TO_LOCAL
-            if source is not None and is_view and self._is_sliced(source.reads[0]):
-                total = self.emit(name, Kind.SUM, [source.reads[0]])
-                return self._average(node, total)
-        target = name if node.arguments.get("reduce_op") != "avg" else self.name_inner(name)
-        total = self.emit(target, Kind.ALL_REDUCE, [self._make_local(operand)], reduction=reduction)
-        return self._average(node, total, name)
-
-    def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
+        axes = find_group_axes(self.mesh, node)
         name = self.name_value(result.name)
         is_average = node.arguments.get("reduce_op") == "avg"
+        target = self.name_inner(name) if is_average else name
+        block = self._find_summed_block(operand, axes) if reduction is Reduction.SUM else None
+        if block is not None:
+            total = self.emit(target, Kind.SUM, [block])
+        else:
+            local = self._make_reducible(operand, axes, reduction)
+            over = self.mesh.name_axes(axes)
+            total = self.emit(target, Kind.ALL_REDUCE, [local], reduction=reduction, axes=over)
+        return self._average(node, total, name)
+
+    def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
+        """Return the value whose sum over the axes an operand has on every rank, sliced there.
+
+        The operand is the sum of a rank's part of this value; on further axes the part remains
+        local. None for any other operand.
+        """
+        inner = self._operations.get(operand)
+        if inner is None or inner.kind is not Kind.SUM:
+            return None
+        view = self._operations.get(inner.reads[0])
+        if view is None or view.rule is not Rule.TO_LOCAL:
+            return None
+        source = view.reads[0]
+        layouts = self.types[source].layout.by_axis
+        changed = [
+            axis
+            for axis, layout in enumerate(self.types[view.name].layout.by_axis)
+            if layout != layouts[axis]
+        ]
+        if not all(axis in changed and layouts[axis].is_sliced for axis in axes):
+            return None
+        return self._make_local(source, [axis for axis in changed if axis not in axes])
+
+    def _make_reducible(
+        self, value: str, axes: Sequence[int], reduction: Reduction, *, is_whole: bool = False
+    ) -> str:
+        """Return a value whose parts on the axes are local, or partial with this reduction.
+
+        `is_whole`: whether other axes must not slice it either.
+        """
+        layouts = self.types[value].layout.by_axis
+        change = [
+            axis
+            for axis, layout in enumerate(layouts)
+            if (axis in axes and layout.reduction is not reduction)
+            or (is_whole and axis in self.find_divided(value) and axis not in axes)
+        ]
+        return self._make_local(value, change)
+
+    def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
+        """Add a ReduceScatter; an operand that other axes slice along dimension 0 becomes local."""
+        reduction = self._find_reduction(node)
+        axes = find_group_axes(self.mesh, node)
+        name = self.name_value(result.name)
+        is_average = node.arguments.get("reduce_op") == "avg"
+        target = self.name_inner(name) if is_average else name
+        others = [axis for axis in range(len(self.mesh.sizes)) if axis not in axes]
+        layouts = self.types[operand].layout.by_axis
+        is_whole = any(layouts[axis] == sliced(0) for axis in others)
+        local = self._make_reducible(operand, axes, reduction, is_whole=is_whole)
+        over = self.mesh.name_axes(axes)
         total = self.emit(
-            self.name_inner(name) if is_average else name,
-            Kind.REDUCE_SCATTER,
-            [self._make_local(operand)],
-            reduction=self._find_reduction(node),
-            dimension=0,
+            target, Kind.REDUCE_SCATTER, [local], reduction=reduction, dimension=0, axes=over
         )
         return self._average(node, total, name)
 
     def _gather(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        block = self._make_block(operand)
-        return self.emit(self.name_value(result.name), Kind.ALL_GATHER, [block])
+        """Add an AllGather; an operand that other axes slice along dimension 0 becomes local."""
+        axes = find_group_axes(self.mesh, node)
+        layouts = self.types[operand].layout.by_axis
+        others = [axis for axis in range(len(self.mesh.sizes)) if axis not in axes]
+        if any(layouts[axis] == sliced(0) and axis > axes[0] for axis in others):
+            operand = self._make_local(operand, self.find_divided(operand))
+        block = self._make_block(operand, axes)
+        over = self.mesh.name_axes(axes)
+        return self.emit(self.name_value(result.name), Kind.ALL_GATHER, [block], axes=over)
 
     def _exchange(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllToAll: parts of dimension 0, one per rank, change from source to destination.
@@ -350,29 +485,34 @@ class _GraphTyper:
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [set(one) for one in lists if isinstance(one, tuple) and one]
         tensor = self.graph.tensors[node.reads[0]]
-        if (
-            any(len(one) > 1 for one in splits)
-            or not tensor.shape
-            or tensor.shape[0] % self.num_ranks
-        ):
+        axes = find_group_axes(self.mesh, node)
+        ranks = self.mesh.count(axes)
+        if any(len(one) > 1 for one in splits) or not tensor.shape or tensor.shape[0] % ranks:
             cure = "capture with equal parts, padded if necessary"
             self.graph.refuse(node, "has unequal parts", "splits", cure)
         length, *inner = tensor.shape
-        shape = (self.num_ranks, length, *inner)
-        local = self._make_local(operand)
-        rows = self._view(self.name_inner(result.name), local, Rule.TO_BLOCKS, shape)
-        columns = self.emit(self.name_inner(result.name), Kind.ALL_TO_ALL, [rows], dimension=1)
-        return self._view(self.name_value(result.name), columns, Rule.TO_LOCAL, result.shape)
+        shape = (ranks, length, *inner)
+        local = self._make_local(operand, {*axes, *self.find_divided(operand)})
+        rows = self._view(self.name_inner(result.name), local, Rule.TO_BLOCKS, shape, axes)
+        over = self.mesh.name_axes(axes)
+        columns = self.emit(
+            self.name_inner(result.name), Kind.ALL_TO_ALL, [rows], dimension=1, axes=over
+        )
+        return self._view(self.name_value(result.name), columns, Rule.TO_LOCAL, result.shape, axes)
 
     def _broadcast(self, node: GraphNode, operand: str, result: Tensor) -> str:
         source = node.arguments.get("src")
         root = source if type(source) is int else 0
-        ranks = next(iter(self.graph.groups.values()), ())
+        axes = find_group_axes(self.mesh, node)
+        count = self.mesh.count(axes)
+        ranks = self.graph.groups.get(str(node.arguments.get("group_name")), ())
         root = ranks.index(root) if root in ranks else root
-        if not 0 <= root < self.num_ranks:
-            self.graph.refuse(node, f"has root {root} of {self.num_ranks} ranks", "root")
-        local = self._make_local(operand)
-        return self.emit(self.name_value(result.name), Kind.BROADCAST, [local], root=root)
+        if not 0 <= root < count:
+            self.graph.refuse(node, f"has root {root} of {count} ranks", "root")
+        local = self._make_local(operand, axes)
+        over = self.mesh.name_axes(axes)
+        name = self.name_value(result.name)
+        return self.emit(name, Kind.BROADCAST, [local], root=root, axes=over)
 
     def _find_reduction(self, node: GraphNode) -> Reduction:
         name = str(node.arguments.get("reduce_op", "sum"))
@@ -381,21 +521,20 @@ class _GraphTyper:
             self.graph.refuse(node, f"has the reduction {name!r:.40}", "reduction", cure)
         return _REDUCTIONS[name]
 
-    def _average(self, node: GraphNode, total: str, name: str = "") -> str:
+    def _average(self, node: GraphNode, total: str, name: str) -> str:
         """Divide a sum by the number of ranks if the collective averages."""
         if node.arguments.get("reduce_op") != "avg":
             return total
-        return self.emit(
-            name or self.name_inner(total), Kind.DIVIDE, [total, float(self.num_ranks)]
-        )
+        count = self.mesh.count(find_group_axes(self.mesh, node))
+        return self.emit(name, Kind.DIVIDE, [total, float(count)])
 
     def _add_output(self, output: GraphOutput) -> str:
         """Return the program value of an output; add an `Update` for a new value of a state.
 
         A state is an input whose new value the graph computes. An output with the role `MUTATION`
-        names it in `target`, by the target or the name of the input. If the state is sliced along
-        dimension 0 and the value is not sliced, the value is first converted to blocks. Then an
-        operation `Update` of the state is added, and its name is returned.
+        names it in `target`, by the target or the name of the input. If the state is sliced on an
+        axis where the value is not, the value is first converted to blocks. Then an operation
+        `Update` of the state is added, and its name is returned. A partial value becomes local.
 
         No `Update` is added, and the value itself is returned, for outputs with other roles,
         without a target, or whose target is no input; for states that are local to each rank or
@@ -403,6 +542,13 @@ class _GraphTyper:
         the state (then the converted value is returned).
         """
         value = self._values[output.value]
+        partial = [
+            axis
+            for axis, layout in enumerate(self.types[value].layout.by_axis)
+            if layout.placement is Placement.PARTIAL
+        ]
+        # A rank returns its own value, not the sum.
+        value = self._make_local(value, partial)
         if output.role is not OutputRole.MUTATION or not output.target:
             return value
         state = next(
@@ -413,36 +559,55 @@ class _GraphTyper:
             ),
             None,
         )
-        if state is None or state in self._updates or self.types[state].layout == LOCAL:
+        if state is None or state in self._updates:
             return value
-        if self.types[state].layout == sliced(0) and not self._is_sliced(value):
-            value = self._make_block(value)
+        expected = self.types[state].layout.by_axis
+        if LOCAL in expected:
+            return value
+        layouts = self.types[value].layout.by_axis
+        for axis, (layout, found) in enumerate(zip(expected, layouts, strict=True)):
+            if layout.is_sliced and not found.is_sliced:
+                value = self._make_block(value, [axis], layout.dimension)
         if self.types[value] != self.types[state]:
             return value
         name = self.name_value(f"{state}_updated")
         self._updates[state] = self.emit(name, Kind.UPDATE, [state, value])
         return name
 
-    def _make_local(self, value: str) -> str:
-        """Return a value as a local one; blocks and replicated values get a view."""
-        kind = self.types[value]
-        if kind.layout == LOCAL:
+    def _make_local(self, value: str, axes: Collection[int]) -> str:
+        """Return a value that is local on the given axes; other layouts on them get a view."""
+        layouts = self.types[value].layout.by_axis
+        change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
+        if not change:
             return value
+        shape = self._find_local_shape(self.types[value], change)
+        return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
+
+    def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
+        """Return a value as blocks along a dimension on these axes; other layouts get a view."""
+        layouts = self.types[value].layout.by_axis
+        change = [axis for axis in axes if layouts[axis] != sliced(dimension)]
+        if not change:
+            return value
+        divided = [axis for axis in change if axis in self.find_divided(value)]
+        local = self._make_local(value, divided)
+        shape = list(self.types[local].shape)
+        length = shape[dimension]
+        assert isinstance(length, int)
+        shape[dimension] = length * self.mesh.count(change)
         name = self.name_inner(value)
-        return self._view(name, value, Rule.TO_LOCAL, self._find_local_shape(kind))
+        return self._view(name, local, Rule.TO_BLOCKS, shape, change, dimension or None)
 
-    def _make_block(self, value: str) -> str:
-        """Return a value as blocks along dimension 0; other layouts get a view."""
-        kind = self.types[value]
-        if kind.layout == sliced(0):
-            return value
-        local = self._make_local(value) if kind.layout.is_sliced else value
-        kind = self.types[local]
-        shape = (self._multiply(kind.shape[0]), *kind.shape[1:])
-        return self._view(self.name_inner(value), local, Rule.TO_BLOCKS, shape)
-
-    def _view(self, name: str, value: str, rule: Rule, shape: Sequence[int | str]) -> str:
-        """Add a view of no cost between layouts."""
+    def _view(
+        self,
+        name: str,
+        value: str,
+        rule: Rule,
+        shape: Sequence[int | str],
+        axes: Sequence[int],
+        dimension: int | None = None,
+    ) -> str:
+        """Add a view of no cost between layouts on these axes, for blocks of a dimension."""
         return self.emit(
             name,
             Kind.OPAQUE,
@@ -453,6 +618,8 @@ class _GraphTyper:
             rule=rule,
             work=0,
             traffic=0,
+            axes=self.mesh.name_axes(axes),
+            dimension=dimension,
         )
 
     def _type_tensor(self, tensor: Tensor, layout: Layout) -> TensorType:
@@ -464,24 +631,29 @@ class _GraphTyper:
         if 0 in tensor.shape:
             self._fail(f"{tensor.name} is empty", "capture without empty tensors", "size")
         shape = list(tensor.shape)
-        if layout.is_sliced:
-            shape[layout.dimension] *= self.num_ranks
+        for axis, one in enumerate(layout.by_axis):
+            if one.is_sliced:
+                shape[one.dimension] *= self.mesh.sizes[axis]
         return TensorType(ElementType(tensor.element), tuple(shape), layout)
 
-    def _find_local_shape(self, kind: TensorType) -> tuple[int, ...]:
-        """Return the shape of a rank's part of a tensor; -1 for blocks of different lengths."""
+    def _find_local_shape(
+        self, kind: TensorType, axes: Collection[int] | None = None
+    ) -> tuple[int, ...]:
+        """Return the shape of a rank's part of a tensor; -1 for blocks of different lengths.
+
+        `axes`: those whose slices are taken, by default all.
+        """
         shape = [size if isinstance(size, int) else -1 for size in kind.shape]
-        if kind.layout.is_sliced:
-            length, remainder = divmod(shape[kind.layout.dimension], self.num_ranks)
-            shape[kind.layout.dimension] = -1 if remainder else length
+        for axis, layout in enumerate(kind.layout.by_axis):
+            if layout.is_sliced and (axes is None or axis in axes):
+                length, remainder = divmod(shape[layout.dimension], self.mesh.sizes[axis])
+                shape[layout.dimension] = -1 if remainder else length
         return tuple(shape)
 
-    def _multiply(self, size: int | str) -> int:
-        assert isinstance(size, int)
-        return size * self.num_ranks
-
-    def _is_sliced(self, value: str) -> bool:
-        return self.types[value].layout.is_sliced
+    def find_divided(self, value: str) -> list[int]:
+        """Return the axes on which a value is neither local nor replicated."""
+        layouts = self.types[value].layout.by_axis
+        return [axis for axis, one in enumerate(layouts) if one not in (LOCAL, REPLICATED)]
 
     def _save(self) -> int:
         return len(self._operations)
@@ -524,7 +696,9 @@ class _NodeBuilder:
 
     def is_sliced(self, operand: Operand) -> bool:
         """Whether an operand is a sliced value."""
-        return isinstance(operand, str) and self.typer.types[operand].layout.is_sliced
+        if not isinstance(operand, str):
+            return False
+        return any(layout.is_sliced for layout in self.typer.types[operand].layout.by_axis)
 
     def rank(self, operand: Operand) -> int:
         """Return the number of dimensions of an operand; 0 for a number."""
@@ -549,72 +723,6 @@ class _NodeBuilder:
         """Add the operation with the result of the node; returns its name."""
         name = self.typer.name_value(self.result().name)
         return self.typer.emit(name, kind, operands, **attributes)
-
-
-def _find_num_ranks(graph: CapturedGraph, requested: int | None) -> int:
-    """Return the ranks of the only process group of a graph.
-
-    They are in the document, or in the arguments of an all-gather or reduce-scatter; otherwise the
-    requested number, by default 4. Raises `InputError` for several groups, and for a requested
-    number that the graph contradicts.
-    """
-    sizes = {}
-    ranks_of: set[tuple[int, ...] | str] = set()
-    for node in graph.nodes:
-        name = node.arguments.get("group_name")
-        if not is_collective(node.operator) or not isinstance(name, str):
-            continue
-        ranks_of.add(graph.groups.get(name, name))
-        size = node.arguments.get("group_size")
-        if type(size) is int:
-            sizes[name] = size
-        if name in graph.groups:
-            sizes[name] = len(graph.groups[name])
-    location = Location(graph.file or None)
-    if len(ranks_of) > 1:
-        message = f"collectives use {len(ranks_of)} process groups, a program has one"
-        cure = "capture with one mesh dimension"
-        raise InputError(message, location=location, cure=cure, code="groups")
-    number = next(iter(sizes.values()), None)
-    if number is not None and requested not in (None, number):
-        message = f"the graph was captured on {number} ranks, not {requested}"
-        raise InputError(message, location=location, cure="leave num_ranks out", code="ranks")
-    return number or requested or DEFAULT_RANKS
-
-
-def _find_blocks(graph: CapturedGraph) -> set[str]:
-    """Find values that are blocks of a sliced tensor because of a collective.
-
-    Operators that keep dimension 0 and the shape relate their operands and results. A set of
-    related values is sliced if it has the result of a reduce-scatter or the operand of an
-    all-gather.
-    """
-    parent: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        root = name
-        while parent.get(root, root) != root:
-            root = parent[root]
-        while parent.get(name, name) != root:
-            parent[name], name = root, parent[name]
-        return root
-
-    seeds: list[str] = []
-    for node in graph.nodes:
-        if node.operator.endswith("wait_tensor.default"):
-            parent[find(node.reads[0])] = find(node.tensors[0].name)
-        elif is_collective(node.operator):
-            name = node.operator.split(".")[1]
-            seeds += [one.name for one in node.tensors if name.startswith("reduce_scatter")]
-            seeds += [one for one in node.reads if name.startswith("all_gather")]
-        elif len(node.tensors) == 1:
-            facts = describe_node(graph, node)
-            result = node.tensors[0]
-            for name in facts.sliceable:
-                if graph.tensors[name].shape == result.shape:
-                    parent[find(name)] = find(result.name)
-    roots = {find(name) for name in seeds}
-    return {name for name in graph.tensors if graph.tensors[name].shape and find(name) in roots}
 
 
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:

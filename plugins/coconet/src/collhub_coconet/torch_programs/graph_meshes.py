@@ -1,0 +1,247 @@
+"""Find the mesh of a captured graph: every process group is an axis of it, or several axes.
+
+A graph with one process group has one axis without a name. With several groups, the axes are those
+of the document (the device mesh of the capture), of the options, or they are derived from the
+ranks of the groups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import prod
+
+from collhub_captured_graphs import CapturedGraph, GraphNode, describe_node, is_collective
+
+from collhub_coconet.program.operations import Binding
+from hub_core.model import InputError, Location
+
+DEFAULT_RANKS = 4
+
+_MAX_AXES = 6
+_NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMesh:
+    """Axes of the ranks of a graph, and the axes of every process group.
+
+    `names`: of the axes, the slowest first; empty for one process group. `sizes`: ranks along
+    every axis, a single number for one process group. `axes_of`: positions of the axes that a
+    process group goes along, by its name.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    axes_of: Mapping[str, tuple[int, ...]]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the program."""
+        return prod(self.sizes)
+
+    def name_axes(self, axes: Sequence[int]) -> tuple[str, ...] | None:
+        """Return the names of axes; None for the only axis of one process group."""
+        return tuple(self.names[axis] for axis in axes) if self.names else None
+
+    def count(self, axes: Sequence[int]) -> int:
+        """Return the number of ranks that communicate along these axes."""
+        return prod(self.sizes[axis] for axis in axes)
+
+
+def find_mesh(
+    graph: CapturedGraph,
+    num_ranks: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> GraphMesh:
+    """Return the mesh of a graph.
+
+    `num_ranks`, `sizes` (ranks by the name of an axis, the slowest first) and `groups` (names of
+    axes by the name of a process group) are requested by the user; None for the facts of the graph.
+    Raises `InputError` for several groups whose ranks are not stated, for a group that goes along
+    no axes of the mesh, and for numbers that the graph contradicts.
+    """
+    used = {
+        str(node.arguments["group_name"]): node
+        for node in reversed(graph.nodes)
+        if is_collective(node.operator) and isinstance(node.arguments.get("group_name"), str)
+    }
+    sizes = dict(sizes or dict(zip(graph.mesh, graph.mesh_sizes, strict=False)))
+    distinct = {graph.groups.get(name, name) for name in used}
+    if not sizes and len(distinct) <= 1:
+        number = _find_num_ranks(graph, used, num_ranks)
+        return GraphMesh((), (number,), dict.fromkeys(used, (0,)))
+    for name in used:
+        if name not in graph.groups and not (sizes and name in (groups or {})):
+            names = " and ".join(sorted(used)[:4])
+            message = f"collectives use the process groups {names}, whose ranks are not stated"
+            cure = f"name their axes: -O mesh=dp=2,tp=2 -O groups={name}=dp"
+            raise _build_error(graph, message, cure, "groups")
+    if not sizes:
+        sizes = _derive_axes(graph, {graph.groups[name]: name for name in reversed(used)})
+    if num_ranks not in (None, prod(sizes.values())):
+        number = prod(sizes.values())
+        message = f"the graph was captured on {number} ranks, not {num_ranks}"
+        raise _build_error(graph, message, "leave num_ranks out", "ranks")
+    axes_of = {}
+    for name, node in used.items():
+        given = (groups or {}).get(name)
+        axes = _find_axes(graph, sizes, name) if given is None else _match(graph, sizes, given)
+        size = node.arguments.get("group_size")
+        count = prod([*sizes.values()][axis] for axis in axes)
+        if type(size) is int and size != count:
+            message = f"has {size} ranks, but its group goes along axes of {count} ranks"
+            graph.refuse(node, message, "groups", "correct the sizes of the mesh")
+        axes_of[name] = axes
+    return GraphMesh(tuple(sizes), tuple(sizes.values()), axes_of)
+
+
+def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
+    """Find values that are blocks of a sliced tensor because of a collective.
+
+    Operators that keep dimension 0 and the shape relate their operands and results. A set of
+    related values is sliced along an axis if it has the result of a reduce-scatter or the operand
+    of an all-gather along this axis. Returns the axes by the name of a value.
+    """
+    parent: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        root = name
+        while parent.get(root, root) != root:
+            root = parent[root]
+        while parent.get(name, name) != root:
+            parent[name], name = root, parent[name]
+        return root
+
+    seeds: list[tuple[str, tuple[int, ...]]] = []
+    for node in graph.nodes:
+        if node.operator.endswith("wait_tensor.default"):
+            parent[find(node.reads[0])] = find(node.tensors[0].name)
+        elif is_collective(node.operator):
+            name, axes = node.operator.split(".")[1], find_group_axes(mesh, node)
+            if name.startswith("reduce_scatter"):
+                seeds += [(one.name, axes) for one in node.tensors]
+            if name.startswith("all_gather"):
+                seeds += [(one, axes) for one in node.reads]
+        elif len(node.tensors) == 1:
+            facts = describe_node(graph, node)
+            result = node.tensors[0]
+            for name in facts.sliceable:
+                if graph.tensors[name].shape == result.shape:
+                    parent[find(name)] = find(result.name)
+    axes_of: dict[str, frozenset[int]] = {}
+    for name, axes in seeds:
+        axes_of[find(name)] = axes_of.get(find(name), frozenset()) | frozenset(axes)
+    return {
+        name: axes_of[find(name)]
+        for name, tensor in graph.tensors.items()
+        if tensor.shape and find(name) in axes_of
+    }
+
+
+def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
+    """Return the positions of the axes of a collective; all axes if it names no group."""
+    name = node.arguments.get("group_name")
+    return mesh.axes_of.get(name if isinstance(name, str) else "", tuple(range(len(mesh.sizes))))
+
+
+def _find_num_ranks(
+    graph: CapturedGraph, used: Mapping[str, GraphNode], requested: int | None
+) -> int:
+    """Return the ranks of the only process group of a graph.
+
+    They are in the document, or in the arguments of an all-gather or reduce-scatter; otherwise the
+    requested number, by default 4. Raises `InputError` for a requested number that the graph
+    contradicts.
+    """
+    sizes = [
+        node.arguments.get("group_size") for node in graph.nodes if is_collective(node.operator)
+    ]
+    numbers = [size for size in sizes if type(size) is int]
+    numbers += [len(graph.groups[name]) for name in used if name in graph.groups]
+    number = numbers[-1] if numbers else None
+    if number is not None and requested not in (None, number):
+        message = f"the graph was captured on {number} ranks, not {requested}"
+        raise _build_error(graph, message, "leave num_ranks out", "ranks")
+    return number or requested or DEFAULT_RANKS
+
+
+def _derive_axes(graph: CapturedGraph, groups: Mapping[tuple[int, ...], str]) -> dict[str, int]:
+    """Derive the axes from the ranks of all groups: names and sizes, the slowest first.
+
+    A group of equal distances is an axis; further axes are those between two distances. An axis has
+    the name of the group that goes along it only.
+    """
+    bounds = {1}
+    for ranks, name in groups.items():
+        found = _find_strides(ranks)
+        if found is None:
+            message = f"process group {name:.60} has ranks {list(ranks)[:8]}, no axes of a mesh"
+            raise _build_error(graph, message, "use groups of equal distances", "groups")
+        bounds |= {stride * count for stride, count in found} | {stride for stride, _ in found}
+    ascending = sorted(bounds)
+    sizes: dict[str, int] = {}
+    for low, high in zip(ascending[-2::-1], ascending[:0:-1], strict=True):
+        if high % low:
+            message = f"process groups have distances {low} and {high}, which fit no mesh"
+            raise _build_error(graph, message, "use groups of a device mesh", "groups")
+        single = [n for ranks, n in groups.items() if _find_strides(ranks) == [(low, high // low)]]
+        name = f"group_{_NO_LETTER.sub('_', single[0])}"[:40] if single else f"axis_{len(sizes)}"
+        sizes[name if name not in sizes else f"{name}_{len(sizes)}"] = high // low
+    if len(sizes) > _MAX_AXES:
+        message = f"process groups form a mesh of {len(sizes)} axes, at most {_MAX_AXES} are read"
+        raise _build_error(graph, message, "use groups of a device mesh", "groups")
+    return sizes
+
+
+def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return (distance, count) of the nested runs of a group; None if it is no grid.
+
+    Ranks 0, 1, 4, 5 are two runs at distance 4, of two ranks at distance 1.
+    """
+    offsets = [rank - ranks[0] for rank in ranks]
+    strides: list[tuple[int, int]] = []
+    size = 1
+    while size < len(offsets):
+        stride, count = offsets[size], 1
+        while count * size < len(offsets) and offsets[count * size] == count * stride:
+            count += 1
+        if stride < 1 or count < 2:
+            return None
+        strides.append((stride, count))
+        size *= count
+    ranges = [range(0, stride * count, stride) for stride, count in reversed(strides)]
+    return strides if [sum(parts) for parts in product(*ranges)] == offsets else None
+
+
+def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
+    """Return the axes along which the ranks of a group differ; raises `InputError` for none."""
+    ranks = graph.groups[name]
+    binding = Binding.of_mesh(tuple(sizes.values()), {})
+    first = min(ranks) // binding.num_ranks * binding.num_ranks
+    group = [rank - first for rank in ranks]
+    positions = range(len(sizes))
+    for count in range(1, len(sizes) + 1):
+        for axes in combinations(positions, count):
+            if group in binding.subgroups(axes):
+                return axes
+    mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+    message = f"process group {name:.60} has ranks {list(ranks)[:8]}, no axes of the mesh {mesh}"
+    raise _build_error(graph, message, "capture with groups of the device mesh", "groups")
+
+
+def _match(graph: CapturedGraph, sizes: Mapping[str, int], names: Sequence[str]) -> tuple[int, ...]:
+    """Return the positions of named axes; raises `InputError` for an axis that the mesh lacks."""
+    for name in names:
+        if name not in sizes:
+            raise _build_error(
+                graph, f"the mesh has no axis {name:.60}", f"name {', '.join(sizes)}", "axis"
+            )
+    return tuple(sorted([*sizes].index(name) for name in names))
+
+
+def _build_error(graph: CapturedGraph, message: str, cure: str, code: str) -> InputError:
+    return InputError(message, location=Location(graph.file or None), cure=cure, code=code)
