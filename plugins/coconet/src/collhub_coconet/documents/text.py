@@ -79,7 +79,7 @@ class _ExpressionWriter:
 
         Outputs are never inlined.
         """
-        if not operation.is_inner or operation.name in self._program.outputs:
+        if not operation.is_inner or operation.name in self._program.output_names:
             return False
         return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
 

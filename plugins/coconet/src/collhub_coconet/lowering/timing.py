@@ -204,7 +204,7 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
         change = np.zeros(len(kernels) + 1, np.int64)
         for operation in program.operations:
             kind, name = program.types[operation.name], operation.name
-            is_kept = last[name] > of_kernel[name] or name in program.outputs
+            is_kept = last[name] > of_kernel[name] or name in program.output_names
             is_new = not operation.is_free and operation.kind is not Kind.UPDATE
             if is_kept and is_new and kind.group == group:
                 change[of_kernel[name]] += binding.bytes_of_rank(kind)

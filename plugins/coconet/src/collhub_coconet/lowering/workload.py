@@ -6,8 +6,12 @@ chunks here, since a workload does not determine the algorithms of its collectiv
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from collhub_coconet.documents.from_workload import Statements
 from collhub_coconet.documents.json_document import BoundProgram, History, bound_from_json
@@ -48,8 +52,11 @@ _COLLECTIVES = {
     Kind.BROADCAST: JobCollective.BROADCAST,
     Kind.REDUCE: JobCollective.REDUCE,
 }
-_COLUMNS = ("rank", "kind", "name", "operations", "bytes", "collective", "root", "group", "extra")
-_MESSAGE_COLUMNS = ("peer", "tag")
+# Columns of nodes, apart from rank and peer, with their defaults.
+_DEFAULTS = {
+    **dict.fromkeys(("kind", "name", "operations", "bytes", "collective"), -1),
+    **{"root": -1, "group": -1, "extra": -1, "tag": 0},
+}
 
 
 def lower(program: Program, binding: Binding, history: History = ()) -> Workload:
@@ -74,17 +81,20 @@ def lower(program: Program, binding: Binding, history: History = ()) -> Workload
 class _WorkloadBuilder:
     """Rows of nodes under construction.
 
-    `producer`: rows that produce a value, one per rank of its group, -1 for none. `groups`: process
-    groups as ranks of the job; those of the row come first.
+    `rows`: nodes of several ranks at once, as columns that are equal on all and the rank and peer
+    of each. `producer`: rows that produce a value, one per rank of its group, -1 for none.
+    `edges`: such rows, and rows that wait for them. `groups`: process groups as ranks of the job;
+    those of the row come first.
     """
 
     program: Program
     binding: Binding
     statements: Statements
-    rows: list[dict[str, int]] = field(default_factory=list)
+    rows: list[tuple[dict[str, int], Sequence[int], Sequence[int]]] = field(default_factory=list)
+    num_rows: int = 0
     names: list[str] = field(default_factory=list)
-    edges: set[tuple[int, int]] = field(default_factory=set)
-    producer: dict[str, list[int]] = field(default_factory=dict)
+    edges: list[tuple[Sequence[int], Sequence[int]]] = field(default_factory=list)
+    producer: dict[str, Sequence[int]] = field(default_factory=dict)
     groups: list[tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,18 +139,20 @@ class _WorkloadBuilder:
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
             statement = self.statements.add(())
-            for rank in self.binding.ranks_of(0):
-                self._add_row({"rank": rank, "kind": NodeKind.MARKER, "extra": statement})
+            row = {"kind": int(NodeKind.MARKER), "extra": statement}
+            self._add_rows(row, self.binding.ranks_of(0))
         count = self.program.num_groups
-        columns = {
-            name: [row.get(name, 0 if name == "tag" else -1) for row in self.rows]
-            for name in (*_COLUMNS, *_MESSAGE_COLUMNS)
+        repeats = [len(ranks) for _, ranks, _ in self.rows]
+        columns: dict[str, npt.ArrayLike] = {
+            name: np.repeat([row.get(name, default) for row, _, _ in self.rows], repeats)
+            for name, default in _DEFAULTS.items()
         }
-        parents, children = zip(*sorted(self.edges), strict=True) if self.edges else ((), ())
+        columns["rank"] = [rank for _, ranks, _ in self.rows for rank in ranks]
+        columns["peer"] = [peer for _, _, peers in self.rows for peer in peers]
         nodes = NodeColumns.from_columns(
             self.binding.num_ranks * count,
             columns,
-            (list(parents), list(children)),
+            self._list_edges(),
             file=self.program.name,
         )
         groups = tuple(
@@ -174,10 +186,9 @@ class _WorkloadBuilder:
             count_operations(self.program, operation, self.binding) for operation in working
         )
         traffic = count_memory_bytes(self.program, operations, self.binding)
-        numbers = []
-        for rank in self.binding.ranks_of(group):
-            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": statement}
-            numbers.append(self._add_row(row | {"operations": count, "bytes": traffic}))
+        row = {"kind": int(NodeKind.COMPUTE), "name": name, "extra": statement}
+        row |= {"operations": count, "bytes": traffic}
+        numbers = self._add_rows(row, self.binding.ranks_of(group))
         self._add_dependencies(
             numbers, (read for operation in operations for read in operation.reads)
         )
@@ -204,7 +215,7 @@ class _WorkloadBuilder:
                     self.statements.view(one)
             return
         operands = [self.program.types[source] for source in sources]
-        row: dict[str, int] = {"kind": NodeKind.COLLECTIVE, "collective": kind}
+        row: dict[str, int] = {"kind": int(NodeKind.COLLECTIVE), "collective": int(kind)}
         row["name"] = self._add_name("+".join(one.name for one in operations))
         row["bytes"] = sum(map(self.binding.bytes_of_rank, operands))
         row["extra"] = self.statements.add(operations)
@@ -216,8 +227,8 @@ class _WorkloadBuilder:
                 self.groups.append(ranks)
             row["group"] = self.groups.index(ranks)
             row["root"] = -1 if operation.root is None else ranks[operation.root]
-            for position, rank in zip(positions, ranks, strict=True):
-                numbers[position] = self._add_row(row | {"rank": rank})
+            for position, number in zip(positions, self._add_rows(row, ranks), strict=True):
+                numbers[position] = number
         self._add_dependencies(numbers, sources)
         for one in operations:
             self.producer[one.name] = numbers
@@ -234,34 +245,42 @@ class _WorkloadBuilder:
         row = {"name": self._add_name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
         row["extra"] = self.statements.add([operation])
-        ranks_by_side = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
-        pairs = list(zip(*ranks_by_side, strict=True))
-        sends = [
-            self._add_row(row | {"rank": source, "peer": destination, "kind": NodeKind.SEND})
-            for source, destination in pairs
-        ]
+        sources, targets = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
+        sends = self._add_rows(row | {"kind": int(NodeKind.SEND)}, sources, targets)
         self._add_dependencies(sends, operation.reads)
-        self.producer[operation.name] = [
-            self._add_row(row | {"rank": destination, "peer": source, "kind": NodeKind.RECV})
-            for source, destination in pairs
-        ]
+        receives = self._add_rows(row | {"kind": int(NodeKind.RECV)}, targets, sources)
+        self.producer[operation.name] = receives
 
-    def _add_row(self, row: dict[str, int]) -> int:
-        """Add a node with these columns, and return its row number; other columns have defaults."""
-        self.rows.append(row)
-        return len(self.rows) - 1
+    def _add_rows(
+        self, row: dict[str, int], ranks: Sequence[int], peers: Sequence[int] | None = None
+    ) -> Sequence[int]:
+        """Add a node with these columns on every rank, and return the numbers of their rows.
 
-    def _add_dependencies(self, numbers: list[int], reads: Iterable[str]) -> None:
+        Other columns have defaults. `peers`: of each rank, for messages; None: -1.
+        """
+        first, self.num_rows = self.num_rows, self.num_rows + len(ranks)
+        self.rows.append((dict(row), ranks, peers or [-1] * len(ranks)))
+        return range(first, self.num_rows)
+
+    def _add_dependencies(self, numbers: Sequence[int], reads: Iterable[str]) -> None:
         """Let nodes wait for the producers of their operands, rank by rank.
 
         Node i of `numbers` waits for node i of the producers of each value; arguments have none.
-        Repeated dependencies are stored once.
         """
-        for read in reads:
-            # Arguments have no producer.
-            for parent, child in zip(self.producer.get(read, ()), numbers, strict=False):
-                if parent >= 0:
-                    self.edges.add((parent, child))
+        for read in dict.fromkeys(reads):
+            if read in self.producer:
+                self.edges.append((self.producer[read], numbers))
+
+    def _list_edges(self) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+        """Return parents and children of all dependencies, ascending; repeated ones occur once."""
+        parents, children = (
+            np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+            for rows in ([pair[side] for pair in self.edges] for side in (0, 1))
+        )
+        # Values without producer, and one number for each pair.
+        is_row = parents >= 0
+        keys = np.unique(parents[is_row] * self.num_rows + children[is_row])
+        return keys // self.num_rows, keys % self.num_rows
 
     def _add_name(self, name: str) -> int:
         """Add a name to the workload, and return its number."""

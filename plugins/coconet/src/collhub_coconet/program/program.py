@@ -222,6 +222,11 @@ class Program:
         return {argument.name: argument for argument in self.arguments if argument.is_state}
 
     @cached_property
+    def output_names(self) -> frozenset[str]:
+        """Names of the outputs as a set, for programs with thousands of them."""
+        return frozenset(self.outputs)
+
+    @cached_property
     def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
         """Members of the bucket of a collective in program order, by the name of the collective."""
         buckets: dict[str, tuple[Operation, ...]] = {}
@@ -239,11 +244,9 @@ class Program:
         kind = self.types[operation.name]
         return operation.kind, operation.reduction, operation.axes, kind.element, kind.group
 
-    def kernels(self) -> list[list[Operation]]:
-        """Order the operations for execution, as one list per kernel (a stage is one kernel).
-
-        Raises `InputError` if stages wait for each other.
-        """
+    @cached_property
+    def _kernels(self) -> list[list[Operation]]:
+        """Result of `kernels`, which many steps of a search need for the same program."""
         order = order_groups(self.operations, [stage.members for stage in self.stages])
         if order is None:
             cure = "no path may leave a stage and enter it again"
@@ -251,20 +254,45 @@ class Program:
             raise InputError("the stages wait for one another", location=location, cure=cure)
         return order
 
+    def kernels(self) -> list[list[Operation]]:
+        """Order the operations for execution, as one list per kernel (a stage is one kernel).
+
+        The lists must not be changed. Raises `InputError` if stages wait for each other.
+        """
+        return self._kernels
+
     def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
         """Copy the program with other stages and chains, without typing it again.
 
         Raises `InputError` for unknown members, an operation in two stages, or stages that wait for
         each other.
         """
-        # A copy of all fields and cached properties except for the buckets: operations and types
-        # are the same.
+        # A copy of all fields and cached properties except for those of stages: operations and
+        # types are the same.
         result = object.__new__(Program)
         vars(result).update(vars(self))
-        vars(result).pop("buckets", None)
+        for name in ("buckets", "_kernels"):
+            vars(result).pop(name, None)
         object.__setattr__(result, "stages", stages)
         object.__setattr__(result, "chains", chains)
         result._check_stages()
+        return result
+
+    def with_typed_operations(
+        self,
+        arguments: tuple[Argument, ...],
+        operations: tuple[Operation, ...],
+        types: Mapping[str, TensorType],
+    ) -> Program:
+        """Copy the program with other arguments and operations whose types are known.
+
+        Only for operations that were typed under other names, since a renaming changes no type:
+        nothing is checked. `types`: of all arguments and operations. The copy has no stages.
+        """
+        result = object.__new__(Program)
+        vars(result).update({entry.name: getattr(self, entry.name) for entry in fields(self)})
+        changed = {"arguments": arguments, "operations": operations, "stages": (), "chains": ()}
+        vars(result).update({**changed, "types": MappingProxyType(dict(types))})
         return result
 
     def _check_stages(self) -> None:

@@ -313,7 +313,7 @@ class Binding:
         """
         count = 1
         for size in shape:
-            count *= self._size(size)
+            count *= size if isinstance(size, int) else self._size(size)
         return count
 
     def elements_of_rank(self, kind: TensorType) -> int:
@@ -322,6 +322,8 @@ class Binding:
         That is all elements, or of a sliced tensor those of the longest block: the sliced dimension
         divided by the ranks of a group or axis, rounded up.
         """
+        if not kind.layout.axes and not kind.layout.is_sliced:
+            return self.elements(kind.shape)
         sizes = list(self.shape(kind.shape))
         for layout, count in zip(kind.layout.by_axis, self.axis_sizes, strict=False):
             if layout.is_sliced:

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import attrgetter
 
-from collhub_coconet.program.operations import CONTRACTIONS, Argument, Kind, Operation
+from collhub_coconet.program.checking import Bounds
+from collhub_coconet.program.operations import (
+    ATTRIBUTES,
+    CONTRACTIONS,
+    Argument,
+    Kind,
+    Operation,
+    TensorType,
+)
 from collhub_coconet.program.program import Chain, Program, Stage, order_groups
-from collhub_coconet.transformations.legality import RefusedMoveError, replace_operands
+from collhub_coconet.transformations.legality import RefusedMoveError
 from collhub_coconet.transformations.reorder import movable
 from collhub_coconet.transformations.slicing import split
 
+_get_attributes = attrgetter(*ATTRIBUTES)
 # Operations of a connected program above which it is divided further, at collectives.
 _LARGE = 40
 
@@ -62,16 +73,20 @@ def divide(program: Program) -> list[PartClass]:
     members = groups.list_groups()
     if any(len(group) > _LARGE for group in members):
         members = _divide_at_collectives(program, members)
-    parts = [_extract(program, group) for group in _order(program, members)]
-    if len(parts) == 1:
+    groups_in_order = _order(program, members)
+    if len(groups_in_order) == 1:
         return [PartClass(program, (_identity(program),))]
-    classes: dict[str, PartClass] = {}
+    parts: dict[str, Program] = {}
+    copies: dict[str, list[Copy]] = {}
     orders: dict[str, _Order] = {}
-    for position, part in enumerate(parts):
-        order = _Order(part)
+    for position, group in enumerate(groups_in_order):
+        draft = _extract(program, group)
+        order = _Order(draft)
         key = order.key
-        if key not in classes:
-            classes[key], orders[key] = PartClass(part, (_identity(part, position),)), order
+        if key not in parts:
+            # Only the first part of a class is typed again.
+            parts[key], orders[key] = draft.create_program(program), order
+            copies[key] = [_identity(parts[key], position)]
             continue
         first = orders[key]
         copy = Copy(
@@ -79,9 +94,8 @@ def divide(program: Program) -> list[PartClass]:
             dict(zip(first.seeds, order.seeds, strict=True)),
             position,
         )
-        known = classes[key]
-        classes[key] = replace(known, copies=(*known.copies, copy))
-    return list(classes.values())
+        copies[key].append(copy)
+    return [PartClass(part, tuple(copies[key])) for key, part in parts.items()]
 
 
 def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
@@ -118,17 +132,19 @@ def assemble(
     """Assemble the whole program from one rewritten program per class, in the order of `classes`.
 
     Names of values of `program` remain. New values and stages get the name of the first copy with a
-    number. Also returns the origin of every value. Raises `InputError` if stages of different parts
-    would wait for each other.
+    number. Also returns the origin of every value. Types are those of the chosen programs. Raises
+    `InputError` if stages of different parts would wait for each other.
     """
+    types: dict[str, TensorType] = {}
     origins: dict[str, Origin] = {}
     arguments: dict[str, Argument] = {}
     pieces: list[tuple[int, list[Operation], list[Stage], list[Chain]]] = []
-    taken = set(program.types)
+    taken = dict.fromkeys(program.types, 1)
     for index, (part, result) in enumerate(zip(classes, chosen, strict=True)):
         for copy in part.copies:
             names = _name_values(result, copy, taken)
             is_first = copy is part.copies[0]
+            types |= {names[name]: kind for name, kind in result.types.items()}
             for operation in result.operations:
                 origins[names[operation.name]] = Origin(index, operation.name, is_first)
             for argument in result.arguments:
@@ -152,10 +168,12 @@ def assemble(
             ]
             pieces.append((copy.position, operations, stages, chains))
     pieces.sort(key=lambda piece: piece[0])
-    whole = replace(
-        program,
-        arguments=tuple(arguments.get(entry.name, entry) for entry in program.arguments),
-        operations=tuple(entry for piece in pieces for entry in piece[1]),
+    # Arguments without readers are in no part.
+    types = {entry.name: entry.type for entry in program.arguments} | types
+    whole = program.with_typed_operations(
+        tuple(arguments.get(entry.name, entry) for entry in program.arguments),
+        tuple(entry for piece in pieces for entry in piece[1]),
+        types,
     )
     all_stages = tuple(stage for piece in pieces for stage in piece[2])
     all_chains = tuple(chain for piece in pieces for chain in piece[3])
@@ -253,7 +271,7 @@ def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
     for operation in reversed(program.operations):
         name = operation.name
         readers = [reader.name for reader in program.readers.get(name, ())]
-        is_movable = readers and name not in program.outputs and loose.issuperset(readers)
+        is_movable = readers and name not in program.output_names and loose.issuperset(readers)
         if name in loose:
             levels[name] = min(map(levels.__getitem__, readers)) if is_movable else early[name]
     return levels
@@ -322,8 +340,28 @@ def _order(program: Program, members: list[list[str]]) -> list[list[str]]:
     return [[operation.name for operation in group] for group in ordered]
 
 
-def _extract(program: Program, members: Sequence[str]) -> Program:
-    """Extract a part as a program; values of other parts become arguments.
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """Part of a program: arguments by name, operations, outputs, and bounds of its symbols."""
+
+    arguments: Mapping[str, Argument]
+    operations: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+    sizes: Mapping[str, Bounds]
+
+    def create_program(self, program: Program) -> Program:
+        """Create the program of this part of `program`."""
+        return replace(
+            program,
+            sizes=self.sizes,
+            arguments=tuple(self.arguments.values()),
+            operations=self.operations,
+            outputs=self.outputs,
+        )
+
+
+def _extract(program: Program, members: Sequence[str]) -> _Draft:
+    """Extract a part of a program; values of other parts become arguments.
 
     Its outputs are those of the program, values that other parts read, and without either all its
     updates.
@@ -340,7 +378,7 @@ def _extract(program: Program, members: Sequence[str]) -> Program:
     outputs = [
         name
         for name in members
-        if name in program.outputs
+        if name in program.output_names
         or any(reader.name not in inside for reader in program.readers.get(name, ()))
     ]
     if not outputs:
@@ -352,13 +390,7 @@ def _extract(program: Program, members: Sequence[str]) -> Program:
         if isinstance(size, str)
     }
     sizes = {name: bounds for name, bounds in program.sizes.items() if name in symbols}
-    return replace(
-        program,
-        sizes=sizes,
-        arguments=tuple(arguments.values()),
-        operations=operations,
-        outputs=tuple(outputs),
-    )
+    return _Draft(arguments, operations, tuple(outputs), sizes)
 
 
 class _Order:
@@ -369,13 +401,13 @@ class _Order:
     `seeds`: of random numbers.
     """
 
-    def __init__(self, part: Program) -> None:
-        self._part = part
+    def __init__(self, part: _Draft) -> None:
+        self._by_name = {operation.name: operation for operation in part.operations}
         self._hashes: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._seed_numbers: dict[int, int] = {}
         self._rows: list[str] = []
-        for argument in part.arguments:
+        for argument in part.arguments.values():
             kind = f"{argument.type} {argument.is_state} {argument.whole_after}"
             self._hashes[argument.name] = _hash(kind)
         for operation in part.operations:
@@ -384,8 +416,10 @@ class _Order:
                 for operand in operation.operands
             ]
             self._hashes[operation.name] = _hash(f"{_describe(operation)} {operands}")
-        ends = [entry.name for entry in part.operations if not part.readers.get(entry.name)]
-        for name in sorted(ends, key=lambda name: (self._hashes[name], part.places[name])):
+        read = {name for operation in part.operations for name in operation.reads}
+        # Equal ends remain in program order.
+        ends = [name for name in self._by_name if name not in read]
+        for name in sorted(ends, key=self._hashes.__getitem__):
             self._visit(name)
         outputs = sorted(self._numbers[name] for name in part.outputs)
         self.key = _hash(f"{self._rows} {outputs} {part.sizes}")
@@ -399,7 +433,7 @@ class _Order:
             current, are_operands_done = stack.pop()
             if current in self._numbers:
                 continue
-            operation = self._part.by_name.get(current)
+            operation = self._by_name.get(current)
             if operation is None:
                 self._numbers[current] = len(self._numbers)
                 self._rows.append(self._hashes[current])
@@ -422,13 +456,18 @@ class _Order:
 
 def _describe(operation: Operation) -> str:
     """Describe an operation without names and seeds."""
-    ignored = ("name", "operands", "reads", "seed")
+    return _describe_attributes(operation.kind, *_get_attributes(operation))
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _describe_attributes(kind: Kind, *values: object) -> str:
+    """Describe a kind and the values of `ATTRIBUTES`, without the seed."""
     attributes = [
-        f"{entry.name}={getattr(operation, entry.name)}"
-        for entry in fields(operation)
-        if entry.name not in ignored and getattr(operation, entry.name) is not None
+        f"{name}={value}"
+        for name, value in zip(ATTRIBUTES, values, strict=True)
+        if name != "seed" and value is not None
     ]
-    return " ".join(attributes)
+    return " ".join([f"kind={kind}", *attributes])
 
 
 def _hash(text: str) -> str:
@@ -441,7 +480,7 @@ def _identity(part: Program, position: int = 0) -> Copy:
     return Copy({name: name for name in part.types}, seeds, position)
 
 
-def _name_values(result: Program, copy: Copy, taken: set[str]) -> dict[str, str]:
+def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str, str]:
     """Choose the names of all values of a rewritten copy; new ones are added to `taken`."""
     names = {}
     for name in result.types:
@@ -449,18 +488,30 @@ def _name_values(result: Program, copy: Copy, taken: set[str]) -> dict[str, str]
     return names
 
 
-def _choose_free_name(name: str, taken: set[str]) -> str:
-    """Return a name with the first free number, and add it to `taken`."""
-    chosen, number = name, 1
+def _choose_free_name(name: str, taken: dict[str, int]) -> str:
+    """Return a name with the first free number, and add it to `taken`.
+
+    `taken`: for each name in use the number up to which all of its numbers are in use.
+    """
+    chosen, number = name, taken.get(name, 0)
     while chosen in taken:
         number += 1
         chosen = f"{name}_{number}"
-    taken.add(chosen)
+    if number:
+        taken[name] = number
+    taken[chosen] = 1
     return chosen
 
 
 def _rename(operation: Operation, names: Mapping[str, str], seeds: Mapping[int, int]) -> Operation:
     """Copy an operation with other names and seeds."""
-    renamed = replace_operands(operation, names)
-    seed = None if operation.seed is None else seeds[operation.seed]
-    return replace(renamed, name=names[operation.name], seed=seed)
+    operands = tuple(
+        names[operand] if isinstance(operand, str) else operand for operand in operation.operands
+    )
+    # `replace` takes most of the time of large programs.
+    renamed = Operation(
+        names[operation.name], operation.kind, operands, *_get_attributes(operation)
+    )
+    if operation.seed is None:
+        return renamed
+    return replace(renamed, seed=seeds[operation.seed])

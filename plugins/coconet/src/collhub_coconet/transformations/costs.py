@@ -154,7 +154,7 @@ def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool
     """
     readers = program.readers.get(operation.name, ())
     is_read = any(reader.name not in inside for reader in readers)
-    return is_read or operation.name in program.outputs or operation.kind is Kind.UPDATE
+    return is_read or operation.name in program.output_names or operation.kind is Kind.UPDATE
 
 
 def count_operations(program: Program, operation: Operation, binding: Binding) -> int:

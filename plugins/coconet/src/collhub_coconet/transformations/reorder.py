@@ -170,7 +170,7 @@ class _Move:
             distance = reader_distances.pop() if len(reader_distances) == 1 else 0
             is_fed = operation.kind in POINTWISE and distance > 0
             shape = self._program.types[operation.name].shape
-            is_output = operation.name in self._program.outputs
+            is_output = operation.name in self._program.output_names
             if is_fed and not is_output and has_dimension(shape, distance):
                 self._feeds[operation.name] = distances[operation.name] = distance
 
@@ -390,7 +390,7 @@ class _Move:
             return False
         readers = self._program.readers.get(name, ())
         is_read = any(reader.name not in self._moved for reader in readers)
-        return is_read or name in self._program.outputs
+        return is_read or name in self._program.output_names
 
     def _rename(self, name: str, base: str) -> None:
         """Give the slice of a value the name `base` with its layout, such as `g_S_0`, and record
