@@ -43,7 +43,8 @@ class Location:
     """Location of a finding. Every part is optional.
 
     `line` is 1-based; `byte` is a 0-based offset in the file; `step` is the 0-based row of the step
-    among the steps of `rank`.
+    among the steps of `rank`. `path`: JSON path, of which reports for CI find the line; it is not a
+    part of the text.
     """
 
     file: str | None = None
@@ -51,6 +52,7 @@ class Location:
     byte: int | None = None
     rank: int | None = None
     step: int | None = None
+    path: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         text = self.file or ""

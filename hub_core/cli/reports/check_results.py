@@ -21,6 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from hub_core.cli.reports.file_positions import FileLines
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api.rules import Rule
 from hub_core.reports import Meta, Record, Report
@@ -29,8 +30,6 @@ from hub_core.version import __version__
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-# Larger files are not searched for the line of a byte or of a JSON path.
-_MAX_SEARCHED_BYTES = 64 << 20
 # Numbers of lines in messages, which change when lines are inserted above a finding.
 _LINE_NUMBER = re.compile(r"\b(lines?) \d+|(\.\w+):\d+")
 # Characters that XML 1.0 does not allow.
@@ -91,20 +90,24 @@ def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}
+    lines = FileLines()
     for one in checked:
         findings = _raise_counts(one.findings)
         if not one.ok and all(finding.severity is not Severity.ERROR for finding in findings):
             failed = Diagnostic("not-verified", "the check fails", location=Location(one.source))
             findings.append(failed)
         for finding in findings:
-            file = _find_file(one.source, finding.location.file)
+            stated = finding.location.file
+            file = _find_file(one.source, stated)
             uri = _to_uri(file)
             text = _LINE_NUMBER.sub(r"\1\2", finding.message)
             key = "\0".join((finding.code, uri, str(finding.location.rank), text))
             number = occurrences.get(key, 0)
             occurrences[key] = number + 1
             fingerprint = hashlib.sha256(f"{key}\0{number}".encode(errors="replace")).hexdigest()
-            line = _find_line(file, finding)
+            # Bytes of a trace in JSON form refer to the records to which it is converted.
+            has_bytes = stated is None or os.path.basename(stated) == os.path.basename(file)
+            line = lines.find_line(file, finding, has_bytes=has_bytes)
             located.append(FileFinding(one.source, uri, line, fingerprint[:32], finding))
     return located
 
@@ -148,22 +151,6 @@ def _to_uri(file: str) -> str:
         return quote(Path(os.path.abspath(file)).relative_to(os.getcwd()).as_posix())
     except ValueError:
         return Path(os.path.abspath(file)).as_uri()
-
-
-def _find_line(file: str, finding: Diagnostic) -> int:
-    """Return the 1-based line of a finding: its own, that of its byte in a text file, else 1."""
-    location = finding.location
-    if location.line is not None and location.line >= 1:
-        return location.line
-    if location.byte is None:
-        return 1
-    try:
-        with open(file, "rb") as stream:
-            head = stream.read(min(location.byte, _MAX_SEARCHED_BYTES))
-    except (OSError, ValueError):
-        return 1
-    # Traces are binary; a null byte does not occur in text.
-    return 1 if b"\0" in head else head.count(b"\n") + 1
 
 
 def read_baseline(path: str) -> Baseline:

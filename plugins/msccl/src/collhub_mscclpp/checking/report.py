@@ -76,7 +76,7 @@ class PlanFindings:
         """
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
         # Plans are often one long line, so a rank is more useful than a line number.
-        location = Location(self.plan.file, rank=rank)
+        location = Location(self.plan.file, rank=rank, path=self.plan.path(row))
         self.found.add(
             code, f"{self.plan.describe_within_rank(row)}: {message}", location, cure, severity
         )
@@ -99,7 +99,8 @@ class PlanFindings:
         cure: str = "",
     ) -> None:
         """Add an error about a rank."""
-        self.found.add(code, message, Location(self.plan.file, rank=rank), cure)
+        location = Location(self.plan.file, rank=rank, path=f"$.gpus[{rank}]")
+        self.found.add(code, message, location, cure)
 
     def on_plan(
         self,
