@@ -19,25 +19,39 @@ MODULES = {
     "core": (
         "hub_core/verification/*.py",
         "hub_core/model/messages.py",
+        *(f"hub_core/model/{name}.py" for name in ("algorithm", "collectives", "counts", "steps")),
+        "hub_core/chakra/*.py",
+        "hub_core/trace_profile/*.py",
+        "hub_core/documents/algorithms.py",
+        "hub_core/documents/strict_json.py",
+        "hub_core/pipeline/sources.py",
         "hub_core/pipeline/checks.py",
         "hub_core/pipeline/detection.py",
         "hub_core/pipeline/bounded_reads.py",
         "hub_core/cli/session_inputs.py",
         "hub_core/sandbox/*.py",
     ),
-    "msccl": ("collhub_msccl/runtimes/*.py", "collhub_msccl/reading/*.py"),
-    "mscclpp": ("collhub_mscclpp/checking/*.py",),
-    "jobs": ("collhub_jobs/check.py",),
+    "msccl": (
+        *("collhub_msccl/runtimes/*.py", "collhub_msccl/reading/*.py"),
+        *("collhub_msccl/read_program.py", "collhub_msccl/language/operation_columns.py"),
+        "collhub_msccl/language/child.py",
+    ),
+    "mscclpp": (
+        *("collhub_mscclpp/checking/*.py", "collhub_mscclpp/plans/*.py"),
+        "collhub_mscclpp/reading/*.py",
+    ),
+    "jobs": ("collhub_jobs/check.py", "collhub_job_traces/*.py"),
     "nccl": ("collhub_nccl/tuner/*.py",),
     "mpi": ("collhub_mpi/tuned/*.py",),
 }
-# Identifiers that are formatted: `unknown-{attribute}`, `limit-{resource}-of-operation`.
+# Identifiers that are formatted (`unknown-{attribute}`, `limit-{resource}-of-operation`), and the
+# default of errors without one.
 _FORMATTED = {
     *("unknown-type", "unknown-srcbuf", "unknown-dstbuf"),
-    *("limit-semaphores-of-operation", "limit-channels-of-operation"),
+    *("limit-semaphores-of-operation", "limit-channels-of-operation", "invalid-input"),
 }
 # Options of readers and writers, which are no findings in files.
-_USAGE = {"usage", "option-value"}
+_USAGE = {"usage", "option-value", "several-programs"}
 
 
 def _list_modules(name: str) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hub_core.pipeline.reader_rules import list_reader_rules
 from hub_core.plugin_api.rules import Rule, declare_rules
 
 _STEPS = (
@@ -166,9 +167,9 @@ _FORMATS = (
     (
         "undecided-format",
         "The format of an output does not follow from its name.",
-        "The suffix is missing or belongs to several formats.",
+        "The suffix is unknown or belongs to several formats.",
         "Name the format with `--to`.",
-        "`collhub convert ring.xml -o ring`",
+        "`collhub convert ring.xml -o ring.txt`",
     ),
     (
         "not-json",
@@ -219,17 +220,17 @@ _RUNTIMES = (
 _PROGRAMS = (
     (
         "limit",
-        "The program exceeded a limit of its process.",
-        "It uses more memory or processes than it may.",
-        "Raise the limit that the cure names, or use a smaller instance.",
-        "a program that starts other processes",
+        "The program and the processes that it started exceeded a limit together.",
+        "They take more memory or CPU time than allowed, or are more than 64 processes.",
+        "Raise the limit that the finding names, or start fewer processes.",
+        "8 processes with 64 MiB each and `-O memory_limit=256MiB`",
     ),
     (
         "program-answer",
-        "The separate process of the program did not return a readable result.",
-        "The program ended its process, or wrote to the channel of the result.",
-        "Let the program end normally.",
-        "`os._exit(0)`",
+        "The program printed an answer and ended, so that there is nothing to read.",
+        "Its arguments ask for information.",
+        "Pass arguments after `--` with which it defines a result.",
+        "a program with argparse and the argument `--help`",
     ),
     (
         "syntax",
@@ -240,7 +241,7 @@ _PROGRAMS = (
     ),
     (
         "program-failed",
-        "The program raised an exception or ended without a result.",
+        "The program raised an exception, or its process ended before the program did.",
         "It has an error, or its arguments do not fit.",
         "Correct the named line, or pass the arguments after `--`.",
         "a program that divides by zero",
@@ -249,14 +250,14 @@ _PROGRAMS = (
         "time-limit",
         "The program needs more time than the limit.",
         "It has an endless loop, or builds a large algorithm.",
-        "Raise the limit that the cure names, or use a smaller instance.",
+        "Raise it with `-O time_limit=SECONDS`, or use a smaller instance.",
         "`while True: pass`",
     ),
     (
         "memory-limit",
         "The program needs more memory than the limit.",
         "It builds a large algorithm.",
-        "Use a smaller instance.",
+        "Raise it with `-O memory_limit=SIZE`, or use a smaller instance.",
         "a list of a billion numbers",
     ),
     (
@@ -278,4 +279,5 @@ def list_rules() -> Sequence[Rule]:
             "programs that are executed, such as MSCCLang and mscclpp.language", _PROGRAMS
         ),
         *declare_rules("files for runtimes, by `collhub verify --runtime`", _RUNTIMES),
+        *list_reader_rules(),
     ]

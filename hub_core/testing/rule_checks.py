@@ -20,6 +20,8 @@ _CREATING = {
     *("warn_at", "on_plan", "on_rank", "refuse_at", "refuse_rank", "_fail", "_make_finding"),
     *("_create_finding", "add_error", "add_errors_at", "_warn", "_add_error", "_warn_at_starts"),
 }
+# Functions that get the identifier after other arguments, and the classes of such errors.
+_CREATING_LATER = {"fail", "refuse", "error_at", "warn_at", "error_report", "WireError"}
 _HEAD = """# Rules
 
 Every finding has a rule, whose identifier does not change. `collhub explain RULE` prints its page,
@@ -50,9 +52,10 @@ def _escape(text: str) -> str:
 def find_identifiers(module: Path) -> set[str]:
     """Return the identifiers of the findings that the source of a module creates.
 
-    These are the first argument and the argument `code` of calls that create findings, also in both
-    branches of a conditional expression, and the elements of tuples before a message: a text with a
-    blank, or a formatted one.
+    These are the first argument (of some functions any argument) and the argument `code` of calls
+    that create findings, also in both branches of a conditional expression, the default of a
+    parameter `code`, and the elements of tuples before a message: a text with a blank, or a
+    formatted one. `InputError` without a code has `invalid-input`, which is not listed.
     """
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text("utf-8"))):
@@ -60,8 +63,15 @@ def find_identifiers(module: Path) -> set[str]:
             function = node.func
             called = getattr(function, "attr", getattr(function, "id", ""))
             given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-            if called in _CREATING:
+            if called in _CREATING_LATER:
+                given += node.args
+            elif called in _CREATING:
                 given += node.args[:1] if called != "_make_finding" else node.args[2:3]
+            names.update(name for value in given for name in _list_texts(value))
+        if isinstance(node, ast.FunctionDef):
+            named = node.args.args[-len(node.args.defaults) :] if node.args.defaults else []
+            pairs = zip(named, node.args.defaults, strict=True)
+            given = [default for parameter, default in pairs if parameter.arg == "code"]
             names.update(name for value in given for name in _list_texts(value))
         if isinstance(node, ast.Tuple):
             at = next((k for k, part in enumerate(node.elts) if _is_message(part)), 0)

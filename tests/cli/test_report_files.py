@@ -24,6 +24,7 @@ from hub_core.cli.reports.check_results import (
     build_sarif,
     locate_findings,
 )
+from hub_core.cli.reports.file_positions import find_json_line
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.plugin_api import Rule
 
@@ -222,6 +223,69 @@ def test_a_failed_check_without_an_error_gets_one() -> None:
     assert (finding.diagnostic.code, finding.uri) == ("not-verified", "stdin")
 
 
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("$", 1),
+        ("$.a", 2),
+        ("$.b", 3),
+        ("$.b[1]", 5),
+        ("$.b[1].c d", 5),  # The name ends at the blank: no such member.
+        ("$.b[1]['c d']", 6),
+        ("$.b[1].missing[3]", 5),
+        ("$.b[7]", 3),
+        ("$.a.b", 2),
+        ("$.after", 9),
+    ],
+)
+def test_a_json_path_has_the_line_of_its_value(path: str, line: int) -> None:
+    lines = (
+        "{",
+        ' "a": "[{",',
+        ' "b": [',
+        "  [],",
+        "  {",
+        '   "c d": 2',
+        "  }",
+        " ],",
+        ' "after": 1}',
+    )
+    assert find_json_line("\n".join(lines).encode(), path) == line
+    assert find_json_line(b"\xff", path) == 1
+    assert find_json_line(b"{" * 100_000, path) == 1
+
+
+@pytest.mark.usefixtures("msccl")
+def test_a_finding_in_json_has_the_line_of_its_path(collhub, tmp_path: Path) -> None:
+    chunks = {"input_chunks": 1, "output_chunks": 1, "scratch_chunks": 0}
+    lists = {"channels": [], "remote_buffers": []}
+    wait = {"name": "nop"}
+    block = {"id": 0, "ops": [wait, {"name": "glre"}], "channels": []}
+    gpu = {"id": 0, **chunks, **lists, "threadblocks": [block]}
+    plan = {"name": "p", "collective": "test", "protocol": "Simple", "gpus": [gpu]}
+    file = tmp_path / "plan.json"
+
+    def report_lines() -> list[int]:
+        text = json.dumps(plan, indent=1)
+        file.write_text(text)
+        options = ("--runtime", "mscclpp", "--sarif", tmp_path / "a.sarif")
+        assert collhub("verify", file, *options).code == 1
+        results = _check_sarif(json.loads((tmp_path / "a.sarif").read_bytes()))
+        places = [result["locations"][0]["physicalLocation"] for result in results]
+        return [place["region"]["startLine"] for place in places]
+
+    # A finding of the check of the executor, then one of the reader.
+    assert report_lines()[0] == _find_line_of(file, '"name": "glre"') - 1
+    gpu["output_chunks"] = -1
+    assert report_lines() == [_find_line_of(file, '"output_chunks": -1')]
+
+
+def _find_line_of(file: Path, text: str) -> int:
+    """Return the 1-based line of a file that contains the text."""
+    (line,) = [n for n, one in enumerate(file.read_text().splitlines(), 1) if text in one]
+    return line
+
+
 def _list_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
     """Return script and environment of each `run` step of the action, with its inputs."""
     yaml = pytest.importorskip("yaml", reason="reads action.yml")
@@ -278,3 +342,11 @@ def test_tuner_files_are_verified_by_the_rules_of_their_runtime(collhub, tmp_pat
     report = run.report()
     assert (run.code, report["tuner_format"]) == (1, "nccl-tuner")
     assert ("not-a-rule", 1) in [(one["code"], one["line"]) for one in report["diagnostics"]]
+    # Two formats have this suffix, and the content does not decide.
+    file.rename(tmp_path / "tuner.csv")
+    (tmp_path / "tuner.csv").write_text("a,b\n")
+    sarif = tmp_path / "a.sarif"
+    assert collhub("verify", tmp_path / "tuner.csv", "--sarif", sarif).code == 1
+    assert [one["ruleId"] for one in _check_sarif(json.loads(sarif.read_bytes()))] == [
+        "ambiguous-format"
+    ]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.model import ExitCode, InputError, Severity, UsageError
+from hub_core.model import Diagnostic, ExitCode, InputError, Severity, UsageError
+from hub_core.plugin_api import Source
 from hub_core.sandbox import (
     ProcessLimits,
     ProgramAnswerError,
@@ -22,6 +23,7 @@ from hub_core.sandbox import (
     process,
     run_program,
     shell_words,
+    warn_of_output,
 )
 
 pytestmark = pytest.mark.once
@@ -80,31 +82,36 @@ def test_exit_without_error_is_an_end(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "message"),
     [
-        ("x = 1\n", "program.py: makes no result"),
-        ("result = 1\n{}['x']\n", "program.py:2: a key is missing"),
-        ("1 / 0\n", "program.py:1: ZeroDivisionError: division by zero"),
-        ("import sys\nsys.exit('so')\n", "program.py:2: .*status 1: so"),
-        ("import os\nos.abort()\n", "ended by signal 6"),
-        ("x = bytearray(1 << 34)\n", "program.py:1: needs more memory than the limit"),
+        ("x = 1\n", "no-program", "program.py: makes no result"),
+        ("result = 1\n{}['x']\n", "program-failed", "program.py:2: a key is missing"),
+        ("1 / 0\n", "program-failed", "program.py:1: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit('so')\n", "program-failed", "program.py:2: .*status 1: so"),
+        ("import os\nos.abort()\n", "program-failed", "ended by signal 6"),
+        ("x = bytearray(1 << 34)\n", "memory-limit", "program.py:1: needs more memory than the"),
     ],
 )
 def test_a_program_that_fails_is_told_with_its_line(
-    tmp_path: object, text: str, message: str
+    tmp_path: object, text: str, code: str, message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         run(tmp_path, text)
+    assert caught.value.diagnostics[0].code == code
 
 
 def test_what_is_printed_is_kept_with_its_line(tmp_path: object) -> None:
     report = run(tmp_path, "result = 1\nprint('words')\n")
     assert report["printed"] == {"line": 2, "text": "words"}
+    findings: list[Diagnostic] = []
+    warn_of_output(Source("program.py", (), findings.append), report)
+    assert [(one.code, one.location.line) for one in findings] == [("program-prints", 2)]
 
 
 def test_syntax_is_told_without_executing() -> None:
-    with pytest.raises(InputError, match=r"program\.py:2: is no Python program"):
+    with pytest.raises(InputError, match=r"program\.py:2: is no Python program") as caught:
         parsed_source("program.py", b"x = 1\ndef\n")
+    assert caught.value.diagnostics[0].code == "syntax"
 
 
 def test_imports_are_seen_in_both_forms() -> None:
@@ -213,8 +220,9 @@ def test_the_cpu_time_of_all_processes_is_limited_together(tmp_path: Path) -> No
         "        while True: pass\n"
         "import time\ntime.sleep(60)\n"
     )
-    with pytest.raises(InputError, match=r"took more CPU time|did not end within"):
+    with pytest.raises(InputError, match=r"took more CPU time|did not end within") as caught:
         run(tmp_path, text, limits=ProcessLimits(1, 1 << 30))
+    assert caught.value.diagnostics[0].code in ("limit", "time-limit")
 
 
 def test_the_number_of_processes_is_limited(tmp_path: Path) -> None:
@@ -226,8 +234,9 @@ def test_the_number_of_processes_is_limited(tmp_path: Path) -> None:
         "        os._exit(0)\n"
         "time.sleep(30)\n"
     )
-    with pytest.raises(InputError, match="started more than 64 processes"):
+    with pytest.raises(InputError, match="started more than 64 processes") as caught:
         run(tmp_path, text)
+    assert caught.value.diagnostics[0].code == "limit"
 
 
 FIND_REPORT = """
@@ -256,6 +265,7 @@ def test_a_forged_answer_is_an_error(tmp_path: Path) -> None:
         run(tmp_path, text)
     assert caught.value.exit_code == ExitCode.INVALID
     assert [found.severity for found in caught.value.diagnostics] == [Severity.NOTE, Severity.ERROR]
+    assert {found.code for found in caught.value.diagnostics} == {"program-answer"}
 
 
 @needs_landlock

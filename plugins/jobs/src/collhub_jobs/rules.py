@@ -50,8 +50,57 @@ _RULES = (
         "rank 0 calls groups A and B, rank 1 calls B and A",
     ),
 )
+_TRACES = (
+    (
+        "rank-files",
+        "Files of ranks do not form one set.",
+        "A file is missing, occurs twice, or has no rank in its name.",
+        "Give the files of all ranks, or state with `-O ranks_missing=assume-same` that ranks"
+        " without a file do the same as others.",
+        "files of ranks 0 and 2",
+    ),
+    (
+        "rank-range",
+        "A rank is named that the job does not have.",
+        "The option `ranks` is too small, or a list of group members is that of another job.",
+        "Change `-O ranks`, or correct the list.",
+        "`-O ranks=4` and a group of the ranks 0 to 7",
+    ),
+    (
+        "ranks-assumed",
+        "Ranks without a file are taken to do what the next lower rank with a file does.",
+        "The option `ranks_missing=assume-same` was given.",
+        "None is needed; give the files of all ranks for exact results.",
+        "`-O ranks_missing=assume-same` and the files of 2 of 4 ranks",
+    ),
+    (
+        "groups-assumed",
+        "Process groups are taken to have the ranks whose nodes name them.",
+        "No file states the members of the groups.",
+        "State them with `-O groups`.",
+        "collectives with `pg_name` and no list of its ranks",
+    ),
+    (
+        "node",
+        "A node is damaged or of an unknown type, has the id of another one, or waits for a node"
+        " that does not exist.",
+        "The file was changed, or its writer left nodes out.",
+        "Correct the node that the error names.",
+        "a dependency on node 99 of 8 nodes",
+    ),
+    (
+        "algorithm",
+        "An algorithm that is embedded in a job is incomplete.",
+        "Metadata with its files were removed or changed.",
+        "Write the job again.",
+        "algorithm 1 without algorithm 0",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
-    """Return the rules of the check of workloads."""
-    return declare_rules("workloads, by `collhub verify`", _RULES)
+    """Return the rules of the check of workloads and of the reader of their traces."""
+    return [
+        *declare_rules("workloads, by `collhub verify`", _RULES),
+        *declare_rules("Chakra traces of workloads, when they are read", _TRACES),
+    ]

@@ -66,5 +66,6 @@ def test_what_is_no_algorithm_is_refused(name: str, text: str, says: str) -> Non
     attribute = {"name": name, "string_val": text}
     content = encoded_record("GlobalMetadata", version="0.0.4", attr=[attribute])
     content += encoded_record("Node", id=0, type=4, duration_micros=7)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=says) as caught:
         read(Source.of_bytes("job.0.et", content), JobReadOptions())
+    assert caught.value.diagnostics[0].code == "algorithm"

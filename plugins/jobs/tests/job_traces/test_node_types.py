@@ -26,8 +26,9 @@ def test_proposed_types_are_named(number: int, name: str) -> None:
 
 
 def test_unknown_types_are_told_by_number() -> None:
-    with pytest.raises(InputError, match="unknown type 11"):
+    with pytest.raises(InputError, match="unknown type 11") as caught:
         read(source({"id": 0, "type": 11}), JobReadOptions())
+    assert caught.value.diagnostics[0].code == "node"
 
 
 def test_records_tell_the_types_of_markers() -> None:

@@ -229,7 +229,9 @@ def test_illegal_thread_blocks_are_refused_with_the_line(reason: str) -> None:
         program = current_program()
     with pytest.raises(InputError) as caught:
         program.lower()
-    assert caught.value.diagnostics[0].message == f"Illegal threadblock assignment: {reason}"
+    finding = caught.value.diagnostics[0]
+    assert finding.code == "thread-block-assignment"
+    assert finding.message == f"Illegal threadblock assignment: {reason}"
     assert caught.value.diagnostics[0].location.line is not None
 
 

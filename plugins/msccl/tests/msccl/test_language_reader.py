@@ -40,9 +40,15 @@ def run(text: str, reported: list[Diagnostic] | None = None, **options: Any) -> 
 
 def refusal(text: str, **options: Any) -> str:
     """The message of the refusal."""
+    return str(refused(text, **options))
+
+
+def refused(text: str, **options: Any) -> Diagnostic:
+    """The finding of the refusal."""
     with pytest.raises(HubError) as caught:
         run(text, **options)
-    return str(caught.value)
+    (finding,) = caught.value.diagnostics
+    return finding
 
 
 REFUSALS = {
@@ -118,6 +124,7 @@ def test_refused_statement_is_named_with_its_line(statement: str) -> None:
     assert refusal(PROGRAM + statement) == REFUSALS[statement]
 
 
+RULES = {"x = 1": "no-program", "import mscclpp.language": "mscclpp-program"}
 WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
     "sys.exit()": "prog.py:2: defines no MSCCLProgram: it called sys.exit in line 2",
@@ -154,7 +161,9 @@ WHOLE = {
 
 @pytest.mark.parametrize("text", WHOLE)
 def test_refused_program_is_named_with_its_line(text: str) -> None:
-    assert refusal(text) == WHOLE[text]
+    finding = refused(text)
+    assert str(finding) == WHOLE[text]
+    assert finding.code == RULES.get(text, finding.code)
 
 
 def test_endless_program_is_stopped_with_its_line() -> None:
@@ -167,8 +176,9 @@ def test_endless_program_is_stopped_with_its_line() -> None:
 
 
 def test_sleeping_program_is_stopped_with_its_line() -> None:
-    message = refusal("import time\ntime.sleep(60)", time_limit=1)
-    assert message.startswith("prog.py:3: the program did not end within 7 s by the clock")
+    finding = refused("import time\ntime.sleep(60)", time_limit=1)
+    assert finding.code == "time-limit"
+    assert str(finding).startswith("prog.py:3: the program did not end within 7 s by the clock")
 
 
 _DAEMON = """\

@@ -264,10 +264,10 @@ _READING = (
     ),
     (
         "empty",
-        "The file is empty.",
+        "The file has only blanks.",
         "Writing it failed.",
         "Give an MSCCL-IR XML file.",
-        "a file of 0 bytes",
+        "a file with a line end, and `--from msccl-xml`",
     ),
     (
         "wrong-root",
@@ -356,7 +356,7 @@ _READING = (
     (
         "copy-range",
         "A <copy> is outside of the input or output of its rank.",
-        "An offset is wrong.",
+        "An offset is wrong or no number. It is checked with `-O copies=run` only.",
         "Correct i_off or o_off.",
         'o_off="8" with o_chunks="8"',
     ),
@@ -411,10 +411,10 @@ _READING = (
     ),
     (
         "cyclic-dependencies",
-        "Dependencies of thread blocks form a cycle.",
-        "Two thread blocks wait for each other.",
+        "A nop never ends, because dependencies form a cycle.",
+        "Nops of two thread blocks wait for each other.",
         "Remove one of the dependencies.",
-        "thread blocks 0 and 1 that wait for each other",
+        "thread blocks 0 and 1 whose first steps are nops that wait for each other",
     ),
     (
         "too-many-dependencies",
@@ -425,24 +425,69 @@ _READING = (
     ),
     (
         "reduction-chain",
-        "A chain of reductions is longer than the runtimes fuse.",
-        "MSCCL_MAX_REDUCE_FUSION is 16.",
-        "Put a nop between parts of the chain.",
-        "17 re to one target",
+        "A chain of reductions has more members than the runtimes store.",
+        "MSCCL_MAX_REDUCE_FUSION is 16, and the parsers count all `re` of a thread block.",
+        'Write hasdep="1" on a step of the chain, which ends the chain there.',
+        "33 re to one target in a thread block: the 17th begins a chain of 17",
     ),
     (
         "nop-in-reduction",
         "A nop is inside of a chain of reductions, so that it waits too late.",
-        "The runtimes fuse the chain first.",
-        "Move the nop before the chain.",
+        "The runtimes fuse the chain first, and a nop does not end it.",
+        'Write hasdep="1" on the step before the nop, or move the nop before the chain.',
         "re, nop, re",
+    ),
+)
+_PROGRAMS = (
+    (
+        "not-a-program",
+        "A Python file is no MSCCLang program, so that it is not executed.",
+        "It neither imports `msccl` nor creates an `MSCCLProgram`.",
+        "Give the file of the program, or name its format with `--from`.",
+        "`setup.py`",
+    ),
+    (
+        "mscclpp-program",
+        "A program of MSCCL++ is read as an MSCCLang program; it is not executed.",
+        "The format was named with `--from`.",
+        "Name the format of MSCCL++, or convert the plan that the program writes.",
+        "`from mscclpp.language import *` with `--from msccl-program`",
+    ),
+    (
+        "no-program",
+        "The program ends without a program of the language.",
+        "It only defines functions, or calls sys.exit first.",
+        "Pass the arguments with which it builds the algorithm after `--`.",
+        "`import msccl` and nothing else",
+    ),
+    (
+        "check-failed",
+        "The method Check() of the program states that its result is wrong.",
+        "A chunk is missing, or is added twice.",
+        "Follow the named chunk from its source.",
+        "an all-reduce that copies only one chunk",
+    ),
+    (
+        "two-buffers",
+        "The collective is in place, but input and output of the program are separate lists.",
+        "`init_buffers` of a custom collective returns two lists.",
+        "Return one list for both, or set inplace=False or `-O mode=out-of-place`.",
+        "a custom collective with inplace=True",
+    ),
+    (
+        "thread-block-assignment",
+        "A thread block cannot execute the operations that the program assigns to it.",
+        "It has two peers to send to or to receive from, or two channels.",
+        "Give every connection of a rank a thread block.",
+        "sendtb=0 for copies to the ranks 1 and 2",
     ),
 )
 
 
 def list_rules() -> Sequence[Rule]:
-    """Return the rules of the reader, then those that only the load checks have."""
+    """Return the rules of the readers, and those that only the load checks have."""
     return [
+        *declare_rules("MSCCLang programs, when they are read", _PROGRAMS),
         *declare_rules("MSCCL XML, by `collhub verify`", _READING),
         *declare_rules("MSCCL XML, by `collhub verify`, with and without `--runtime`", _LOADING),
     ]

@@ -274,8 +274,48 @@ _RULES = (
         "an all-gather without the chunk of rank 3",
     ),
 )
+_READING = (
+    (
+        "plan-schema",
+        "A plan has another structure than the executor reads.",
+        "A member is missing, has another type or range, or names an entry that does not exist.",
+        "Correct the value at the path that the error names.",
+        '"gpus": 7',
+    ),
+    (
+        "old-plan",
+        "The plan has the format of releases before July 2025.",
+        "It was written by such a release.",
+        "Write the plan again with the DSL of a later release.",
+        '"inputChunks": 8',
+    ),
+    (
+        "switch-operations",
+        "Operations of switches are read as messages from and to every rank of the group.",
+        "An algorithm of the hub has no operation of switches.",
+        "None is needed.",
+        '"name": "glres"',
+    ),
+    (
+        "not-a-program",
+        "A Python file is no program of MSCCL++, so that it is not executed.",
+        "It does not import `mscclpp`.",
+        "Give the file of the program, or name its format with `--from`.",
+        "`setup.py`",
+    ),
+    (
+        "package-defect",
+        "The package mscclpp makes another plan of this program, because of a known defect.",
+        "The program uses a combination of operations that the package translates wrongly.",
+        "Write the program as the message says.",
+        "neighbouring copies from two buffers, which the package fuses",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
-    """Return the rules of the check of plans."""
-    return declare_rules("plans of MSCCL++, by `collhub verify --runtime mscclpp`", _RULES)
+    """Return the rules of the check of plans, and of the readers of plans and programs."""
+    return [
+        *declare_rules("plans of MSCCL++, by `collhub verify --runtime mscclpp`", _RULES),
+        *declare_rules("plans and programs of MSCCL++, when they are read", _READING),
+    ]

@@ -213,8 +213,9 @@ def test_error_names_the_line_of_the_program() -> None:
 
 
 def test_file_of_another_language_is_not_executed() -> None:
-    with pytest.raises(InputError, match="it was not executed"):
+    with pytest.raises(InputError, match="it was not executed") as caught:
         read_text("raise SystemExit(3)\n")
+    assert caught.value.diagnostics[0].code == "not-a-program"
 
 
 def test_one_of_several_programs_is_chosen() -> None:

@@ -17,6 +17,7 @@ _MOST = (1 << 32) - 1
 def _defects(plan: dict[str, Any]) -> list[str]:
     with pytest.raises(InputError) as caught:
         parse_plan(json.dumps(plan).encode(), "plan.json")
+    assert {found.code for found in caught.value.diagnostics} == {"plan-schema"}
     return [str(found) for found in caught.value.diagnostics]
 
 
