@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from hub_core.plugin_api import InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.seed_bands import Candidate
     from collhub_tuning.variations import Variation, VariedOutcome
     from hub_core.network import Topology
 
@@ -86,6 +87,12 @@ if TYPE_CHECKING:
     help="Also on the network whose link has this fraction of its bandwidth, as 3-4=0.5; several"
     " links at once as with --without-link (repeatable).",
 )
+@click.option(
+    "--seeds",
+    metavar="LIST",
+    help="Compare for every seed, such as 0..9 or 1,5,7, and report medians, minima and maxima: the"
+    " seed of --counts zipf or experts, or {seed} in the name of the JOB or of the counts.",
+)
 @comparison_options
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
 @click.option(
@@ -117,6 +124,9 @@ def compare(
     a synthesizer or file for all of its collectives, or rules such as
     'all-reduce=tacos;all-gather@>1MiB=ring'.
     """
+    if arguments["seeds"] is not None:
+        outputs = {"--csv": csv_out, "--picture": picture_out, "--view": view_out}
+        return _compare_seeds(context, arguments, outputs, as_json)
     if arguments["job"] is not None:
         return _compare_job(
             context,
@@ -233,6 +243,33 @@ def _compare_job(
     from collhub_tuning import job_comparison as report
     from hub_core import TimingSource
 
+    networks = _create_networks_of_job(context, arguments, outputs)
+    comparison = report.compare_job(
+        context, arguments["job"], networks, arguments["names"], arguments["baseline"], arguments
+    )
+    if as_json:
+        context.print_report(report.create_job_report(comparison))
+    else:
+        rows = report.comparison_rows(comparison)
+        context.print_table(report.HEADER, rows, report.RIGHT)
+    context.say(TimingSource().note)
+    for line in report.comparison_failures(comparison):
+        context.say(line)
+    if view_out is not None and comparison.fastest is not None:
+        subjects = report.create_page_subjects(context, comparison)
+        page = InteractivePage(Path(comparison.source).name, subjects)
+        context.say_written(context.draw_report(page, view_out))
+    return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
+
+
+def _create_networks_of_job(
+    context: CommandContext, arguments: dict[str, Any], outputs: dict[str, str | None]
+) -> list[Topology]:
+    """Return the networks of `--topology`, followed by the variations of each.
+
+    Raises `UsageError` for options that only single collectives have, for `outputs` that are not
+    None, and for variations without a network.
+    """
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
     used_options["--measured"] = arguments["measured_files"] or None
     used_options["--timeout"] = arguments["budget"].timeout_s
@@ -250,22 +287,87 @@ def _compare_job(
     if not networks and any(arguments[name] for name in _VARYING):
         message = "--vary, --without-link and --degrade need --topology"
         raise UsageError(message, cure="name the network")
-    comparison = report.compare_job(
-        context, arguments["job"], networks, arguments["names"], arguments["baseline"], arguments
-    )
+    return networks
+
+
+def _compare_seeds(
+    context: CommandContext,
+    arguments: dict[str, Any],
+    outputs: dict[str, str | None],
+    as_json: bool,
+) -> int:
+    """Compare for every seed of `--seeds`, and print the bands of all candidates.
+
+    `outputs`: options that write a comparison of one seed, which are refused. Returns
+    `ExitCode.INVALID` if no candidate could be timed, else `DONE`. Raises `UsageError` also for
+    variations of the network of a single collective.
+    """
+    from collhub_tuning import seed_bands as bands
+
+    job, varying = arguments["job"], {"--vary": "ranges", "--without-link": "failures"}
+    refused = {option: value for option, value in outputs.items() if value is not None}
+    if job is None:
+        varying |= {"--degrade": "slow_links", "--measured": "measured_files"}
+        refused |= {option: arguments[name] for option, name in varying.items() if arguments[name]}
+    if refused:
+        raise UsageError(f"{min(refused)} has no meaning with --seeds", cure="leave it out")
+    seeds = bands.parse_seeds(arguments["seeds"])
+    run = _run_seed_of_collective if job is None else _run_seed_of_job
+    times, failures = bands.SeedTimes(), dict[str, None]()
+    for seed in seeds:
+        by_candidate, lines = run(context, dict(arguments), seed)
+        times.by_seed.append(by_candidate)
+        failures |= dict.fromkeys(f"seed {seed}: {line}" for line in lines)
+    results = times.list_bands()
     if as_json:
-        context.print_report(report.create_job_report(comparison))
+        source = job or f"{arguments['kind']} --counts {arguments['counts']}"
+        context.print_report(
+            bands.CompareSeedsReport(
+                source=source, seeds=seeds, backend=arguments["backend"], results=results
+            )
+        )
     else:
-        rows = report.comparison_rows(comparison)
-        context.print_table(report.HEADER, rows, report.RIGHT)
-    context.say(TimingSource().note)
-    for line in report.comparison_failures(comparison):
+        context.print_table(bands.HEADER, bands.band_rows(results, len(seeds)), bands.RIGHT)
+    for line in failures:
         context.say(line)
-    if view_out is not None and comparison.fastest is not None:
-        subjects = report.create_page_subjects(context, comparison)
-        page = InteractivePage(Path(comparison.source).name, subjects)
-        context.say_written(context.draw_report(page, view_out))
-    return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
+    has_time = any(band.median_ns is not None for band in results)
+    return ExitCode.DONE if has_time else ExitCode.INVALID
+
+
+def _run_seed_of_job(
+    context: CommandContext, arguments: dict[str, Any], seed: int
+) -> tuple[Mapping[Candidate, int | None], list[str]]:
+    """Compare the job of one seed; return the times by candidate, and one line per failure."""
+    from collhub_tuning import job_comparison as report
+    from collhub_tuning.seed_bands import Candidate, seeded_text
+
+    networks = _create_networks_of_job(context, arguments, {})
+    source = seeded_text("JOB", arguments["job"], seed)
+    comparison = report.compare_job(
+        context, source, networks, arguments["names"], arguments["baseline"], arguments
+    )
+    times = {
+        Candidate(each.algorithms, each.topology, None): each.time_ns
+        for each in comparison.measurements
+    }
+    return times, report.comparison_failures(comparison)
+
+
+def _run_seed_of_collective(
+    context: CommandContext, arguments: dict[str, Any], seed: int
+) -> tuple[Mapping[Candidate, int | None], list[str]]:
+    """Compare the collective with the counts of one seed; as `_run_seed_of_job`."""
+    from collhub_tuning import comparison_report as report
+    from collhub_tuning.seed_bands import Candidate, seeded_text
+
+    _require_collective(arguments)
+    arguments["counts"] = seeded_text("--counts", arguments["counts"], seed)
+    outcome, _ = _run_comparisons(context, arguments)
+    times = {
+        Candidate(each.algorithm, outcome.topology.name, each.size): each.time_ns
+        for each in outcome.measurements
+    }
+    return times, report.comparison_failures(outcome)
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:

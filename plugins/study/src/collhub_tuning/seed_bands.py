@@ -1,0 +1,154 @@
+"""Comparisons over several seeds: median, minimum and maximum time of every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Annotated
+
+from hub_core.model import UsageError, format_bytes, format_time
+from hub_core.reports import Count, Meta, Record, Report
+
+HEADER = ("algorithms", "network", "size", "median", "minimum", "maximum", "fastest for")
+RIGHT = ("size", "median", "minimum", "maximum", "fastest for")
+PLACEHOLDER = "{seed}"
+_MAX_SEEDS = 1000
+_SEEDED = ("zipf", "experts")
+
+
+class SeedBand(Record, frozen=True, kw_only=True):
+    """Times of one candidate for all seeds."""
+
+    algorithms: Annotated[str, Meta(description="As in the reports of `compare` of one seed.")]
+    topology: str
+    bytes: Annotated[Count | None, Meta(description="Size of the full buffer; null for jobs.")]
+    median_ns: Annotated[
+        Count | None, Meta(description="The lower median of the times; null without a time.")
+    ]
+    minimum_ns: Count | None
+    maximum_ns: Count | None
+    fastest_for: Annotated[
+        Count, Meta(description="Number of seeds for which no other candidate is faster.")
+    ]
+    times_ns: Annotated[
+        Sequence[Count | None], Meta(description="In the order of the seeds; null without a time.")
+    ]
+
+
+class CompareSeedsReport(Report, tag="collhub/report-compare-seeds-1", frozen=True, kw_only=True):
+    """Report of `collhub compare --seeds --json`."""
+
+    source: Annotated[
+        str, Meta(description="The JOB, or the collective and its counts, with `{seed}`.")
+    ]
+    seeds: Sequence[Count]
+    backend: str
+    results: Sequence[SeedBand]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Algorithms on a network, for a size of the full buffer in bytes (None: a job)."""
+
+    algorithms: str
+    topology: str
+    size: int | None
+
+
+@dataclass(slots=True)
+class SeedTimes:
+    """Times in ns of every candidate by seed; None without a time."""
+
+    by_seed: list[Mapping[Candidate, int | None]] = field(default_factory=list)
+
+    def list_bands(self) -> list[SeedBand]:
+        """Return one band per candidate, in the order of their first occurrence."""
+        best = [self._find_best(times) for times in self.by_seed]
+        candidates = dict.fromkeys(each for times in self.by_seed for each in times)
+        bands = []
+        for candidate in candidates:
+            times = [by_candidate.get(candidate) for by_candidate in self.by_seed]
+            known = [time_ns for time_ns in times if time_ns is not None]
+            place = candidate.topology, candidate.size
+            wins = sum(
+                time_ns is not None and time_ns == of_seed[place]
+                for time_ns, of_seed in zip(times, best, strict=True)
+            )
+            bands.append(
+                SeedBand(
+                    algorithms=candidate.algorithms,
+                    topology=candidate.topology,
+                    bytes=candidate.size,
+                    median_ns=median_low(known) if known else None,
+                    minimum_ns=min(known, default=None),
+                    maximum_ns=max(known, default=None),
+                    fastest_for=wins,
+                    times_ns=times,
+                )
+            )
+        return bands
+
+    @staticmethod
+    def _find_best(
+        times: Mapping[Candidate, int | None],
+    ) -> Mapping[tuple[str, int | None], int]:
+        """Return the minimum time of every network and size."""
+        best: dict[tuple[str, int | None], int] = {}
+        for candidate, time_ns in times.items():
+            place = candidate.topology, candidate.size
+            if time_ns is not None:
+                best[place] = min(time_ns, best.get(place, time_ns))
+        return best
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse `0..9` (both included) or a list such as `1,5,7`.
+
+    Raises `UsageError` for other texts, an empty range, a repeated seed, and more than 1000 seeds.
+    """
+    low, dots, high = text.partition("..")
+    try:
+        seeds = list(range(int(low), int(high) + 1)) if dots else [int(s) for s in text.split(",")]
+    except (ValueError, OverflowError, MemoryError):
+        seeds = []
+    is_valid = 0 < len(seeds) <= _MAX_SEEDS and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
+    if not is_valid:
+        message = f"--seeds {text[:40]!r} is no range or list of 1 to {_MAX_SEEDS} different seeds"
+        raise UsageError(message, cure="write for example --seeds 0..9 or --seeds 1,5,7")
+    return seeds
+
+
+def seeded_text(option: str, text: str | None, seed: int) -> str:
+    """Return the name of a job, or a text of counts, for one seed.
+
+    `{seed}` is replaced; the counts of a generator without a seed get it. Raises `UsageError` for a
+    text that does not depend on the seed; `option` is its name in the message.
+    """
+    if text is not None and PLACEHOLDER in text:
+        return text.replace(PLACEHOLDER, str(seed))
+    name = (text or "").partition(":")[0]
+    if option == "--counts" and text and name in _SEEDED and ",seed=" not in text:
+        return f"{text},seed={seed}"
+    message = f"{option} {(text or '')[:60]!r} does not depend on the seed"
+    cure = f"write {PLACEHOLDER} in its name" + (
+        ", or --counts zipf:1.2 or experts:64" if option == "--counts" else ""
+    )
+    raise UsageError(message, cure=cure, code="seeds")
+
+
+def band_rows(bands: Sequence[SeedBand], num_seeds: int) -> list[tuple[str, ...]]:
+    """Return one row per candidate."""
+    return [
+        (
+            band.algorithms,
+            band.topology,
+            "-" if band.bytes is None else format_bytes(band.bytes),
+            *(
+                "-" if time_ns is None else format_time(time_ns)
+                for time_ns in (band.median_ns, band.minimum_ns, band.maximum_ns)
+            ),
+            f"{band.fastest_for} of {num_seeds}",
+        )
+        for band in bands
+    ]
