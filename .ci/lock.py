@@ -36,7 +36,7 @@ ORACLE_EXTRAS = ("jax", "parquet")
 # The oldest versions that the distributions promise to work with, on the oldest Python.
 OLDEST = (
     *("numpy==1.26.4", "protobuf==4.25.0", "pluggy==1.4.0", "jsonschema==4.20.0", "click==8.1.7"),
-    *("packaging==23.2", "msgspec==0.19.0", "numba==0.59.1", "PyYAML==6.0.1", "scipy==1.15.0"),
+    *("packaging==23.2", "msgspec==0.19.0", "numba==0.59.1", "PyYAML==6.0.1", "highspy==1.11.0"),
 )
 
 

@@ -42,7 +42,7 @@ STATED = {
     "pluggy": "MIT",
     "protobuf": "BSD-3-Clause",
     "pyyaml": "MIT",
-    "scipy": "BSD-3-Clause",
+    "highspy": "MIT",
     "trove-classifiers": "Apache-2.0",
 }
 # Not a part of the product: the installer of the environment, with setuptools on Python 3.11.

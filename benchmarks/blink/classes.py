@@ -25,6 +25,7 @@ from collhub_blink.allocations import AllocationClass, find_allocation_classes
 from collhub_blink.packing.fewest_all_reduce_trees import find_fewest_all_reduce_trees
 from collhub_blink.packing.fewest_broadcast_trees import find_fewest_broadcast_trees
 from collhub_blink.packing.weight_search import Budget, TreeSearchResult
+from collhub_linear_programs import LinearProgram, Matrix, solve
 from collhub_packing import CapacityGraph, broadcast_rate, strength
 
 import hub_core
@@ -235,21 +236,24 @@ def _ring_bytes_per_s(kind: CollectiveKind, gpus: int, rings: int, link: float) 
 
 def _most_rings(network: Topology, link: float) -> int:
     """Most directed Hamiltonian cycles that fit on the links, each taking one lane of a link."""
-    # Rings alone need it: the rates are printed without it.
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
     lanes = _lanes(network, link)
     cycles = list(_cycles(network.num_npus, lanes))
     if not cycles:
         return 0
     room = np.asarray(list(lanes.values()), np.float64)
-    found = milp(
+    uses = _uses(cycles, lanes)
+    rows, columns = np.nonzero(uses)
+    program = LinearProgram(
         -np.ones(len(cycles)),
-        constraints=LinearConstraint(_uses(cycles, lanes), ub=room),
-        integrality=np.ones(len(cycles)),
-        bounds=Bounds(0, np.inf),
+        Matrix(rows, columns, uses[rows, columns], *uses.shape),
+        row_lower=np.full(len(room), -np.inf),
+        row_upper=room,
+        upper=np.full(len(cycles), np.inf),
+        is_integer=np.ones(len(cycles), np.bool_),
     )
-    return round(-found.fun)
+    solution = solve(program)
+    assert solution is not None, "no cycle at all is a solution"
+    return round(float(solution.values.sum()))
 
 
 def _lanes(network: Topology, link: float) -> Lanes:

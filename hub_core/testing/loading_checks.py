@@ -24,7 +24,7 @@ HEAVY_MODULES = frozenset(
         "numpy",
         "ortools",
         "pandas",
-        "scipy",
+        "highspy",
         "sympy",
         "torch",
         "yaml",

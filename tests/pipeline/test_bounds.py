@@ -93,9 +93,8 @@ def test_simulate_loads_no_solver_for_all_reduces_and_tight_times(tmp_path: Path
         "import sys\n"
         "from hub_core.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print(sorted(m for m in ('scipy.optimize', 'collhub_packing') if m in sys.modules))\n"
+        "print(sorted(m for m in ('highspy', 'collhub_packing') if m in sys.modules))\n"
     )
-    # numba imports the top of scipy by itself.
     arguments = ("simulate", str(examples / "ring_all_reduce_8.xml"), "--size", "1MiB")
     run = subprocess.run(
         [sys.executable, "-c", code, *arguments, "--topology", "ring:8"],

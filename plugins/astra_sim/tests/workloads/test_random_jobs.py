@@ -16,7 +16,7 @@ from golden_cases import Json, simulated, topology_of
 # Imports of `collhub simulate FOLDER` today: 430 modules, of which numpy has 90.
 # numpy's own modules are not counted: their number depends on its version (107 in 1.26, 86 in 2.4).
 _MOST_MODULES = 434
-_HEAVY = ("numba", "llvmlite", "scipy", "google.protobuf", "yaml", "jsonschema", "numpy.ma")
+_HEAVY = ("numba", "llvmlite", "highspy", "google.protobuf", "yaml", "jsonschema", "numpy.ma")
 _SCRIPT = """
 import sys
 from hub_core.cli.main import main

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from collhub_linear_programs import LinearProgram, Matrix, solve
 from collhub_shardings import UnitTasks
 
 from collhub_reshard.fabric_links import (
@@ -246,31 +247,30 @@ class _StreamSearch:
         `_LINK_TIME_PRICE`, 10^-4). Return (share of every tree, price of every link, at least 0,
         price of every delivery in s).
         """
-        # Imported here: scipy takes half a second.
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_matrix, hstack
-
         columns = np.stack(list(self._trees.values()), axis=1)
         scale = float(columns.max())
         of_delivery = np.asarray([number for number, _ in self._trees])
-        trees = len(of_delivery)
-        minus_time = -np.ones((len(self._link_s), 1))
-        limits = hstack([csr_matrix(columns / scale), csr_matrix(minus_time)]).tocsr()
-        ones = np.ones(trees)
-        shape = len(self._deliveries), trees + 1
-        complete = csr_matrix((ones, (of_delivery, np.arange(trees))), shape)
-        # Among solutions with equal makespan, prefer the one with the smallest total load.
-        objective = np.append(_LINK_TIME_PRICE * columns.sum(axis=0) / scale, 1.0)
-        solved = linprog(
-            objective,
-            A_ub=limits,
-            b_ub=np.zeros(len(self._link_s)),
-            A_eq=complete,
-            b_eq=np.ones(len(self._deliveries)),
-            method="highs",
+        links, trees = columns.shape
+        link, tree = np.nonzero(columns)
+        entries = (
+            (link, tree, columns[link, tree] / scale),
+            (np.arange(links), np.full(links, trees), np.full(links, -1.0)),
+            (links + of_delivery, np.arange(trees), np.ones(trees)),
         )
-        price = np.maximum(-solved.ineqlin.marginals, 0.0)
-        return solved.x[:-1], price, solved.eqlin.marginals * scale
+        rows, variables, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+        of_links, of_deliveries = np.zeros(links), np.ones(len(self._deliveries))
+        program = LinearProgram(
+            # Among solutions with equal makespan, prefer the one with the smallest total load.
+            np.append(_LINK_TIME_PRICE * columns.sum(axis=0) / scale, 1.0),
+            Matrix(rows, variables, values, links + len(self._deliveries), trees + 1),
+            row_lower=np.concatenate([of_links - np.inf, of_deliveries]),
+            row_upper=np.concatenate([of_links, of_deliveries]),
+            upper=np.full(trees + 1, np.inf),
+        )
+        solution = solve(program)
+        assert solution is not None, "every delivery has a tree, and the makespan has no limit"
+        price = np.maximum(-solution.row_prices[:links], 0.0)
+        return solution.values[:-1], price, solution.row_prices[links:] * scale
 
 
 def _round_shares(shares: Float64Array) -> list[Fraction]:

@@ -216,7 +216,7 @@ def _write_rows(path: Path, rows: Sequence[_Row]) -> str:
 
 
 # Libraries whose versions may affect results: rounding, solvers, compilation.
-_LIBRARIES = ("numpy", "scipy", "numba", "llvmlite", "highspy", "ortools")
+_LIBRARIES = ("numpy", "numba", "llvmlite", "highspy", "ortools")
 _PREFIX = "collhub"
 _CORE = {"collhub": "hub_core"}
 

@@ -55,6 +55,30 @@ def _search_shortest(
 
 
 @kernel
+def find_distances(
+    sources: Int64Array,
+    indptr: Int64Array,
+    arcs: Int64Array,
+    destination: Int64Array,
+    length: Float64Array,
+) -> Float64Array:
+    """Find the shortest distances from every source to all nodes, float64[sources, nodes].
+
+    `arcs[indptr[n]:indptr[n + 1]]` are the arcs that leave node n; `length`: by arc, at least 0.
+    The distance of an unreachable node is infinite.
+    """
+    nodes = len(indptr) - 1
+    distances = np.empty((len(sources), nodes), np.float64)
+    entering = np.empty(nodes, np.int64)
+    order = np.empty(nodes, np.int64)
+    for row in range(len(sources)):
+        _search_shortest(
+            sources[row], indptr, arcs, destination, length, distances[row], entering, order
+        )
+    return distances
+
+
+@kernel
 def sum_distances(
     sources: Int64Array,
     wants: BoolArray | Float64Array,

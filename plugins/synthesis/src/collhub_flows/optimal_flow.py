@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_linear_programs import InfeasibleError, LinearProgram, Matrix, solve
 
 from hub_core.columns import (
     BoolArray,
@@ -27,14 +27,6 @@ from hub_core.model import Collective, CollectiveKind, InputError, JsonValue
 from hub_core.network import Routes, Topology, distance_bounds_ps
 from hub_core.plugin_api import BoundRequest, BoundResult, NoOptions, SynthesisRequest
 from hub_core.schedules import network_object
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
-
-# Status of scipy for a problem without a solution.
-_INFEASIBLE = 2
-
 
 # Larger values do not converge, because entire trees oscillate between links.
 _STEEPNESS = 0.1
@@ -208,37 +200,28 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
     (dual variables), all at least 0. Returns None if the solver fails; raises `InputError` if a
     target is unreachable.
     """
-    # Imported here, because the import of scipy takes half a second.
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_matrix, eye, hstack, kron
-
     sources, arcs = len(demand.sources), network.num_arcs
-    scale = float(cost.mean())
-    loads = _build_load_matrix(network, cost / scale)
-    # The time is the last variable.
-    objective = np.zeros(sources * arcs + 1)
-    objective[-1] = 1.0
-    minus_time = csr_matrix(-np.ones((len(cost), 1)))
-    limits = hstack([kron(np.ones((1, sources)), loads), minus_time])
-    balance = kron(eye(sources), _build_incidence(network))
-    no_time = csr_matrix((balance.shape[0], 1))
     net_demand = demand.wants.astype(np.float64)
     # The row of the source follows from the rows of its targets; it is redundant.
     net_demand[np.arange(sources), demand.sources] -= net_demand.sum(axis=1)
-    solved = linprog(
-        objective,
-        A_ub=limits.tocsr(),
-        b_ub=np.zeros(len(cost)),
-        A_eq=hstack([balance, no_time]).tocsr(),
-        b_eq=net_demand.ravel(),
-        method="highs-ipm",
+    # The time is the last variable.
+    costs = np.zeros(sources * arcs + 1)
+    costs[-1] = 1.0
+    program = LinearProgram(
+        costs,
+        _build_matrix(network, sources, cost / float(cost.mean())),
+        row_lower=np.concatenate([np.full(len(cost), -np.inf), net_demand.ravel()]),
+        row_upper=np.concatenate([np.zeros(len(cost)), net_demand.ravel()]),
+        upper=np.full(len(costs), np.inf),
     )
-    if solved.status == _INFEASIBLE:
-        raise report_unreachable(network)
-    if solved.status:
+    try:
+        solution = solve(program, method="ipm")
+    except InfeasibleError:
+        raise report_unreachable(network) from None
+    if solution is None:
         return None
-    amounts = solved.x[:-1].reshape(sources, arcs)
-    prices = np.maximum(-solved.ineqlin.marginals, 0.0)
+    amounts = solution.values[:-1].reshape(sources, arcs)
+    prices = np.maximum(-solution.row_prices[: len(cost)], 0.0)
     return Flow(np.maximum(amounts, 0.0), prices)
 
 
@@ -413,27 +396,23 @@ def report_unreachable(network: FlowNetwork) -> InputError:
     )
 
 
-def _build_load_matrix(network: FlowNetwork, cost: Float64Array) -> csr_matrix:
-    """Return the time that one share on an arc occupies a link, sparse float64[links, arcs].
+def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
+    """Build the rows of the linear program; the amount of source i on arc a is column i * arcs + a.
 
-    `cost`: time of a share per link.
+    `cost`: time of a share per link. First a row per link: its time for all amounts, minus the time
+    (the last column). Then a row per source and NPU: the amount that enters minus what leaves.
     """
-    from scipy.sparse import csr_matrix
-
-    links = network.routes.links
-    entry = (links, network.arc_of_entry)
-    return csr_matrix((cost[links], entry), (len(cost), network.num_arcs))
-
-
-def _build_incidence(network: FlowNetwork) -> csr_matrix:
-    """Build the incidence matrix [NPUs, arcs]: 1 at the destination of an arc, -1 at its source."""
-    from scipy.sparse import csr_matrix
-
-    arcs = np.arange(network.num_arcs)
-    row = np.concatenate([network.destination, network.source])
-    sign = np.repeat([1.0, -1.0], len(arcs))
-    entry = (row, np.tile(arcs, 2))
-    return csr_matrix((sign, entry), (network.topology.num_npus, len(arcs)))
-
-
-"""Collectives in which every share is sent from one rank to one other rank."""
+    links, arcs, npus = len(cost), network.num_arcs, network.topology.num_npus
+    source = np.arange(sources)[:, None]
+    uses = network.routes.links
+    load_columns = (source * arcs + network.arc_of_entry).ravel()
+    of_source = links + source * npus
+    amounts = np.arange(sources * arcs)
+    entries = (
+        (np.tile(uses, sources), load_columns, np.tile(cost[uses], sources)),
+        (np.arange(links), np.full(links, sources * arcs), np.full(links, -1.0)),
+        ((of_source + network.destination).ravel(), amounts, np.ones(len(amounts))),
+        ((of_source + network.source).ravel(), amounts, np.full(len(amounts), -1.0)),
+    )
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    return Matrix(rows, columns, values, links + sources * npus, sources * arcs + 1)

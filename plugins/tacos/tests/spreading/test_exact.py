@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from itertools import pairwise
 
 import numpy as np
@@ -27,11 +26,6 @@ def tree_of_rings() -> Topology:
     return Links(pairs[0], pairs[1], rate, latency).topology("tree of rings", 20, 20)
 
 
-# Measured: HiGHS of scipy 1.15.0, 1.16.0 and 1.17.0 needs more nodes of the search tree.
-@pytest.mark.skipif(
-    tuple(map(int, version("scipy").split(".")[:3])) < (1, 17, 1),
-    reason="the solver of older releases of scipy reaches the limit of nodes",
-)
 @pytest.mark.parametrize(("chunks", "steps"), [(1, 10), (2, 20)])
 def test_a_tree_of_rings_takes_ten_steps_for_each_chunk(chunks: int, steps: int) -> None:
     """19 chunks enter an NPU by two links: 10 steps are needed, and the rules take 12.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 import numpy as np
+from collhub_linear_programs import LinearProgram, Matrix, solve
 
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Cards, Order, Piece, share_among_senders
@@ -50,10 +51,6 @@ def assign_senders(tasks: HostTasks) -> Assignment | None:
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None
-    # Imported here: SciPy's optimizers take a third of a second.
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
-
     everyone = {host for hosts in tasks.receivers for host in hosts}
     is_exclusive = [tasks.cards == 1 and set(hosts) == everyone for hosts in tasks.receivers]
     constant = sum(min(tasks.durations[task]) for task, is_one in enumerate(is_exclusive) if is_one)
@@ -83,36 +80,36 @@ def assign_senders(tasks: HostTasks) -> Assignment | None:
         columns.append(time_column)
         values.append(-float(tasks.cards))
     counts = [float(len(members)) for members in classes.values()]
-    lower = np.array(counts + [-np.inf] * len(hosts))
-    upper = np.array(counts + [0.0] * len(hosts))
-    shape = (len(classes) + len(hosts), time_column + 1)
-    matrix = coo_array((values, (rows, columns)), shape=shape).tocsr()
-    objective = np.zeros(time_column + 1)
-    objective[time_column] = 1.0
-    is_whole = np.ones(time_column + 1)
-    is_whole[time_column] = 0
-    solution = milp(
-        objective,
-        integrality=is_whole,
-        bounds=Bounds(0, np.array([*limits, np.inf])),
-        constraints=LinearConstraint(matrix, lower, upper),
-        options={"node_limit": _MAX_NODES, "mip_rel_gap": 0.0},
+    matrix = Matrix(
+        np.array(rows),
+        np.array(columns),
+        np.array(values),
+        len(classes) + len(hosts),
+        time_column + 1,
     )
-    if solution.x is None:
+    is_time = np.arange(time_column + 1) == time_column
+    program = LinearProgram(
+        is_time.astype(np.float64),
+        matrix,
+        row_lower=np.array(counts + [-np.inf] * len(hosts)),
+        row_upper=np.array(counts + [0.0] * len(hosts)),
+        upper=np.array([*limits, np.inf]),
+        is_integer=~is_time,
+    )
+    solution = solve(program, max_nodes=_MAX_NODES)
+    if solution is None:
         return None
     chosen = [senders[0] for senders in tasks.senders]
     column = 0
     for (senders, _), members in classes.items():
-        counted = np.rint(solution.x[column : column + len(senders)]).astype(np.int64)
+        counted = np.rint(solution.values[column : column + len(senders)]).astype(np.int64)
         hosts_of_class = np.repeat(np.asarray(senders), counted)
         assert len(hosts_of_class) == len(members), "HiGHS sends every task of a class once"
         for task, host in zip(members, hosts_of_class.tolist(), strict=True):
             chosen[task] = host
         column += len(senders)
-    dual_bound = solution.mip_dual_bound if solution.mip_dual_bound is not None else 0.0
-    return Assignment(
-        tuple(chosen), constant + math.ceil(dual_bound * (1 - _TOLERANCE) - _TOLERANCE)
-    )
+    bound = math.ceil(solution.lower_bound * (1 - _TOLERANCE) - _TOLERANCE)
+    return Assignment(tuple(chosen), constant + bound)
 
 
 _Class = tuple[int, tuple[int, ...]]

@@ -196,8 +196,7 @@ def compute_joint_bounds(
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.
-    # The search treats entries of 0 as missing links.
-    distance = _find_distances(network.topology, np.maximum(network.topology.latency_s, 1e-15))
+    distance = _find_distances(network.topology, network.topology.latency_s)
     worst = 0.0
     for share in range(len(endpoints.giver_indptr) - 1):
         givers = endpoints.givers[endpoints.giver_indptr[share] : endpoints.giver_indptr[share + 1]]
@@ -205,7 +204,7 @@ def compute_joint_bounds(
         worst = max(worst, float(distance[np.ix_(givers, takers)].max()))
     bounds_s = {
         "cut": cut_seconds(network.topology, endpoints, shares.bytes),
-        "latency": max(worst - 1e-15 * network.topology.num_nodes, 0.0),
+        "latency": worst,
     }
     if shares.are_pairs:
         # Compute a lower bound of the time of a joint flow of all pairs, by the prices of its dual.
@@ -361,19 +360,11 @@ def _count_leaving(
 def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:
     """Compute the shortest paths from all NPUs to all nodes, float64[NPUs, nodes].
 
-    `length`: per link; of parallel links the shortest counts. Unreachable nodes are infinite.
+    `length`: per link, at least 0. Unreachable nodes are infinite.
     """
-    # Imported here, because the import of scipy takes half a second.
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import dijkstra
+    # Imported here: numba takes a second.
+    from collhub_flows.kernels import find_distances
 
-    nodes = topology.num_nodes
-    key = topology.source * nodes + topology.destination
-    # The shortest of parallel links counts; a matrix would add them up.
-    order = np.lexsort((length, key))
-    pairs, first = np.unique(key[order], return_index=True)
-    shortest = length[order][first]
-    rows_and_columns = np.divmod(pairs, nodes)
-    graph = csr_matrix((shortest, rows_and_columns), (nodes, nodes))
-    distances: Float64Array = dijkstra(graph, indices=np.arange(topology.num_npus))
-    return distances
+    indptr, links = csr(topology.source, np.arange(topology.num_links), topology.num_nodes)
+    sources = np.arange(topology.num_npus)
+    return find_distances(sources, indptr, links, topology.destination, length)

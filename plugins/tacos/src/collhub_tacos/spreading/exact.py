@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from collhub_linear_programs import InfeasibleError, LinearProgram, Matrix, solve
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import ShortestPaths
@@ -121,20 +122,11 @@ def _solve(
     and sends at most one chunk per link and step. The search ends after `_MAX_NODES` (20) nodes,
     and after `time_limit_s` if that is not None; an incomplete search may return a solution.
     """
-    # Imported here: scipy takes long to import.
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array, vstack
-
     variables = np.arange(len(chunk))
     ones = np.ones(len(chunk))
     source, destination = network.source[link], network.destination[link]
-    slots = csr_array(
-        (ones, (link * steps + step, variables)), shape=(network.num_links * steps, len(chunk))
-    )
+    num_slots = network.num_links * steps
     at = chunk * network.num_nodes + destination
-    arrivals = csr_array(
-        (ones, (at, variables)), shape=(len(origin) * network.num_nodes, len(chunk))
-    )
     needs_chunk = np.ones((len(origin), network.num_nodes), np.float64)
     needs_chunk[np.arange(len(origin)), origin] = 0
     # Causality: a chunk that is sent has arrived before, for every variable whose source is not the
@@ -148,35 +140,28 @@ def _solve(
     length = end - begin
     row = np.repeat(np.arange(len(sent)), length)
     position = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - begin, length)
-    causal = csr_array(
-        (
-            np.concatenate([np.ones(len(sent)), -np.ones(len(row))]),
-            (
-                np.concatenate([np.arange(len(sent)), row]),
-                np.concatenate([sent, order[position]]),
-            ),
-        ),
-        shape=(len(sent), len(chunk)),
-    )
     needed_arrivals = needs_chunk.ravel()
-    # The node limit gives the same result on every machine; only a time limit does not.
-    limits: dict[str, float] = {"node_limit": _MAX_NODES}
-    if time_limit_s is not None:
-        limits["time_limit"] = time_limit_s
-    solution = milp(
-        np.zeros(len(chunk)),
-        constraints=LinearConstraint(
-            vstack([slots, arrivals, causal]),
-            np.concatenate(
-                [np.zeros(slots.shape[0]), needed_arrivals, np.full(len(sent), -np.inf)]
-            ),
-            np.concatenate([np.ones(slots.shape[0]), needed_arrivals, np.zeros(len(sent))]),
-        ),
-        integrality=ones,
-        bounds=Bounds(0, 1),
-        options=limits,
+    first_causal = num_slots + len(needed_arrivals)
+    entries = (
+        (link * steps + step, variables, ones),
+        (num_slots + at, variables, ones),
+        (first_causal + np.arange(len(sent)), sent, np.ones(len(sent))),
+        (first_causal + row, order[position], np.full(len(row), -1.0)),
     )
-    if solution.x is None:
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    num_rows = first_causal + len(sent)
+    # The node limit gives the same result on every machine; only a time limit does not.
+    no_limit = np.full(len(sent), -np.inf)
+    program = LinearProgram(
+        np.zeros(len(chunk)),
+        Matrix(rows, columns, values, num_rows, len(chunk)),
+        row_lower=np.concatenate([np.zeros(num_slots), needed_arrivals, no_limit]),
+        row_upper=np.concatenate([np.ones(num_slots), needed_arrivals, np.zeros(len(sent))]),
+        upper=ones,
+        is_integer=np.ones(len(chunk), np.bool_),
+    )
+    try:
+        solution = solve(program, max_nodes=_MAX_NODES, time_limit_s=time_limit_s)
+    except InfeasibleError:
         return None
-    chosen: Int64Array = np.flatnonzero(solution.x > 0.5)
-    return chosen
+    return None if solution is None else np.flatnonzero(solution.values > 0.5)

@@ -1,0 +1,152 @@
+"""Linear and mixed-integer programs, solved by HiGHS (highspy).
+
+A program is columns of numpy arrays; the matrix has one entry per coefficient that is not 0. All
+solves use one thread, so that the same version of HiGHS always returns the same solution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer, stable_order_by
+
+if TYPE_CHECKING:
+    from highspy import HighsLp
+
+__all__ = ["InfeasibleError", "LinearProgram", "Matrix", "Solution", "solve"]
+
+
+class InfeasibleError(Exception):
+    """No assignment of the variables satisfies all rows and bounds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """Coefficients of the rows: `values[e]` in row `rows[e]` and column `columns[e]`.
+
+    `rows`, `columns`: int64[entries], each pair at most once, in any order. `values`:
+    float64[entries]. `num_rows`, `num_columns`: the shape.
+    """
+
+    rows: Int64Array
+    columns: Int64Array
+    values: Float64Array
+    num_rows: int
+    num_columns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProgram:
+    """Minimize `costs @ x` for `row_lower <= matrix @ x <= row_upper` and `0 <= x <= upper`.
+
+    `costs`, `upper`: float64[columns]. `row_lower`, `row_upper`: float64[rows]; equal values make
+    an equation, and an infinite value is no limit. `is_integer`: bool[columns], the variables that
+    must be integers; None if there is no such variable.
+    """
+
+    costs: Float64Array
+    matrix: Matrix
+    row_lower: Float64Array
+    row_upper: Float64Array
+    upper: Float64Array
+    is_integer: BoolArray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A solution of a program.
+
+    `values`: float64[columns], within 1e-7 of rows and bounds (integers within 1e-6). `row_prices`:
+    float64[rows], the change of the minimum per unit of a row's limit (dual variables); without a
+    meaning for programs with integers. `lower_bound`: no solution costs less; for a linear program
+    the cost of this one.
+    """
+
+    values: Float64Array
+    row_prices: Float64Array
+    lower_bound: float
+
+
+def solve(
+    program: LinearProgram,
+    *,
+    method: Literal["choose", "simplex", "ipm"] = "choose",
+    max_nodes: int | None = None,
+    time_limit_s: float | None = None,
+) -> Solution | None:
+    """Find a solution of minimum cost.
+
+    `method`: the algorithm for linear programs; "ipm" is the interior point method, which ends in a
+    vertex as simplex does. `max_nodes` limits the nodes of the search tree of a program with
+    integers; the result is then the best solution so far. With `time_limit_s` the result depends on
+    the speed of the machine.
+
+    Returns None if HiGHS ends without a solution. Raises `InfeasibleError` if it proves that there
+    is none.
+    """
+    # Imported here: only commands that solve a program need the library.
+    from highspy import HighsModelStatus, SolutionStatus
+
+    # The public class `Highs` of release 1.16 prints its version on standard output.
+    from highspy._core import _Highs
+
+    solver = _Highs()
+    options: dict[str, bool | int | float | str] = {
+        "output_flag": False,
+        "threads": 1,
+        "parallel": "off",
+        "solver": method,
+    }
+    if max_nodes is not None:
+        options["mip_max_nodes"] = max_nodes
+    if time_limit_s is not None:
+        options["time_limit"] = time_limit_s
+    if program.is_integer is not None:
+        # A solution counts as optimal only if its bound is equal.
+        options["mip_rel_gap"] = 0.0
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    solver.passModel(_build_model(program))
+    solver.run()
+    status = solver.getModelStatus()
+    if status in (HighsModelStatus.kInfeasible, HighsModelStatus.kUnboundedOrInfeasible):
+        raise InfeasibleError
+    info = solver.getInfo()
+    has_solution = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
+    # A linear program that was interrupted has values, but its prices prove nothing.
+    if not has_solution or (program.is_integer is None and status != HighsModelStatus.kOptimal):
+        return None
+    solution = solver.getSolution()
+    is_linear = program.is_integer is None
+    bound = info.objective_function_value if is_linear else info.mip_dual_bound
+    return Solution(
+        np.array(solution.col_value, np.float64), np.array(solution.row_dual, np.float64), bound
+    )
+
+
+def _build_model(program: LinearProgram) -> HighsLp:
+    """Build the model of HiGHS: the matrix by columns, with ascending rows in each column."""
+    from highspy import HighsLp, HighsVarType, MatrixFormat
+
+    matrix = program.matrix
+    model = HighsLp()
+    model.num_col_ = model.a_matrix_.num_col_ = matrix.num_columns
+    model.num_row_ = model.a_matrix_.num_row_ = matrix.num_rows
+    model.col_cost_ = program.costs
+    model.col_lower_ = np.zeros(matrix.num_columns)
+    model.col_upper_ = program.upper
+    model.row_lower_ = program.row_lower
+    model.row_upper_ = program.row_upper
+    order = stable_order_by(matrix.columns, matrix.rows)
+    counts = np.bincount(matrix.columns, minlength=matrix.num_columns)
+    model.a_matrix_.format_ = MatrixFormat.kColwise
+    model.a_matrix_.start_ = row_pointer(counts)
+    model.a_matrix_.index_ = matrix.rows[order]
+    model.a_matrix_.value_ = matrix.values[order]
+    if program.is_integer is not None:
+        kinds = (HighsVarType.kContinuous, HighsVarType.kInteger)
+        model.integrality_ = [kinds[is_whole] for is_whole in program.is_integer.tolist()]
+    return model
