@@ -1,9 +1,13 @@
 """Measure the viewer's page in headless Chromium: size, time until ready, frame times.
 
-    python benchmarks/viewer/large_page.py [--ranks 1000] [--steps 5000000]
+    python benchmarks/viewer/large_page.py [--ranks 1000] [--steps 5000000] [--longest 1000000]
 
-The page shows synthetic steps: each rank repeats send, compute, receive, wait with 16 random
-durations. The columns are those of the package's writer, which omits optional ones beyond 25 MB.
+The page shows synthetic steps. In every round, each rank sends a message to a random other rank,
+computes, waits and receives a message, in a random order in which the wait precedes the receive.
+Durations are random integers between 1 and `--longest` nanoseconds; the sizes of messages (16
+different ones) and their chunks (1000) are random as well. Hence few columns can be compressed; the
+size of the page is printed with the smallest size that any code could reach: the logarithm of the
+number of such schedules.
 Reported are medians of five frames for the whole run and for windows of 10 %, 1 % and
 0.01 %: milliseconds of script (draw and overlay), and milliseconds until the next frame.
 Limits of the project: page of 25 MB, ready in 3 s, 16 ms of script per frame.
@@ -12,6 +16,7 @@ Limits of the project: page of 25 MB, ready in 3 s, 16 ms of script per frame.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import statistics
 import sys
@@ -19,16 +24,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 from selenium import webdriver
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "plugins/study/tests/viewer_page"))
-from collhub_viewer.columns import ColumnLines as PageColumns
-from collhub_viewer.write_page import MAX_BYTES
-from page_samples import ColumnLines, view_index, write_page
+from collhub_viewer.columns import ColumnLines
+from collhub_viewer.write_page import MAX_BYTES, RESERVED_BYTES
+from page_samples import CHUNKS, ROUNDS, SIZES, random_run, view_index, write_page
 
-KINDS = ("send", "receive", "wait", "compute")
-DURATIONS = 16
 WINDOWS = {"whole run": 1.0, "10 %": 0.1, "1 %": 0.01, "0.01 %": 0.0001}
 
 
@@ -36,54 +38,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=5_000_000)
+    parser.add_argument("--longest", type=int, default=1_000_000, help="longest step in ns")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        page = write_large_page(Path(folder) / "large.html", arguments.ranks, arguments.steps)
+        page = Path(folder) / "large.html"
+        write_large_page(page, arguments.ranks, arguments.steps, arguments.longest)
         size = page.stat().st_size / 1e6
         print(f"page: {size:.1f} MB, {arguments.ranks} ranks x {arguments.steps} steps")
         measure(page)
 
 
-def write_large_page(path: Path, ranks: int, steps: int) -> Path:
-    """Write a page of `ranks` lanes with equal numbers of steps, and print the omitted columns."""
-    per_rank = steps // ranks
-    count = per_rank * ranks
-    generator = np.random.default_rng(1)
-    row = np.arange(count)
-    kind = np.tile(np.array([0, 3, 1, 2], np.uint8), count // 4 + 1)[:count]
-    duration = generator.choice(generator.integers(20, 200, DURATIONS), count)
-    by_rank = duration.reshape(ranks, per_rank)
-    start = (by_rank.cumsum(axis=1) - by_rank).ravel()
-    rank = np.repeat(np.arange(ranks), per_rank)
-    peer = np.select([kind == 0, kind == 1], [(rank + 1) % ranks, (rank - 1) % ranks], -1)
-    # The receive of a send is two steps further in the lane of the next rank.
-    partner = np.select(
-        [kind == 0, kind == 1],
-        [(row + per_rank + 2) % count, (row - per_rank - 2) % count],
-        -1,
-    )
-    lines = PageColumns(MAX_BYTES - 1_500_000)
-    run = {
-        "name": "synthetic", "facts": [["Ranks", str(ranks)]], "tick_ps": 1000,
-        "end": int((start + duration).max()), "ranks": ranks, "rank_names": None,
-        "lanes": {
-            "rank": lines.add(np.arange(ranks)), "names": [""],
-            "name": lines.add(np.zeros(ranks, np.int64)),
-            "first": lines.add(np.arange(ranks + 1) * per_rank),
-        },
-        "kinds": [{"name": name, "class": name} for name in KINDS],
-        "steps": {
-            "count": count, "start": lines.add(start, is_delta=True),
-            "duration": lines.add(duration), "kind": lines.add(kind), "peer": lines.add(peer),
-            "partner": lines.add_optional("partner", partner, is_delta=True),
-            "bytes": lines.add_optional("bytes", np.where(peer >= 0, 65536, 0)),
-            "chunk": lines.add_optional("chunk", np.where(peer >= 0, row % 64, -1)),
-            "chunks": None, "number": None, "label": None, "labels": [], "waits_for": None,
-        },
-    }  # fmt: skip
+def write_large_page(path: Path, ranks: int, steps: int, longest: int) -> None:
+    """Write a page of `ranks` lanes with equal numbers of steps; print the sizes of its parts."""
+    lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
+    run, _ = random_run(lines, ranks, steps // (4 * ranks), longest)
+    for name, column in run["steps"].items():
+        if isinstance(column, dict):
+            print(f"  {name}: {len(lines.lines[column['column']]) / 1e6:.2f} MB")
+    bits = 4 * math.log2(longest) + math.log2(len(ROUNDS)) + math.log2(SIZES * CHUNKS)
+    bits += math.lgamma(ranks + 1) / math.log(2) / ranks
+    print(f"smallest possible size: {bits / 4:.1f} bits a step, {bits * steps / 32e6:.1f} MB")
     print(f"omitted columns: {', '.join(lines.omitted) or 'none'}")
-    columns = ColumnLines([line.decode() for line in lines.lines])
-    return write_page(path, view_index(run, title="Benchmark"), columns)
+    write_page(path, view_index(run, title="Benchmark"), lines)
 
 
 def measure(page: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
 
 from collhub_viewer.columns import ColumnLines
+from collhub_viewer.step_columns import compute_gaps
 from hub_core.columns import Int64Array, group_pointer
 from hub_core.network import Topology
 from hub_core.plugin_api import SimulationResult
@@ -64,15 +65,16 @@ def index_links(
     rows = np.flatnonzero(position[transfers.row] >= 0)
     rows = rows[np.lexsort((transfers.start_ns[rows], transfers.link[rows]))]
     link, start = transfers.link[rows], transfers.start_ns[rows]
+    busy, first = transfers.busy_ns[rows], group_pointer(link, topology.num_links)
     names = [topology.node_name(node) for node in range(topology.num_nodes)]
     ends = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
     return {
         "names": [f"{names[source]} -> {names[destination]}" for source, destination in ends],
         "from": lines.add(topology.source),
         "to": lines.add(topology.destination),
-        "first": lines.add(group_pointer(link, topology.num_links)),
-        "start": lines.add(start, is_delta=True),
-        "duration": lines.add(transfers.busy_ns[rows]),
+        "first": lines.add(first),
+        "gap": lines.add(compute_gaps(start, start + busy, first)),
+        "duration": lines.add(busy),
         "queued": lines.add_optional("queues of links", start - transfers.ready_ns[rows]),
         "step": lines.add(position[transfers.row[rows]], is_delta=True),
         "capacity": lines.add(topology.bandwidth_bytes_per_s),

@@ -17,6 +17,7 @@ from collhub_viewer.run_summaries import (
     list_collectives,
     list_critical_path,
 )
+from collhub_viewer.step_columns import StepColumns
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     JobCollective,
@@ -172,19 +173,22 @@ def _index_lanes(laned: LanedSteps, names: Sequence[str] | None, lines: ColumnLi
 
 def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
     """Return the kind of every row, and the kinds; the last one is the wait."""
-    names = _STEP_CLASSES.items() if isinstance(subject, AlgorithmSteps) else _NODE_CLASSES.items()
-    kinds: list[Index] = [{"name": name, "class": sort} for _, (name, sort) in names]
+    kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
     if isinstance(subject, JobNodes):
         nodes = subject.table
         is_named = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective >= 0)
-        kind = np.where(is_named, len(kinds) + nodes.collective, kind)
-        kinds += [
-            {"name": one.name.lower().replace("_", "-"), "class": "collective"}
-            for one in JobCollective
-        ]
-    kinds.append({"name": _WAIT, "class": "wait"})
+        kind = np.where(is_named, len(_NODE_CLASSES) + nodes.collective, kind)
     return kind, kinds
+
+
+def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
+    """Return name and class of every kind; the last one is the wait."""
+    if isinstance(subject, AlgorithmSteps):
+        return [*_STEP_CLASSES.values(), (_WAIT, "wait")]
+    collectives = [one.name.lower().replace("_", "-") for one in JobCollective]
+    named = [(name, "collective") for name in collectives]
+    return [*_NODE_CLASSES.values(), *named, (_WAIT, "wait")]
 
 
 def _mirror_partners(run: RunTimes) -> Int64Array:
@@ -208,50 +212,55 @@ def _index_steps(
 ) -> tuple[Index, Index | None]:
     """Add the columns of the steps in the order of their use; return them and the chunks."""
     rows, table = laned.row, subject.table
-    kinds = np.where(laned.is_wait, _count_kinds(subject) - 1, kind[rows])
+    named_classes = _list_classes(subject)
+    kinds = np.where(laned.is_wait, len(named_classes) - 1, kind[rows])
     matching = partner[rows]
-    has_partner = matching >= 0
-    position = np.where(has_partner, laned.position[matching], -1)
     # A wait has no partner of its own; the step after it has.
-    position[laned.is_wait] = -1
+    has_partner = (matching >= 0) & ~laned.is_wait
+    position = np.where(has_partner, laned.position[matching], -1)
+    peer = table.peer[rows].astype(np.int64)
+    columns = StepColumns(
+        lines,
+        table.rank[rows].astype(np.int64),
+        laned.is_wait,
+        np.array([sort == "send" for _, sort in named_classes])[kinds],
+        np.array([sort in {"receive", "reduce"} for _, sort in named_classes])[kinds],
+        position,
+    )
     steps: Index = {
         "count": len(rows),
-        "start": lines.add(laned.start, is_delta=True),
+        "gap": columns.add_gaps(laned.start, laned.end, laned.first),
         "duration": lines.add(laned.end - laned.start),
         "kind": lines.add(kinds),
-        "peer": lines.add(table.peer[rows]),
-        "partner": lines.add_optional("matching steps", position, is_delta=True),
+        "peer": columns.add("peers", peer, has_partners=False, is_required=True),
+        "partner": columns.add_partners(peer),
     }
-    waits_for = np.where(laned.is_wait & has_partner, table.rank[matching], -1)
-    steps["waits_for"] = lines.add_optional("awaited ranks", waits_for)
-    steps["bytes"] = lines.add_optional("bytes", subject.sizes[rows])
+    is_matched = steps["partner"] is not None
+    waits_for = np.where(laned.is_wait & (matching >= 0), table.rank[matching], -1)
+    steps["waits_for"] = columns.add_awaited(waits_for, peer)
+    steps["bytes"] = columns.add("bytes", subject.sizes[rows], has_partners=is_matched)
     chunks: Index | None = None
     steps["chunk"] = steps["chunks"] = None
     if isinstance(timeline, RunTimeline):
         units = find_chunks(timeline.algorithm)
         if units is not None:
-            steps["chunk"] = lines.add_optional("chunks", units[rows], is_delta=True)
-            steps["chunks"] = lines.add_optional(
-                "numbers of chunks", timeline.algorithm.steps.count[rows]
+            count = timeline.algorithm.steps.count[rows].astype(np.int64)
+            steps["chunk"] = columns.add(
+                "chunks", units[rows], is_delta=True, has_partners=is_matched
             )
+            steps["chunks"] = columns.add("numbers of chunks", count, has_partners=is_matched)
             chunks = _name_chunks(timeline)
     number = rows - table.rank_indptr[table.rank[rows]]
     if isinstance(subject, JobNodes):
         number = subject.table.identity[rows].astype(np.int64)
-    steps["number"] = lines.add_optional("step numbers", number, is_delta=True)
+    steps["number"] = columns.add("step numbers", number, is_delta=True, has_partners=False)
     steps["label"], steps["labels"] = None, []
     if isinstance(timeline, JobTimeline):
         used, label = np.unique(timeline.workload.nodes.name[rows], return_inverse=True)
-        steps["label"] = lines.add_optional("names", label)
+        steps["label"] = columns.add("names", label, has_partners=is_matched)
         names = timeline.workload.names
         steps["labels"] = [names[name] if name >= 0 else "" for name in used.tolist()]
     return steps, chunks
-
-
-def _count_kinds(subject: AlgorithmSteps | JobNodes) -> int:
-    if isinstance(subject, AlgorithmSteps):
-        return len(_STEP_CLASSES) + 1
-    return len(_NODE_CLASSES) + len(JobCollective) + 1
 
 
 def _name_chunks(timeline: RunTimeline) -> Index:

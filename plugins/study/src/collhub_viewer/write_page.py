@@ -38,7 +38,8 @@ FORMAT = "collhub-view-1"
 MAX_BYTES = 25_000_000
 """Size of a page beyond which columns are omitted that it can do without."""
 
-_RESERVED_BYTES = 1_500_000
+RESERVED_BYTES = 700_000
+"""Part of this size for the program and the index; the rest is for columns."""
 _NO_SCRIPT = "This page needs JavaScript. It loads nothing from elsewhere."
 _ESCAPES = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -50,7 +51,7 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
 
     Raises `UsageError` if there is nothing to show.
     """
-    lines = ColumnLines(MAX_BYTES - _RESERVED_BYTES)
+    lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
     index = build_index(page, lines)
     notes = index["notes"]
     assert isinstance(notes, list)

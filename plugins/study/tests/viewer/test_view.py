@@ -66,7 +66,7 @@ def test_links_carry_one_transfer_for_every_send(page: Page) -> None:
     first = page.column(links["first"])
     assert first[-1] == 24
     rows = page.column(links["step"]).astype(int)
-    assert np.array_equal(page.column(links["start"]), steps["start"][rows])
+    assert np.array_equal(page.starts(links), steps["start"][rows])
     source = np.repeat(page.column(links["from"]), np.diff(first).astype(int))
     assert np.array_equal(source, steps["rank"][rows])
     assert not page.column(links["queued"]).any()
@@ -157,7 +157,7 @@ def test_the_links_of_a_job_show_the_messages_of_its_collectives(collhub, tmp_pa
     source = np.repeat(page.column(links["from"]), np.diff(page.column(links["first"]).astype(int)))
     # On a ring every message goes to a neighbour, so that its rank is the source of the link.
     assert np.array_equal(steps["rank"][step], source)
-    start, end = (page.column(links["start"]), steps["start"] + steps["duration"])
+    start, end = (page.starts(links), steps["start"] + steps["duration"])
     assert (start >= steps["start"][step]).all()
     assert (start + page.column(links["duration"]) <= end[step]).all()
 

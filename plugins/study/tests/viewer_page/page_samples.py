@@ -1,40 +1,28 @@
 """Pages of the viewer from small synthetic data, in the format that the page's program reads."""
 
 import base64
-import gzip
 import hashlib
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import collhub_viewer.columns
 import numpy as np
+from collhub_viewer.step_columns import StepColumns, compute_gaps
 
 PAGE_FOLDER = Path(__file__).parents[2] / "src/collhub_viewer/page"
-ELEMENT_TYPES = {"u8": "<u1", "u16": "<u2", "i32": "<i4", "u32": "<u4", "f64": "<f8"}
 
 
-@dataclass
-class ColumnLines:
-    """Lines of the column block; `add` returns the reference for the index."""
+class ColumnLines(collhub_viewer.columns.ColumnLines):
+    """Lines of the column block without a limit of their size."""
 
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, values: Any, kind: str, delta: bool = False) -> dict[str, object]:
-        array = np.asarray(values)
-        if delta:
-            array = np.diff(array, prepend=0)
-        data = gzip.compress(array.astype(ELEMENT_TYPES[kind]).tobytes(), 1, mtime=0)
-        self.lines.append(base64.b64encode(data).decode())
-        return {
-            "column": len(self.lines) - 1,
-            "type": kind,
-            "length": len(array),
-            "delta": delta,
-        }
+    def __init__(self) -> None:
+        super().__init__(10**12)
 
 
-def write_page(path: Path, index: dict[str, Any], columns: ColumnLines) -> Path:
+def write_page(
+    path: Path, index: dict[str, Any], columns: collhub_viewer.columns.ColumnLines
+) -> Path:
     """Write one HTML file with the built program, the index and the columns."""
     script = (PAGE_FOLDER / "viewer.js").read_text()
     style = (PAGE_FOLDER / "viewer.css").read_text()
@@ -49,7 +37,7 @@ def write_page(path: Path, index: dict[str, Any], columns: ColumnLines) -> Path:
         f"default-src 'none'; script-src 'sha256-{content_hash(script)}'; "
         f"style-src 'sha256-{content_hash(style)}'; img-src data: blob:"
     )
-    block = "\n".join(columns.lines)
+    block = b"\n".join(columns.lines).decode()
     path.write_text(
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -96,12 +84,11 @@ def ring_run(
         for i, step in enumerate(rows[rank, part])
         if step["k"] >= 0
     }
-    partner, waits_for = [], []
+    partner = []
     for rank, part in lanes:
         for step in rows[rank, part]:
             other = (step["peer"], 1 - part, step["k"])
             partner.append(place.get(other, -1) if step["k"] >= 0 else -1)
-            waits_for.append((rank - 1) % ranks if step["kind"] == 2 else -1)
     count = len(steps)
     starts = np.array([step["start"] for step in steps])
     durations = [step["duration"] for step in steps]
@@ -125,10 +112,10 @@ def ring_run(
         "ranks": ranks,
         "rank_names": None,
         "lanes": {
-            "rank": columns.add([rank for rank, _ in lanes], "u32"),
+            "rank": columns.add([rank for rank, _ in lanes]),
             "names": ["sends", "receives"],
-            "name": columns.add([part for _, part in lanes], "u16"),
-            "first": columns.add(first, "u32"),
+            "name": columns.add([part for _, part in lanes]),
+            "first": columns.add(first),
         },
         "kinds": [
             {"name": "send", "class": "send"},
@@ -137,29 +124,33 @@ def ring_run(
         ],
         "steps": {
             "count": count,
-            "start": columns.add(starts, "i32", delta=True),
-            "duration": columns.add(durations, "u32"),
-            "kind": columns.add([step["kind"] for step in steps], "u8"),
-            "peer": columns.add([step["peer"] for step in steps], "i32"),
-            "partner": columns.add(partner, "i32"),
-            "bytes": columns.add([65536 if s["kind"] < 2 else 0 for s in steps], "u32"),
-            "chunk": columns.add([step["chunk"] for step in steps], "i32"),
-            "chunks": columns.add([1] * count, "u32"),
-            "number": columns.add(np.arange(count), "u32"),
+            "gap": columns.add(compute_gaps(starts, starts + np.array(durations), first)),
+            "duration": columns.add(durations),
+            "kind": columns.add([step["kind"] for step in steps]),
+            "peer": columns.add([step["peer"] for step in steps]),
+            "partner": columns.add(partner),
+            "bytes": columns.add([65536 if s["kind"] < 2 else 0 for s in steps]),
+            "chunk": columns.add([step["chunk"] for step in steps]),
+            "chunks": columns.add([1] * count),
+            "number": columns.add(np.arange(count)),
             "label": None,
             "labels": [],
-            "waits_for": columns.add(waits_for, "i32"),
+            "waits_for": columns.add([0 for step in steps if step["kind"] == 2]),
         },
         "links": {
             "names": [f"{rank}->{(rank + 1) % ranks}" for rank in range(ranks)],
-            "from": columns.add(np.arange(ranks), "u32"),
-            "to": columns.add((np.arange(ranks) + 1) % ranks, "u32"),
-            "first": columns.add(np.arange(ranks + 1) * (ranks - 1), "u32"),
-            "start": columns.add(starts[sends], "i32", delta=True),
-            "duration": columns.add([message_ns] * len(sends), "u32"),
-            "queued": columns.add([50] * len(sends), "u32"),
-            "step": columns.add(sends, "i32"),
-            "capacity": columns.add([65.536e9] * ranks, "f64"),
+            "from": columns.add(np.arange(ranks)),
+            "to": columns.add((np.arange(ranks) + 1) % ranks),
+            "first": columns.add(np.arange(ranks + 1) * (ranks - 1)),
+            "gap": columns.add(
+                compute_gaps(
+                    starts[sends], starts[sends] + message_ns, np.arange(ranks + 1) * (ranks - 1)
+                )
+            ),
+            "duration": columns.add([message_ns] * len(sends)),
+            "queued": columns.add([50] * len(sends)),
+            "step": columns.add(sends),
+            "capacity": columns.add([65.536e9] * ranks),
         },
         "topology": {
             "nodes": [
@@ -187,6 +178,89 @@ def ring_run(
         "blocks": None,
         "waits": None,
     }  # fmt: skip
+
+
+KINDS = ("send", "receive", "wait", "compute")
+SEND, RECEIVE, WAIT, COMPUTE = range(4)
+# The orders of one round in which the wait directly precedes the receive.
+ROUNDS = (
+    *(
+        (SEND, COMPUTE, WAIT, RECEIVE),
+        (COMPUTE, SEND, WAIT, RECEIVE),
+        (SEND, WAIT, RECEIVE, COMPUTE),
+    ),
+    *(
+        (COMPUTE, WAIT, RECEIVE, SEND),
+        (WAIT, RECEIVE, SEND, COMPUTE),
+        (WAIT, RECEIVE, COMPUTE, SEND),
+    ),
+)
+SIZES = 16
+CHUNKS = 1000
+
+
+def random_run(
+    lines: collhub_viewer.columns.ColumnLines, ranks: int, rounds: int, longest: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Return a run of random steps and the values of its columns; each rank has one lane.
+
+    In every round, each rank sends a message to a random rank, computes, waits and receives one.
+    """
+    generator = np.random.default_rng(1)
+    kind = np.array(ROUNDS)[generator.integers(len(ROUNDS), size=(ranks, rounds))]
+    kind = kind.reshape(ranks, 4 * rounds)
+    target = np.argsort(generator.random((rounds, ranks)), axis=1)
+    source = np.argsort(target, axis=1)
+    place = np.arange(kind.size).reshape(ranks, 4 * rounds)
+    sends, receives = (place[kind == one].reshape(ranks, rounds) for one in (SEND, RECEIVE))
+    peer, partner = np.full(place.size, -1), np.full(place.size, -1)
+    peer[sends], peer[receives] = target.T, source.T
+    partner[sends] = receives[target.T, np.arange(rounds)]
+    partner[receives] = sends[source.T, np.arange(rounds)]
+    kind = kind.ravel()
+    is_wait = kind == WAIT
+    waits = np.flatnonzero(is_wait)
+    peer[waits] = peer[waits + 1]
+    sizes = generator.choice(generator.integers(1, 1 << 24, SIZES), place.size)
+    chunk = generator.integers(CHUNKS, size=place.size)
+    for values in (sizes, chunk):
+        values[receives] = values[partner[receives]]
+        values[waits] = values[waits + 1]
+    sizes[kind == COMPUTE], chunk[kind == COMPUTE] = 0, -1
+    duration = generator.integers(1, longest + 1, place.size)
+    end = duration.reshape(ranks, -1).cumsum(axis=1).ravel()
+    first = np.arange(ranks + 1) * 4 * rounds
+    rank = np.repeat(np.arange(ranks), 4 * rounds)
+    columns = StepColumns(lines, rank, is_wait, kind == SEND, kind == RECEIVE, partner)
+    awaited = np.where(is_wait, peer, -1)
+    steps = {
+        "gap": columns.add_gaps(end - duration, end, first),
+        "duration": lines.add(duration),
+        "kind": lines.add(kind),
+        "peer": columns.add("peers", peer, has_partners=False, is_required=True),
+        "partner": columns.add_partners(peer),
+        "waits_for": columns.add_awaited(awaited, peer),
+        "bytes": columns.add("bytes", sizes, has_partners=True),
+        "chunk": columns.add("chunks", chunk, has_partners=True),
+    }
+    run = {
+        "name": "random", "facts": [["Ranks", str(ranks)]], "tick_ps": 1000,
+        "end": int(end.max()), "ranks": ranks, "rank_names": None,
+        "lanes": {
+            "rank": lines.add(np.arange(ranks)), "names": [""],
+            "name": lines.add(np.zeros(ranks, np.int64)), "first": lines.add(first),
+        },
+        "kinds": [{"name": name, "class": name} for name in KINDS],
+        "steps": {
+            "count": place.size, **steps, "chunks": None, "number": None, "label": None,
+            "labels": [],
+        },
+    }  # fmt: skip
+    values = {
+        "start": end - duration, "duration": duration, "kind": kind, "peer": peer,
+        "partner": partner, "waits_for": awaited, "bytes": sizes, "chunk": chunk,
+    }  # fmt: skip
+    return run, values
 
 
 def view_index(*runs: dict[str, Any], title: str = "Sample", **more: Any) -> dict[str, Any]:

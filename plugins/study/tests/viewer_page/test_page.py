@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
-from page_samples import ColumnLines, ring_run, view_index, write_page
+from page_samples import ColumnLines, random_run, ring_run, view_index, write_page
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -169,7 +170,7 @@ def test_two_runs_share_the_time_axis_and_their_differences_are_marked(
     columns = ColumnLines()
     fast = ring_run(columns, name="fast")
     slow = ring_run(columns, message_ns=2000, name="slow")
-    slow["steps"]["bytes"] = columns.add([65536] + [0] * (slow["steps"]["count"] - 1), "u32")
+    slow["steps"]["bytes"] = columns.add([65536] + [0] * (slow["steps"]["count"] - 1))
     browser.open(write_page(tmp_path / "two.html", view_index(fast, slow), columns))
     first, second = (
         browser.run("return collhubView.timeline.stepBox(arguments[0], 0)", run) for run in (0, 1)
@@ -287,10 +288,41 @@ def test_hostile_names_are_shown_as_text_and_no_request_leaves_the_page(
     assert browser.errors() == []
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_page_restores_the_values_that_its_columns_leave_out(
+    browser: Browser, tmp_path: Path, in_order: bool
+) -> None:
+    columns = ColumnLines()
+    run, values = random_run(columns, ranks=5, rounds=60, longest=1_000_000)
+    assert run["steps"]["partner"] == "in order"
+    assert run["steps"]["chunk"]["length"] == run["steps"]["bytes"]["length"] == 5 * 60
+    if not in_order:
+        offset = np.maximum(values["partner"] - np.arange(len(values["partner"])), 0)
+        run["steps"]["partner"] = columns.add(offset) | {"ends": "first"}
+    browser.open(write_page(tmp_path / "random.html", view_index(run), columns))
+    for name, expected in values.items():
+        part = "" if name in {"start", "duration", "kind"} else ".details"
+        shown = browser.run(f"return [...collhubView.page.runs[0]{part}.{name}]")
+        assert shown == expected.tolist(), name
+
+
+@pytest.mark.parametrize("values", [[-1, 2**40, 3, -(2**45)], [2**47, 0], [0.5, -3.25], []])
+def test_columns_keep_their_values(browser: Browser, tmp_path: Path, values: list[float]) -> None:
+    columns = ColumnLines()
+    run = ring_run(columns)
+    run["steps"]["bytes"] = columns.add(
+        np.array(values + [7] * (run["steps"]["count"] - len(values)))
+    )
+    browser.open(write_page(tmp_path / "values.html", view_index(run), columns))
+    shown = browser.run("return [...collhubView.page.runs[0].details.bytes]")
+    assert shown[: len(values)] == values
+    assert set(shown[len(values) :]) == {7}
+
+
 def test_damaged_columns_are_reported_in_the_page(browser: Browser, tmp_path: Path) -> None:
     columns = ColumnLines()
     index = view_index(ring_run(columns))
-    index["runs"][0]["steps"]["start"]["length"] += 1
+    index["runs"][0]["steps"]["gap"]["length"] += 1
     page = write_page(tmp_path / "damaged.html", index, columns)
     with pytest.raises(AssertionError, match="has 36 values instead of 37"):
         browser.open(page)

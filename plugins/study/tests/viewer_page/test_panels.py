@@ -20,8 +20,8 @@ def full_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     steps = run["steps"]["count"]
     run["blocks"] = {
         "lane_meaning": "thread block",
-        "channel": columns.add([lane % 2 for lane in range(8)], "i32"),
-        "source_line": columns.add(range(1, steps + 1), "i32"),
+        "channel": columns.add([lane % 2 for lane in range(8)]),
+        "source_line": columns.add(range(1, steps + 1)),
         "source": "\n".join(f"line {number}" for number in range(1, steps + 1)),
     }
     index = view_index(run, title="All panels", comparisons=[comparison()], waits=WAITS)

@@ -1,15 +1,12 @@
-/** Decode the columns of the page: base64 of gzip of little-endian arrays, one column a line. */
+/** Decode the columns of the page: text of zlib of byte planes, one column a line; see `columns.py`. */
 
 /** @typedef {import("./format.js").Column} Column */
+/** @typedef {import("./format.js").ColumnReference} ColumnReference */
 /** @typedef {import("./format.js").Values} Values */
 
-const BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-const SIX_BITS = new Uint8Array(128);
-for (let i = 0; i < 64; i++) SIX_BITS[BASE64.charCodeAt(i)] = i;
-
-const ARRAYS = {
-  u8: Uint8Array, u16: Uint16Array, i32: Int32Array, u32: Uint32Array, f64: Float64Array,
-};
+/** Value of each character: all printable ASCII characters but those with a meaning in HTML. */
+const DIGIT = new Uint8Array(128);
+for (let code = 0x20, digit = 0; code < 0x7f; code++) if (!"\"&<>".includes(String.fromCharCode(code))) DIGIT[code] = digit++;
 
 /** Text of the column block, with the position of each line. */
 export class ColumnBlock {
@@ -38,41 +35,35 @@ export class ColumnBlock {
     const begin = this.lineStart[column.column];
     if (begin === undefined) throw new Error(`column ${column.column} is absent`);
     const newline = this.text.indexOf("\n", begin);
-    const bytes = await inflate(decodeBase64(this.text, begin, newline < 0 ? this.text.length : newline));
-    const values = new ARRAYS[column.type](bytes);
-    if (values.length !== column.length) {
-      throw new Error(`column ${column.column} has ${values.length} values instead of ${column.length}`);
+    const text = this.text.slice(begin, newline < 0 ? this.text.length : newline);
+    const planes = await inflate(decodeText(text, column.bytes)).catch(() => {
+      throw new Error(`column ${column.column} is damaged`);
+    });
+    if (planes.byteLength !== column.length * column.width) {
+      throw new Error(`column ${column.column} has ${planes.byteLength / column.width} values instead of ${column.length}`);
     }
+    if (column.type === "f64") return new Float64Array(planes);
+    const values = joinPlanes(new Uint8Array(planes), column);
+    if (column.values) return valuesAt(values, column.values);
     return column.delta ? prefixSums(values) : values;
   }
 }
 
 /**
- * Decode text[begin, end) from base64. A loop over character codes: `Uint8Array.from(atob(text), f)`
- * is fifty times slower for columns of megabytes.
- * @param {string} text
- * @param {number} begin
- * @param {number} end
+ * Decode pairs of characters with 13 bits each, the lowest bits first.
+ * @param {string} text @param {number} length  Number of bytes; the last group is padded.
  */
-export function decodeBase64(text, begin, end) {
-  while (end > begin && (text.charCodeAt(end - 1) === 61 || text.charCodeAt(end - 1) <= 32)) end--;
-  const length = end - begin;
-  const bytes = new Uint8Array(Math.floor((length * 3) / 4));
-  let position = 0;
-  let i = begin;
-  for (; i + 3 < end; i += 4) {
-    const group =
-      (SIX_BITS[text.charCodeAt(i)] << 18) | (SIX_BITS[text.charCodeAt(i + 1)] << 12) |
-      (SIX_BITS[text.charCodeAt(i + 2)] << 6) | SIX_BITS[text.charCodeAt(i + 3)];
-    bytes[position++] = group >> 16;
-    bytes[position++] = (group >> 8) & 255;
-    bytes[position++] = group & 255;
-  }
-  if (end - i >= 2) {
-    const first = SIX_BITS[text.charCodeAt(i)], second = SIX_BITS[text.charCodeAt(i + 1)];
-    bytes[position++] = (first << 2) | (second >> 4);
-    if (end - i === 3) {
-      bytes[position++] = ((second & 15) << 4) | (SIX_BITS[text.charCodeAt(i + 2)] >> 2);
+export function decodeText(text, length) {
+  const codes = new TextEncoder().encode(text);
+  const bytes = new Uint8Array(length);
+  let bits = 0, count = 0, position = 0;
+  for (let i = 0; i + 1 < codes.length; i += 2) {
+    bits |= (DIGIT[codes[i]] * 91 + DIGIT[codes[i + 1]]) << count;
+    count += 13;
+    while (count >= 8) {
+      bytes[position++] = bits;
+      bits >>>= 8;
+      count -= 8;
     }
   }
   return bytes;
@@ -80,8 +71,36 @@ export function decodeBase64(text, begin, end) {
 
 /** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<ArrayBuffer>} */
 async function inflate(bytes) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
+}
+
+/** Join the bytes of each value; in a signed column the lowest bit is the sign. @param {Uint8Array<ArrayBuffer>} planes @param {ColumnReference} column @returns {Values} */
+function joinPlanes(planes, { length, width, type }) {
+  const isSigned = type === "int";
+  if (width === 1 && !isSigned) return planes;
+  const values = width > 4 ? new Float64Array(length) : isSigned ? new Int32Array(length) : width === 2 ? new Uint16Array(length) : new Uint32Array(length);
+  if (width > 4) {
+    for (let plane = width - 1; plane >= 0; plane--) {
+      for (let i = 0, at = plane * length; i < length; i++, at++) values[i] = values[i] * 256 + planes[at];
+    }
+    if (isSigned) for (let i = 0; i < length; i++) values[i] = values[i] % 2 ? -(values[i] + 1) / 2 : values[i] / 2;
+    return values;
+  }
+  for (let plane = 0; plane < width; plane++) {
+    const shift = 8 * plane;
+    for (let i = 0, at = plane * length; i < length; i++, at++) values[i] |= planes[at] << shift;
+  }
+  if (isSigned) for (let i = 0; i < length; i++) values[i] = (values[i] >>> 1) ^ -(values[i] & 1);
+  return values;
+}
+
+/** @param {Values} places @param {number[]} table */
+function valuesAt(places, table) {
+  const fits = table.every((value) => Math.abs(value) < 2 ** 31);
+  const values = fits ? new Int32Array(places.length) : new Float64Array(places.length);
+  for (let i = 0; i < values.length; i++) values[i] = table[places[i]];
+  return values;
 }
 
 /** @param {Values} differences */

@@ -1,8 +1,10 @@
 /**
  * Types of the data in the page; the Python writer (`collhub_viewer`) produces this structure.
  *
- * @typedef {{column: number, type: "u8"|"u16"|"i32"|"u32"|"f64", length: number, delta?: boolean}} ColumnReference
- *   Line of the column block, element type, number of elements, and whether the line stores differences.
+ * @typedef {{column: number, bytes: number, type: "uint"|"int"|"f64", width: number, length: number, delta?: boolean, values?: number[], waits?: "next", rest?: number, ends?: "first"}} ColumnReference
+ *   Line of the column block, compressed bytes, element type, bytes per element, number of elements, and
+ *   whether the line stores differences. With `values`, the line has places in this table. A column of steps leaves out values: those of waits (`waits`: that of
+ *   the next step), of steps without message (`rest`: their value), of the second steps of messages (`ends`).
  * @typedef {ColumnReference | number[]} Column  Reference, or the values themselves for small tables.
  * @typedef {Uint8Array | Uint16Array | Int32Array | Uint32Array | Float64Array} Values
  *
@@ -17,25 +19,26 @@
  *
  * @typedef {object} StepTable  Steps sorted by lane, then by start.
  * @property {number} count
- * @property {Column} start  Ticks.
+ * @property {Column} gap  Ticks from the end of the previous step of the lane to the start.
  * @property {Column} duration  Ticks.
  * @property {Column} kind
  * @property {Column|null} [peer]  Rank at the other end of the message; -1: none.
- * @property {Column|null} [partner]  Step at the other end of the message; -1: none.
+ * @property {Column|"in order"|null} [partner]  Step at the other end of the message; -1: none. "in order": the
+ *   k-th send from one rank to another matches the k-th receive.
  * @property {Column|null} [bytes]
  * @property {Column|null} [chunk]  First chunk; -1: none.
  * @property {Column|null} [chunks]  Number of chunks.
  * @property {Column|null} [number]  Number of the step in its source file.
  * @property {Column|null} [label]  Index into `labels`.
  * @property {string[]} [labels]
- * @property {Column|null} [waits_for]  Rank that a waiting step waits for; -1: unknown.
+ * @property {Column|null} [waits_for]  For each wait: awaited rank minus the peer of the next step.
  *
  * @typedef {object} LinkTable
  * @property {string[]} names
  * @property {Column} from  Topology node (a rank, or a switch after the ranks).
  * @property {Column} to
  * @property {Column} first  First transfer of each link; one entry more than links.
- * @property {Column} start  Ticks.
+ * @property {Column} gap  Ticks from the end of the previous transfer of the link to the start.
  * @property {Column} duration  Ticks.
  * @property {Column|null} [queued]  Ticks between the request and the start of the transfer.
  * @property {Column|null} [step]  Sending step; -1: none.

@@ -1,6 +1,7 @@
 /** One run of the page: its columns as typed arrays, and queries on lanes and steps. */
 
 import { STEP_CLASSES } from "./format.js";
+import { ROLE, awaitedRanks, expandValues, matchInOrder, partnersOf, startsOf } from "./step_columns.js";
 
 /** @typedef {import("./format.js").RunIndex} RunIndex */
 /** @typedef {import("./format.js").Values} Values */
@@ -9,8 +10,8 @@ import { STEP_CLASSES } from "./format.js";
 /** @typedef {Record<"peer"|"partner"|"bytes"|"chunk"|"chunks"|"number"|"label"|"waits_for", Values|null>} StepDetails */
 /** @typedef {Record<"from"|"to"|"first"|"start"|"duration", Values> & Record<"queued"|"step"|"capacity", Values|null>} LinkColumns */
 
-const DETAILS = /** @type {(keyof StepDetails)[]} */ (
-  ["peer", "partner", "bytes", "chunk", "chunks", "number", "label", "waits_for"]);
+const DETAILS = /** @type {("bytes"|"chunk"|"chunks"|"number"|"label")[]} */ (
+  ["bytes", "chunk", "chunks", "number", "label"]);
 
 export class Run {
   /**
@@ -60,17 +61,20 @@ export class Run {
       const none = new Uint32Array(0);
       return new Run(index, { rank: none, name: none, first: new Uint32Array(1), start: none, duration: none, kind: none });
     }
-    const [rank, name, first, start, duration, kind] = await Promise.all(
-      [lanes.rank, lanes.name, lanes.first, steps.start, steps.duration, steps.kind].map((c) => block.read(c)));
-    return new Run(index, { rank, name, first, start, duration, kind });
+    const [rank, name, first, gap, duration, kind] = await Promise.all(
+      [lanes.rank, lanes.name, lanes.first, steps.gap, steps.duration, steps.kind].map((c) => block.read(c)));
+    return new Run(index, { rank, name, first, start: startsOf(gap, duration, first), duration, kind });
   }
 
   /** Read the other columns of steps and links. @param {ColumnBlock} block */
   async loadDetails(block) {
+    const role = this.#rolesOfSteps();
+    await this.#loadMessages(block, role);
     // At the same time: the browser inflates outside of this thread.
     await Promise.all(DETAILS.map(async (name) => {
       const column = this.index.steps?.[name];
-      if (column) this.details[name] = await block.read(column);
+      if (!column) return;
+      this.details[name] = expandValues(await block.read(column), column, role, this.details.partner);
     }));
     const optional = (/** @type {import("./format.js").Column|null|undefined} */ column) =>
       column ? block.read(column) : null;
@@ -82,12 +86,36 @@ export class Run {
     }
     const links = this.index.links;
     if (!links) return;
+    const first = await block.read(links.first), duration = await block.read(links.duration);
     this.links = {
       from: await block.read(links.from), to: await block.read(links.to),
-      first: await block.read(links.first), start: await block.read(links.start),
-      duration: await block.read(links.duration), queued: await optional(links.queued),
+      first, duration, start: startsOf(await block.read(links.gap), duration, first), queued: await optional(links.queued),
       step: await optional(links.step), capacity: await optional(links.capacity),
     };
+  }
+
+  /** Read peers, matching steps and awaited ranks. @param {ColumnBlock} block @param {Uint8Array} role */
+  async #loadMessages(block, role) {
+    const { peer, partner, waits_for: awaited } = this.index.steps ?? {};
+    if (!peer) return;
+    const peers = expandValues(await block.read(peer), peer, role, null);
+    this.details.peer = peers;
+    if (partner === "in order") this.details.partner = matchInOrder(peers, this.laneFirst, this.laneRank, role);
+    else if (partner) {
+      const values = await block.read(partner);
+      this.details.partner = !Array.isArray(partner) && partner.ends ? partnersOf(values) : values;
+    }
+    if (awaited) this.details.waits_for = awaitedRanks(await block.read(awaited), peers, role);
+  }
+
+  /** Role of each step in messages. */
+  #rolesOfSteps() {
+    const ofClass = /** @type {Partial<Record<StepClass, number>>} */ (
+      { wait: ROLE.wait, send: ROLE.send, receive: ROLE.receive, reduce: ROLE.receive });
+    const ofKind = Uint8Array.from(this.index.kinds, (kind) => ofClass[kind.class] ?? ROLE.none);
+    const roles = new Uint8Array(this.stepCount);
+    for (let i = 0; i < roles.length; i++) roles[i] = ofKind[this.kind[i]];
+    return roles;
   }
 
   #overlapOfLanes() {
