@@ -14,7 +14,7 @@ from collhub_machine_profiles import shipped_profile
 from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.prediction import predict_by_model
 from collhub_machines.profile_check import bus_bandwidth
-from collhub_pictures.comparisons.picture import write_picture
+from collhub_pictures.comparison_picture import write_picture
 
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, NoOptions
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_tacos.bounds.time_cuts import evacuation_bound
-from collhub_tacos.networks.link_network import UNCAPPED, LinkNetwork, LinkTimes
+from collhub_tacos.link_network import UNCAPPED, LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.schedules.retiming import retime

@@ -20,7 +20,7 @@ import numpy as np
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.bounds.proved import compute_exact_times
 from collhub_tacos.bounds.time_cuts import evacuation_bound, find_tightest_cut
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.search.seeds import ignore_fraction
 from collhub_tacos.spreading.heterogeneous import find_all_gather

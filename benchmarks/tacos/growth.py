@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import all_gather, bound_steps
 from measuring import median_timed, versions
 

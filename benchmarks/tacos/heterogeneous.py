@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import release
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import is_duplex, transpose_network
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
+from collhub_tacos.symmetry import is_duplex, transpose_network
 from measuring import median_timed, networks_of_tests, timed, versions
 
 from hub_core.model import Collective, CollectiveKind

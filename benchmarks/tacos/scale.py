@@ -10,7 +10,7 @@ import os
 import resource
 
 import numpy as np
-from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import all_gather, bound_steps, estimate_memory_bytes
 from measuring import timed, versions

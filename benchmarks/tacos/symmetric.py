@@ -14,11 +14,11 @@ import argparse
 
 import numpy as np
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather
+from collhub_tacos.symmetry import Translations
 from measuring import median_timed, networks_of_tests, versions
 
 from hub_core import Collective, CollectiveKind, parse_topology

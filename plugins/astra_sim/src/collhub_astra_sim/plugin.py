@@ -138,7 +138,7 @@ SEVERAL = Command(
     "collhub_astra_sim.folders.command:astra_sim",
 )
 
-_NATIVE = "collhub_astra_sim.native_algorithms.synthesize"
+_NATIVE = "collhub_astra_sim.synthesize"
 # Each native algorithm supports the first few of these.
 _NATIVE_COLLECTIVES = (
     CollectiveKind.ALL_REDUCE,

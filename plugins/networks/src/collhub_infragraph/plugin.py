@@ -90,7 +90,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
         ),
         TopologyWriter(
             INFRAGRAPH,
-            "collhub_infragraph.writing.write:write",
+            "collhub_infragraph.write:write",
             InfragraphWriteOptions,
         ),
     ]

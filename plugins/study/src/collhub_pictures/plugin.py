@@ -34,14 +34,14 @@ _WAITS = Format("waits-svg", "SVG picture of the wait-for graph of a hung job", 
 def collhub_consumers() -> Sequence[ReportWriter]:
     """Describe the writers of reports."""
     return [
-        ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.picture:write"),
+        ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.network_picture:write"),
         ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines:write"),
         ReportWriter(_JOB_TRACE, Shown.JOB, "collhub_pictures.timelines:write_job"),
         ReportWriter(
-            _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_picture"
+            _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparison_picture:write_picture"
         ),
         ReportWriter(
-            _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_page"
+            _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparison_picture:write_page"
         ),
         ReportWriter(_WAITS, Shown.WAITS, "collhub_pictures.waits:write"),
     ]

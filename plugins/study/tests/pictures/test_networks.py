@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
 from collhub_drawing.node_shapes import PAGE_WIDTH
-from collhub_pictures.networks.collapsed_groups import Collapse
-from collhub_pictures.networks.lines import DrawnLines
-from collhub_pictures.networks.picture import MAX_NODES, draw
+from collhub_pictures.collapsed_groups import Collapse
+from collhub_pictures.network_lines import DrawnLines
+from collhub_pictures.network_picture import MAX_NODES, draw
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from collhub_tacos.bounds.proved import prove_bounds
-from collhub_tacos.networks.symmetry import unreachable_error
 from collhub_tacos.plugin import TacosOptions
 from collhub_tacos.search.candidates import (
     MAX_SIMULATED_TRANSFERS,
@@ -18,6 +17,7 @@ from collhub_tacos.search.candidates import (
 )
 from collhub_tacos.search.fastest_candidate import find_fastest_candidate
 from collhub_tacos.search.setting import Setting
+from collhub_tacos.symmetry import unreachable_error
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import (

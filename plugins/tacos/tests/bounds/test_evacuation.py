@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_tacos.bounds.time_cuts import compute_evacuation_bound, evacuation_bound
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 
 from hub_core import Collective, CollectiveKind, parse_topology
 from hub_core.network import Links

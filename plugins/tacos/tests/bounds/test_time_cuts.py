@@ -8,7 +8,7 @@ import tacos_networks
 from collhub_tacos.bounds.lower_bounds import CollectiveDemand
 from collhub_tacos.bounds.proved import compute_exact_times
 from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, find_tightest_cut
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork, PathNetwork, contract_switches
+from collhub_tacos.link_network import LinkNetwork, PathNetwork, contract_switches
 from collhub_tacos.routing.routes import route_all, spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.retiming import retime

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.symmetry import Translations
 
 from hub_core import parse_topology
 from hub_core.network import Links, Occupancy

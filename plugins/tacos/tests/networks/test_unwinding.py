@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import unwind_switches
+from collhub_tacos.link_network import unwind_switches
 from hypothesis import given
 from switched_networks import reached, switched_networks
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
-from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.phases.fused import (
     build_central_tree,
     build_fused,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import contract_switches
+from collhub_tacos.link_network import contract_switches
 from collhub_tacos.phases.one_shot import build_steps
 from collhub_tacos.phases.partial_sums import PartialSums, build_in_trees, build_partial_sums
 from hypothesis import given, settings

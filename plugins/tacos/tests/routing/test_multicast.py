@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.routing.routes import spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay

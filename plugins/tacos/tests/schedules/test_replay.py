@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import ArrivalLog, LinkSchedule
 from collhub_tacos.schedules.replay import replay, replay_log
 from collhub_tacos.spreading.homogeneous import all_gather

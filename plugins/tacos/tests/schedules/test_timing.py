@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_tacos.networks.link_network import UNCAPPED, contract_switches
+from collhub_tacos.link_network import UNCAPPED, contract_switches
 from collhub_tacos.schedules.timing import compute_times
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_tacos.networks.link_network import CAPPED, UNCAPPED, LinkNetwork, LinkTimes
+from collhub_tacos.link_network import CAPPED, UNCAPPED, LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import compute_link_windows, compute_windows
 
 from hub_core import parse_topology

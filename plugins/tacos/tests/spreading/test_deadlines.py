@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tacos_networks
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.search.seeds import Best, FractionReport, ignore_fraction

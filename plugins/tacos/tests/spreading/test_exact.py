@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.exact import find_exact_all_gather
 

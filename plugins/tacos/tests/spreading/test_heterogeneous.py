@@ -4,11 +4,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tacos_networks
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import transpose_network
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule, reverse_schedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather, bound_ingress_ps, find_all_gather
+from collhub_tacos.symmetry import transpose_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay, replay_log
 from collhub_tacos.spreading.homogeneous import (
     LockstepResult,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes, contract_switches
+from collhub_tacos.link_network import FREE, LinkNetwork, LinkTimes, contract_switches
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.candidates import Trials
 from collhub_tacos.spreading.staged import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import all_gather, find_all_gather
+from collhub_tacos.symmetry import Translations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tacos_networks import released_cases, ring_full_switch

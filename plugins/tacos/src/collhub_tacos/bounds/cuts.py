@@ -9,7 +9,7 @@ import numpy as np
 from collhub_packing import CapacityGraph
 from collhub_packing.flows import Cut, FlowNetwork
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from hub_core.columns import BoolArray, Float64Array, Int64Array, inverse, row_pointer
 from hub_core.model import InputError
 

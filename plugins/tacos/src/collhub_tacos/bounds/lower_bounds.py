@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_tacos.bounds.cuts import LinkGroups
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import compute_diameter_ps, count_total_hops
+from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.symmetry import compute_diameter_ps, count_total_hops
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy

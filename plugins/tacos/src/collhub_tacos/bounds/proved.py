@@ -16,7 +16,7 @@ from collhub_tacos.bounds.time_cuts import (
     find_tightest_cut,
     supports_time_cuts,
 )
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.search.candidates import SynthesisCandidate
 from collhub_tacos.search.setting import Setting
 from hub_core.columns import Int64Array

@@ -24,8 +24,8 @@ from collhub_packing.flows import FlowNetwork
 
 from collhub_tacos.bounds.cuts import LinkGroups, find_slowest_sets
 from collhub_tacos.bounds.lower_bounds import CollectiveDemand, list_known_sets
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import ShortestPaths, transpose_network
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.symmetry import ShortestPaths, transpose_network
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.schedules import Chunks

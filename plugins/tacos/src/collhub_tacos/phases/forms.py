@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import (
+from collhub_tacos.link_network import (
     CAPPED,
     FREE,
     SLOW_START,
@@ -20,7 +20,6 @@ from collhub_tacos.networks.link_network import (
     PathNetwork,
     WindowRule,
 )
-from collhub_tacos.networks.symmetry import is_duplex, transpose_network
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import (
     LinkSchedule,
@@ -36,6 +35,7 @@ from collhub_tacos.spreading.spread_out import (
     spread_freely,
     spread_out,
 )
+from collhub_tacos.symmetry import is_duplex, transpose_network
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, JsonValue
 from hub_core.schedules import Chunks, Transfers

@@ -10,11 +10,11 @@ import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree, Strength, all_reduce_trees, strength
 from collhub_packing.pipelining import Pipeline, Pipelining, best_chunks
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import ShortestPaths, is_duplex
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.search.candidates import Nodes, SynthesisCandidate
 from collhub_tacos.search.seeds import Progress
 from collhub_tacos.search.setting import Setting
+from collhub_tacos.symmetry import ShortestPaths, is_duplex
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, JsonValue
 from hub_core.network import Occupancy

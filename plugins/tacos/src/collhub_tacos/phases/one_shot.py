@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkTimes, get_links_of_arcs
+from collhub_tacos.link_network import LinkTimes, get_links_of_arcs
 from collhub_tacos.phases.partial_sums import (
     LOCAL_CONTRIBUTION,
     InTrees,

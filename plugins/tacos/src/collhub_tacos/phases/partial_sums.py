@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import ShortestPaths
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.symmetry import ShortestPaths
 from hub_core.columns import ColumnTable, Int64Array, csr
 
 # Link times are much smaller, and int64 holds the sum of two such values.

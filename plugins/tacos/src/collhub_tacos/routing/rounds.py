@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, get_links_of_arcs
-from collhub_tacos.networks.symmetry import hops_from, unreachable_error
+from collhub_tacos.link_network import LinkNetwork, LinkTimes, get_links_of_arcs
 from collhub_tacos.routing.routes import ALL_NEEDED_NODES, RoutePlan, RouteRules
 from collhub_tacos.routing.trees_kernel import (
     ArcMap,
@@ -18,6 +17,7 @@ from collhub_tacos.routing.trees_kernel import (
     reroute,
 )
 from collhub_tacos.search.seeds import FractionReport, ignore_fraction
+from collhub_tacos.symmetry import hops_from, unreachable_error
 from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 # Transfers between two checks for Ctrl-C: at most a second.

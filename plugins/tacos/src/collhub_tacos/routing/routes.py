@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import (
+from collhub_tacos.link_network import (
     LinkNetwork,
     LinkTimes,
     PathNetwork,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, PathNetwork, WindowRule
-from collhub_tacos.networks.symmetry import find_opposite_links
+from collhub_tacos.link_network import LinkNetwork, LinkTimes, PathNetwork, WindowRule
+from collhub_tacos.symmetry import find_opposite_links
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, sorted_ordinals, stable_order_by
 from hub_core.schedules import Transfers
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from collhub_packing.compiling import kernel
 
-from collhub_tacos.networks.link_network import LinkTimes, PathNetwork
+from collhub_tacos.link_network import LinkTimes, PathNetwork
 from collhub_tacos.schedules.link_schedule import (
     LinkSchedule,
     compute_link_windows,

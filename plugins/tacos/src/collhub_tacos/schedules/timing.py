@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, get_links_of_arcs
+from collhub_tacos.link_network import LinkNetwork, LinkTimes, get_links_of_arcs
 from collhub_tacos.schedules.link_schedule import (
     LinkSchedule,
     compute_link_windows,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import PathNetwork
+from collhub_tacos.link_network import PathNetwork
 from collhub_tacos.search.seeds import Progress
 from collhub_tacos.search.setting import Setting
 from hub_core.columns import Int64Array, expanded_ranges, run_starts

@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import hops_from
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.phases.forms import FORMS, choose_ladder
 from collhub_tacos.search.candidates import (
     Prospects,
@@ -27,6 +26,7 @@ from collhub_tacos.search.setting import (
     bound_one_tree_ps,
     bound_two_phases_ps,
 )
+from collhub_tacos.symmetry import hops_from
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest

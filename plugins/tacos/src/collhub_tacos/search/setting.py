@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import (
+from collhub_tacos.link_network import (
     SLOW_START,
     UNCAPPED,
     LinkNetwork,

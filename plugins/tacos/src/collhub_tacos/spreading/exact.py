@@ -12,9 +12,9 @@ import math
 import numpy as np
 from collhub_linear_programs import InfeasibleError, LinearProgram, Matrix, solve
 
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import ShortestPaths
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.symmetry import ShortestPaths
 from hub_core.columns import Int64Array, distinct
 
 MAX_COLUMNS = 10_000

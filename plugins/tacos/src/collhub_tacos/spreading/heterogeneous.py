@@ -7,8 +7,7 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import unreachable_error
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.seeds import (
     AfterTrial,
@@ -21,6 +20,7 @@ from collhub_tacos.search.seeds import (
     ignore_trial,
     report_activity,
 )
+from collhub_tacos.symmetry import unreachable_error
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 from hub_core.model import InputError
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations, hops_from, unreachable_error
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import (
     ArrivalLog,
     choose_identifier_type,
@@ -31,6 +30,7 @@ from collhub_tacos.search.seeds import (
     report_activity,
 )
 from collhub_tacos.spreading.matching import choose_step_lengths
+from collhub_tacos.symmetry import Translations, hops_from, unreachable_error
 from hub_core.columns import Int64Array, sorted_ordinals
 from hub_core.model import InputError
 from hub_core.schedules import fastest_of

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.compiling import inlined, kernel, part
 
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations, unreachable_error
+from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import ArrivalLog, Identifiers, choose_identifier_type
+from collhub_tacos.symmetry import Translations, unreachable_error
 from hub_core.columns import Int64Array
 
 

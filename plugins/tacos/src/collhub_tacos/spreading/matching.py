@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import ShortestPaths, unreachable_error
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.seeds import (
     AfterTrial,
@@ -29,6 +28,7 @@ from collhub_tacos.search.seeds import (
     ignore_trial,
     report_activity,
 )
+from collhub_tacos.symmetry import ShortestPaths, unreachable_error
 from hub_core.columns import BoolArray, Int64Array
 
 if TYPE_CHECKING:

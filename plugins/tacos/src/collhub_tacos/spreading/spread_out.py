@@ -9,8 +9,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from collhub_tacos.bounds.time_cuts import find_tightest_cut, supports_time_cuts
-from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes, PathNetwork
-from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.link_network import FREE, LinkNetwork, LinkTimes, PathNetwork
 from collhub_tacos.schedules.link_schedule import ArrivalLog, LinkSchedule
 from collhub_tacos.search.candidates import Trials
 from collhub_tacos.search.seeds import Progress, drop_activity, find_best_of_seeds, report_activity
@@ -21,6 +20,7 @@ from collhub_tacos.spreading.staged import (
     generate_staged_all_gathers,
     generate_staged_broadcasts,
 )
+from collhub_tacos.symmetry import Translations
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind, InputError
 from hub_core.schedules import fastest_of

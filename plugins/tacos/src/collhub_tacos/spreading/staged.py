@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.candidates import Trials

@@ -17,8 +17,7 @@ from __future__ import annotations
 import numpy as np
 from collhub_packing.compiling import kernel, part
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import Translations, unreachable_error
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.search.seeds import (
     AfterTrial,
@@ -29,6 +28,7 @@ from collhub_tacos.search.seeds import (
     ignore_trial,
     report_activity,
 )
+from collhub_tacos.symmetry import Translations, unreachable_error
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collhub_astra_sim.native_algorithms.messages import (
+from collhub_astra_sim.native_messages import (
     INPUT,
     OUTPUT,
     SCRATCH,

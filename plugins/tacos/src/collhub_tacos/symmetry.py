@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, PathNetwork
+from collhub_tacos.link_network import LinkNetwork, LinkTimes, PathNetwork
 from hub_core.columns import Arcs, Int64Array, counted_positions, group_pointer, row_pointer
 from hub_core.model import Collective, CollectiveKind, InputError, format_ranks
 from hub_core.network import Routes, Topology

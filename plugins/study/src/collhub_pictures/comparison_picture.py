@@ -8,7 +8,7 @@ from html import escape
 
 from collhub_drawing.node_shapes import escape_svg_text, label, truncate
 
-from collhub_pictures.comparisons.curves import (
+from collhub_pictures.comparison_curves import (
     Curve,
     LogScale,
     build_curves,

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from collhub_networks import NetworkFindings, Value
 
-from collhub_infragraph.graph import CODE
-from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
-from collhub_infragraph.reading.network import build_topology
-from collhub_infragraph.reading.read import parse_graph
-from collhub_infragraph.writing.document import (
+from collhub_infragraph.document_writer import (
     InfragraphDocument,
     JsonObject,
     build_document,
 )
+from collhub_infragraph.graph import CODE
+from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
+from collhub_infragraph.reading.network import build_topology
+from collhub_infragraph.reading.read import parse_graph
 from hub_core.model import InputError, Loss
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult

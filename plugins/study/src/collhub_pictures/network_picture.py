@@ -20,13 +20,13 @@ from collhub_drawing.node_shapes import (
     truncate,
 )
 
-from collhub_pictures.networks.collapsed_groups import (
+from collhub_pictures.collapsed_groups import (
     Collapse,
     CollapsedNetwork,
     collapse_groups,
     fold_equal_nodes,
 )
-from collhub_pictures.networks.lines import (
+from collhub_pictures.network_lines import (
     DrawnLines,
     LegendRow,
     LineLoad,

@@ -1,1 +1,0 @@
-"""Write a topology as an InfraGraph document that gives the same topology back."""

@@ -1,1 +1,0 @@
-"""Comparisons as pictures and pages: bandwidth over size, a line an algorithm, and the bound."""

@@ -1,1 +1,0 @@
-"""Networks as SVG pictures: positions of nodes, lines between them, colours, text."""

@@ -1,1 +1,0 @@
-"""Networks for the kernels: links by destination, arcs over switches, distances, symmetries."""
