@@ -220,6 +220,7 @@ def test_a_view_is_saved_as_svg_with_the_steps_as_shapes(browser: Browser, ring_
     svg = browser.run("return collhubView.timeline.svgText()")
     assert svg.startswith("<svg ")
     assert svg.count('fill="#0072b2"') >= 12
+    assert ">receive</text>" in svg, "the legend"
     kind = browser.run(
         "return new DOMParser().parseFromString(arguments[0], 'image/svg+xml')"
         ".documentElement.nodeName",

@@ -1,6 +1,7 @@
 /** A panel of the page: heading, tools, content; and panels that draw on a canvas. */
 
 import { button, element, saveFile } from "./dom.js";
+import { STEP_CLASSES } from "./format.js";
 import { CanvasSurface, SvgSurface } from "./surface.js";
 
 /** @typedef {import("./surface.js").Surface} Surface */
@@ -137,13 +138,42 @@ export class CanvasPanel extends Panel {
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
-  /** Text of the present view as SVG. */
+  /** Text of the present view as SVG, with the legend below it. */
   svgText() {
-    const surface = new SvgSurface(this.width, this.height);
-    surface.rect(0, 0, this.width, this.height, this.page.theme().paper);
+    const legend = this.#placeLegend();
+    const surface = new SvgSurface(this.width, legend.height);
+    this.#paintFile(surface, legend);
+    return surface.toString();
+  }
+
+  /** Places of the entries of the legend below the picture, and the height with the legend. */
+  #placeLegend() {
+    let x = 6, y = this.height + 12;
+    const entries = [];
+    for (const item of this.body.querySelectorAll(".legend > li")) {
+      const swatch = item.querySelector(".swatch"), box = item.querySelector("input");
+      const text = item.textContent?.trim() ?? "", width = 34 + text.length * 6.2;
+      if (!swatch || (box && !box.checked)) continue;
+      if (x > 6 && x + width > this.width) [x, y] = [6, y + 18];
+      const { backgroundColor } = getComputedStyle(swatch);
+      const colour = backgroundColor === "rgba(0, 0, 0, 0)" ? this.page.theme().classes[STEP_CLASSES.indexOf("wait")] : backgroundColor;
+      entries.push({ x, y, text, colour });
+      x += width;
+    }
+    return { entries, height: entries.length ? y + 12 : this.height };
+  }
+
+  /** @param {Surface} surface @param {{entries: {x: number, y: number, text: string, colour: string}[], height: number}} legend */
+  #paintFile(surface, legend) {
+    const theme = this.page.theme();
+    surface.rect(0, 0, this.width, legend.height, theme.paper);
     this.paint(surface, this.width, this.height);
     this.paintOverlay(surface, this.width, this.height);
-    return surface.toString();
+    for (const { x, y, text, colour } of legend.entries) {
+      surface.rect(x, y - 6, 12, 12, colour);
+      surface.frame(x, y - 6, 12, 12, theme.faint);
+      surface.text(text, x + 17, y, { colour: theme.ink });
+    }
   }
 
   saveSvg() {
@@ -152,15 +182,12 @@ export class CanvasPanel extends Panel {
 
   /** Save the present view with twice the resolution of the screen. */
   savePng() {
-    const canvas = element("canvas");
+    const canvas = element("canvas"), legend = this.#placeLegend();
     canvas.width = 2 * this.width;
-    canvas.height = 2 * this.height;
+    canvas.height = 2 * legend.height;
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     context.scale(2, 2);
-    const surface = new CanvasSurface(context);
-    surface.rect(0, 0, this.width, this.height, this.page.theme().paper);
-    this.paint(surface, this.width, this.height);
-    this.paintOverlay(surface, this.width, this.height);
+    this.#paintFile(new CanvasSurface(context), legend);
     canvas.toBlob((blob) => blob && saveFile(blob, `${fileName(this.title)}.png`), "image/png");
   }
 }
