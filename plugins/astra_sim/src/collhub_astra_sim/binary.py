@@ -131,7 +131,10 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
 
 
 def _find_cure(output: str) -> str:
-    """Return the cure of the first text of `_CURES` in the output, else an empty text."""
+    """Return the advice for the first known error text that occurs in the simulator's output.
+
+    `_CURES` maps error texts to advice, in order of precedence; "" if none of them occurs.
+    """
     for text, cure in _CURES.items():
         if text in output:
             return cure
@@ -162,7 +165,9 @@ def _describe_status(status: int) -> str:
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
     """Yield the losses of the folder as notes, then errors: a lost event, and each unfinished rank.
 
-    A rank is unfinished if the output has no finish time of its NPU.
+    A rank is unfinished if the output has no finish time of its NPU. `printed.lost_event`:
+    ASTRA-sim printed that it removed a callable before the call. Yields nothing without losses and
+    errors.
     """
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)

@@ -204,10 +204,12 @@ def _send_to_all(
 
 
 def halving_doubling(task: NativeTask) -> NativePlan:
-    """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then full parts.
+    """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then all data.
 
-    Units are ordered by their numbers with reversed bits, so that every message is contiguous.
-    Raises `InputError` unless the ranks are a power of two and the collective is not an all-to-all.
+    An all-reduce halves and doubles in OUTPUT; a reduce-scatter only halves, and an all-gather only
+    doubles, both in SCRATCH with copies before and after. Unit i is stored at the position of i
+    with reversed bits, so that every message is contiguous. Raises `InputError` unless the ranks
+    are a power of two, and for an all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:
@@ -239,7 +241,7 @@ def halving_doubling(task: NativeTask) -> NativePlan:
 
 
 def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
-    """Return the numbers with their lowest `levels` bits in reverse order."""
+    """Return the numbers with their lowest `levels` bits in reverse order; other bits are 0."""
     result = np.zeros_like(numbers)
     for bit in range(levels):
         result |= (numbers >> bit & 1) << (levels - 1 - bit)
@@ -335,7 +337,11 @@ class RankSteps:
         self, to: Int64Array, source: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add a message of the region `source` to rank `to`."""
+        """Add a SEND of the region `source` to rank `to[r]` on every rank r, and return its handle.
+
+        The step starts after the steps of the handles `after`. `on`: bool by rank, the ranks that
+        send; None: all. A handle is the row of the step by rank, -1 for ranks without it.
+        """
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
         return self._add_step(StepKind.SEND, after, on, peer=to, **read)
 
@@ -343,7 +349,12 @@ class RankSteps:
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add the receive of a message from rank `origin`; it has the size of `target`."""
+        """Add a RECV from rank `origin[r]` on every rank r; the message has the size of `target`.
+
+        The step starts after the steps of the handles `after`. `on`: bool by rank, the ranks that
+        receive; None: all. Returns its handle: the row of the step by rank, -1 for ranks without
+        it.
+        """
         # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add_step(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
@@ -391,7 +402,12 @@ class RankSteps:
         self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None,
     ) -> Int64Array:  # fmt: skip
-        """Add a copy or reduction without duration."""
+        """Add a local step (`kind`: copy or reduction) from `source` to `target`, duration 0.
+
+        The size is that of `source`. The step starts after the steps of the handles `after`. `on`:
+        bool by rank, None for all ranks. Returns the handle: the row by rank, -1 for ranks without
+        it.
+        """
         read = {"src_buffer": source.buffer, "src_offset": source.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add_step(kind, after, on, count=source.count, duration_ns=0, **read, **written)

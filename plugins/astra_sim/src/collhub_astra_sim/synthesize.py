@@ -128,8 +128,8 @@ def _build_placed_plan(
 ) -> _PlacedPlan:
     """Return the plan of a collective of `size` bytes, with rank r on NPU `npus[r]` of `total`.
 
-    Cached, because a comparison requests the same plan for every size; `size` is 0 if reductions
-    take no time.
+    `size` matters only for the duration of a reduction: three accesses of its bytes at the memory
+    bandwidth; it is 0 if the options have none. Results are cached.
     """
 
     def reduce_ns(size: int) -> int:
@@ -153,7 +153,10 @@ def _build_placed_plan(
 
 
 def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """Simulate the algorithm with ASTRA-sim's model; return its time in ns, at least 1."""
+    """Simulate the algorithm with ASTRA-sim's model; return its time in ns, at least 1.
+
+    The occupancy model is the request's; the congestion model is the simulator's default.
+    """
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))
     time_ns = simulate(simulation, options).time_ns

@@ -195,7 +195,10 @@ def pop(entries: Records, heaps: Records, heap: Integer) -> None:
 
 @compiled
 def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
-    """Return whether an entry precedes another one: by time, then by creation order."""
+    """Return whether entry `index` of a heap precedes entry `other_index`: the smaller time first.
+
+    Of equal times, the smaller `sequence`, which is the order of insertion.
+    """
     first, second = entries[index], entries[other_index]
     if first["time"] != second["time"]:
         return bool(first["time"] < second["time"])

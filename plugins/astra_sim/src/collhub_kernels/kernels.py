@@ -189,9 +189,11 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 
 
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
-    """Convert a value for plain Python: an array, a named tuple of values, or a number.
+    """Convert a kernel's argument for execution in plain Python.
 
-    The views of structured arrays are appended to `records`; other arrays are changed in place.
+    A structured array becomes a `LazyRecords` view, which is also appended to `records` so that the
+    caller can write changes back; another array a memoryview, through which it is changed directly;
+    a named tuple is converted entry by entry; a numpy number becomes a Python number.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.names is None:

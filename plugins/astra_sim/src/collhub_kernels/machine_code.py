@@ -102,7 +102,11 @@ def types_of(states: Sequence[Any]) -> tuple[object, ...]:
 
 
 def _describe(value: Any) -> str:
-    """Describe the complete type of a state, with the names and the order of its fields."""
+    """Describe the type of a value as text, so that equal texts mean equal machine code.
+
+    Array: fields with dtypes, in order, and number of dimensions. Tuple: names of the fields and
+    descriptions of the entries. Number: its Python type.
+    """
     if isinstance(value, np.ndarray):
         return f"{value.dtype.descr} {value.ndim}"
     if isinstance(value, tuple):

@@ -50,7 +50,9 @@ class FolderFiles:
     def of(cls, source: Source) -> FolderFiles:
         """Classify the parts of a source: files `PREFIX.<rank>.et` form sets, by their prefixes.
 
-        Names are relative to the deepest folder that contains all parts.
+        Names are relative to the deepest folder that contains all parts. Sets are sorted by prefix;
+        the rank of a trace is the number in its name. All files, also the traces, are in `files`.
+        No content is read.
         """
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
@@ -211,10 +213,11 @@ class AlgorithmUses:
     """
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Find and read the system configuration of a folder.
+        """Find and read the system configuration: algorithms by collective kind and by node.
 
-        `are_natives_enough`: accept a system that names only native algorithms. Raises `InputError`
-        if no configuration or several ones qualify, and for values on which ASTRA-sim aborts.
+        Without `are_natives_enough`, the system must name a custom algorithm; with it, native ones
+        suffice. Raises `InputError` if no configuration or several ones qualify, and for values on
+        which ASTRA-sim aborts: a kind's entry must be a list of exactly one prefix.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}

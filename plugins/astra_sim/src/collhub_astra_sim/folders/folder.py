@@ -219,10 +219,10 @@ class AstraFolder:
             yield Artifact(f"{WORKLOAD}.{npu}.et", _make_loader(content))
 
     def _build_texts(self) -> dict[str, str]:
-        """Return the configurations and the script, by file name.
+        """Return the texts of system, network and memory configuration and of run.sh, by file name.
 
         A map of nodes is included only for several algorithms, a groups file only if some NPUs do
-        not take part.
+        not take part. The memory configuration states that there is no remote memory.
         """
         texts = {
             SYSTEM: _format_json(self._build_system()),

@@ -133,7 +133,7 @@ def _is_number(name: str) -> bool:
 def _assign_numbers(workload: Workload) -> Workload:
     """Rename groups without a numeric name to the smallest unused numbers from 1 on, in order.
 
-    Returns the same object if all names are numbers.
+    Numeric names remain. Returns the same object if all names are numbers.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)
@@ -348,7 +348,9 @@ def _report_lost_values(
 ) -> Iterator[Loss]:
     """Yield at most two losses: rounded durations, and roots of collectives, which are dropped.
 
-    Both jobs have the same rows. The first loss names the rank whose total changes by most.
+    `workload` is the job, `written` the one in the folder, with the same rows. `exact_ns`:
+    durations of the nodes before rounding; missing ones (negative) count as 0. The first loss names
+    the rank whose total duration changes most.
     """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.
@@ -370,7 +372,11 @@ def _report_lost_values(
 
 
 def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
-    """Simulate the written job; yield one loss if ranks do not finish or the job is refused."""
+    """Simulate the written job; yield one loss if ranks do not finish or the job is refused.
+
+    `network`: the backend, such as `congestion-aware`. Errors of the simulation become the loss,
+    they are not raised. Yields nothing if every rank finishes.
+    """
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))
     except HubError as error:

@@ -252,7 +252,12 @@ def _build_texts(
 def _build_script(
     workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int
 ) -> str:
-    """Return the text of run.sh; `ranks`: number of traces that it checks for each prefix."""
+    """Return the text of run.sh for a job.
+
+    `prefixes`: sets of traces whose presence the script checks; `ranks`: number of traces for each
+    prefix. The script runs the backend of the option `network`, and passes the groups file if the
+    job has groups. A job without a source name is called "a job" in its comment.
+    """
     name = workload.provenance.source_name or "a job"
     return script(
         workload.num_ranks,

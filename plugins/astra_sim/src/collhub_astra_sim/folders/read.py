@@ -243,7 +243,8 @@ def _read_workload(
 ) -> Workload:
     """Read the workload of the rank files; its groups get the NPUs from `groups`, unused ones last.
 
-    Raises `InputError` for a group that no file of the folder contains.
+    Notes of the reader are dropped. The hub's attribute `duration_ns` is ignored, because ASTRA-sim
+    reads `duration_micros`. Raises `InputError` for a group of a node that `groups` lacks.
     """
     source = replace(files.source_of(prefix), report=lambda found: None)
     # Ignore duration_ns, an attribute of the hub: ASTRA-sim reads duration_micros.
@@ -277,7 +278,10 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary the folder's run.sh names; None without such a script."""
+    """Return the backend whose binary the folder's run.sh names, congestion-aware first.
+
+    None without run.sh, or if it names neither binary.
+    """
     part = files.files.get(SCRIPT)
     text = b"" if part is None else part.load()
     for is_aware, backend in ((True, CONGESTION_AWARE), (False, CONGESTION_UNAWARE)):

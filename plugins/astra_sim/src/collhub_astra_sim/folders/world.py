@@ -66,9 +66,9 @@ def choose_placement(
 
 
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the NPU of every rank by the option `group`, by default NPU r for rank r.
+    """Return the NPU of every rank: parsed from the option `group`, or NPU r for rank r without it.
 
-    Raises `UsageError` for NPUs that do not ascend.
+    Raises `UsageError` for NPUs that do not ascend, and if the list does not name `num_ranks` NPUs.
     """
     if not group:
         return tuple(range(num_ranks))

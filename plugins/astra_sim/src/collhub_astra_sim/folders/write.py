@@ -202,9 +202,11 @@ def _find_network(
     nodes: NodeTable,
     is_congestion_aware: bool,
 ) -> AstraNetwork:
-    """Return the network of the folder, by default a full mesh of 50 GiB/s and 500 ns.
+    """Return the network of the folder; without a topology, a full mesh of 50 GiB/s and 500 ns.
 
-    Raises `UsageError` if ASTRA-sim has no network that is equivalent for the algorithm's messages.
+    The mesh has all NPUs of the placement. Else the messages are the SEND nodes of the traces, by
+    NPUs. Raises `UsageError` if ASTRA-sim has no network that is equivalent for these messages, and
+    for a mesh of fewer than two NPUs.
     """
     if topology is None:
         return make_full_mesh(

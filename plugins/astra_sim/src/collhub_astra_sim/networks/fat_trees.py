@@ -286,6 +286,9 @@ class _File:
         return Tier(**values)
 
     def _fail(self, line: int | None, message: str, cure: str = "") -> NoReturn:
-        """Raise the `InputError` of this file."""
+        """Raise `InputError` for the file, with code `invalid-htsim-topology`.
+
+        `line`: line of the fault, None for the entire file. `cure`: advice, "" for none.
+        """
         location = Location(self._name, line)
         raise InputError(message, location=location, cure=cure, code="invalid-htsim-topology")

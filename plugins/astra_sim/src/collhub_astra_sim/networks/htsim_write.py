@@ -15,7 +15,12 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Writer of the format `htsim`. Raises `UsageError` with the reason for all other networks."""
+    """Write the network as a topology file of htsim (writer of the format `htsim`).
+
+    Only a fat tree of two or three tiers with equal links in a tier can be written. Raises
+    `UsageError` with the reason for all other networks. Losses: names of nodes. Reading it back may
+    change the numbers of switches.
+    """
     del options
     try:
         tree = _Levels(topology).fat_tree()

@@ -54,9 +54,10 @@ class _Scalar(NamedTuple):
 
 
 def format_network(dimensions: Sequence[Dimension]) -> str:
-    """Return the four lines of a network YAML.
+    """Return a network YAML: the lines topology, npus_count, bandwidth (GiB/s) and latency (ns).
 
-    Read back, bandwidths are the same doubles, and latencies are equal to 1e-6 ns.
+    Each is a list with one entry per dimension. Read back, bandwidths are the same doubles, and
+    latencies are rounded to 1e-6 ns. Raises `KeyError` for a kind that ASTRA-sim does not have.
     """
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
@@ -296,7 +297,7 @@ def find_astra_network(
 
 
 def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
-    """Return a network with a private link per ordered pair of NPUs.
+    """Return a FullyConnected network with a link of these values per ordered pair of NPUs.
 
     Raises `UsageError` for fewer than two NPUs.
     """

@@ -134,9 +134,10 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning if the number of links differs from the header.
+        """Report a warning if `count` links were read and the header announces another number.
 
-        Existing files have fewer or more links than the header announces.
+        The same warning is given if words follow the last link. Nothing is refused, because
+        existing files have fewer or more links than announced.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:
@@ -189,9 +190,11 @@ _MOST_JUDGED = 1 << 13
 
 
 def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
-    """Writer of the format `ns3`.
+    """Write the topology as a file of cables for ns-3 (writer of the format `ns3`).
 
-    Raises `UsageError` for links that are no cables, and for servers that SimAI cannot describe.
+    The header is that of ASTRA-sim, or of SimAI with `header=simai`. Losses: names, rounded rates
+    and latencies, and forwarding by NPUs. Raises `UsageError` for links without an equal link in
+    the opposite direction, and for servers that SimAI cannot describe.
     """
     cables = cables_of(topology)
     header = _format_simai_header if options.header == SIMAI else _format_header
@@ -206,7 +209,10 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
 
 
 def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return the lines of counts and of switches."""
+    """Return the header of ASTRA-sim: a line "nodes switches cables", and a line of all switches.
+
+    Switches are numbered after the NPUs; their line is empty without any. `options` is not used.
+    """
     del options
     npus, nodes = topology.num_npus, topology.num_nodes
     return [f"{nodes} {nodes - npus} {cables}\n", " ".join(map(str, range(npus, nodes))) + "\n"]

@@ -214,9 +214,9 @@ def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
 
 
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
-    """Return the location of a node's step in the user's file.
+    """Return the location in the user's file of the step that node number `node` belongs to.
 
-    Without a step, its rank and position.
+    For a node without a step: its rank and its position in the rank's trace.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.

@@ -222,7 +222,7 @@ class StuckNodes:
         return f"it waits for {self._format_name(blocker)}"
 
     def _find_cure(self, node: int) -> str:
-        """Return the cure for a RECV that no SEND matches, else an empty text."""
+        """Return the advice for a RECV that no SEND of any rank matches; "" for all other nodes."""
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         if not is_receive or self._find_sender(node) is not None:
             return ""

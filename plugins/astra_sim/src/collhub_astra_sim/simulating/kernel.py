@@ -251,10 +251,10 @@ def _start_rank(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> N
 
 @compiled
 def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start a node at time `now` (ns).
+    """Start the node in this row at time `now` (ns): send, post the receive, or start to compute.
 
     Any number of nodes of a rank may run at once; the node counts as ongoing in its rank until
-    `_finish_node`.
+    `_finish_node`. A node of any other kind starts and never finishes.
     """
     node = world.node[row]
     node["start"] = now
@@ -445,9 +445,10 @@ def _start_transmission(index: Integer, row: Integer, now: Integer, world: Simul
 def _record_transmission(
     index: Integer, row: Integer, now: Integer, arrival: Integer, world: SimulatedWorld
 ) -> None:
-    """Record the start of a transmission; `arrival` is the time at which it arrives.
+    """Append the transmission of message `row` over link `index` to `world.transmission`.
 
-    Nothing is recorded if there are more transmissions than links on all routes.
+    It starts at `now` and arrives at `arrival` (both ns). Without free records, nothing is recorded
+    or counted; the capacity is 0 if transmissions are not requested.
     """
     count = world.transmissions[0]
     if count < len(world.transmission):
@@ -461,9 +462,10 @@ def _record_transmission(
 
 @compiled
 def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Release a link and send the next message of its queue, if any.
+    """Mark link `index` as idle and start to send the oldest message of its queue, if any.
 
-    Occurs only in congestion-aware simulations: without congestion a link is never busy.
+    Its transmission starts at `now` (ns). Occurs only in congestion-aware simulations: without
+    congestion a link is never busy.
     """
     link = world.link[index]
     link["is_busy"] = False

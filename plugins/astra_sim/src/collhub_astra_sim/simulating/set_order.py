@@ -49,7 +49,9 @@ EMPTY_SET = np.int64(1)
 def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
     """Reorder the first `count` rows in place, from insertion order to that of an unordered_set.
 
-    `buckets`: the set's bucket count before (`EMPTY_SET`: a new set). Returns the count afterwards.
+    The order is that of iteration in libstdc++; one or two rows are reversed. `buckets`: the set's
+    bucket count before (`EMPTY_SET`: a new set). Returns the bucket count afterwards, which never
+    decreases; with count 0 it remains.
     """
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
@@ -107,9 +109,11 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 def _insert_element(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
-    """Insert an element before the first element of its bucket, or at the front of the list.
+    """Insert an element into its bucket, in front of the bucket's elements in the set's one list.
 
-    The latter if the bucket is empty. The bucket is the identity modulo `buckets`.
+    If the bucket is empty, the element becomes the first of the entire list. The bucket is the
+    identity modulo `buckets`. `head`: the entry before the list. `before`: per bucket, the entry
+    before its first element, -1 if empty; `element` and `before` are updated.
     """
     entry = element[position]
     bucket = np.int64(entry["identity"] % np.uint64(buckets))
@@ -201,7 +205,11 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
 
 @compiled
 def _reserve_children(world: SimulatedWorld) -> None:
-    """Assign every node a range of `world.child`; reset `children` and `latest_child`."""
+    """Assign every node a range of `world.child` with one entry per child, in row order.
+
+    Then set every `children` to 0 and every `latest_child` to -1, because the caller counts the
+    children again when it writes them.
+    """
     total = 0
     for row in range(len(world.node)):
         node = world.node[row]
@@ -255,9 +263,11 @@ def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) 
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Append a parent to the first `count` parents of `row` unless it is present.
+    """Append `parent` to `world.parents` unless it is already a parent of `row`.
 
-    Return the new count.
+    `count`: parents written so far; returns the new count. A parent is known to be present by
+    `latest_child[parent] == row`, which is set here; all parents of a row must therefore be added
+    before those of the next.
     """
     if world.latest_child[parent] == row:
         return count
@@ -313,9 +323,10 @@ def _add_once(
     touched: Int64Array,
     count: Integer,
 ) -> Integer:
-    """Append a node to the first `count` entries of `touched` unless it is present.
+    """Append node `row` to the first `count` entries of `touched` unless it is present.
 
-    Return the new count.
+    `first`: row of the rank's first node; `is_touched`: bool by position in the rank, updated.
+    Returns the new count.
     """
     index = row - first
     if is_touched[index]:

@@ -92,9 +92,10 @@ def _find_routes(
     destinations: Int64Array,
     channels: Int64Array | None,
 ) -> Routes:
-    """Return `Topology.routes` of pairs, cached for up to `_MOST_KEPT` pairs.
+    """Return the route of each pair (`sources[i]`, `destinations[i]`), as links of the topology.
 
-    The arrays are writable copies, because kernels do not accept read-only arrays.
+    `channels` selects planes, None for the default. Results for at most `_MOST_KEPT` pairs are
+    cached; the arrays are copies of the cached ones, because kernels need writable arrays.
     """
     if len(sources) > _MOST_KEPT:
         return topology.routes(sources, destinations, channels)
@@ -109,7 +110,12 @@ def _find_routes(
 def _find_routes_cached(
     topology: Topology, sources: bytes, destinations: bytes, channel_bytes: bytes
 ) -> Routes:
-    """Return the routes of pairs that are given as the bytes of int64 arrays; cached."""
+    """Return the routes of pairs from a cache.
+
+    `sources` and `destinations` are the bytes of int64 arrays, because keys of a cache must be
+    hashable; so is `channel_bytes`, empty for no channels. The result is shared; callers must copy
+    it before writing.
+    """
     channels = np.frombuffer(channel_bytes, np.int64) if channel_bytes else None
     pairs = np.frombuffer(sources, np.int64), np.frombuffer(destinations, np.int64)
     return topology.routes(*pairs, channels)

@@ -67,9 +67,11 @@ def build_switched_records(
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """Return (the switch actions of every node, the sums).
+    """Return (what switches do with the message of each node, the sums that switches compute).
 
-    `node_of_row`: the SEND node of every step; `route_of_node`: index in `routes` of every SEND.
+    Two record arrays: of dtype `SWITCHED` by node, with -1 for no copy and no sum, and of dtype
+    `SUM`. `node_of_row`: the SEND node of every step; `route_of_node`: index in `routes` of every
+    SEND. Groups of multicasts and sums that switches cannot handle are sent separately.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -153,7 +155,11 @@ class _Layout:
         self._switched["sum_at"][node] = position
 
     def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
-        """Chain the messages that are delivered with a carrier to the carrier's record."""
+        """Chain the messages `parts` to the record of the message `carrier`, which delivers them.
+
+        `first_part` of the carrier is the first one, `next_part` of each the following one; nothing
+        changes without parts.
+        """
         if not len(parts):
             return
         self._switched["first_part"][carrier] = parts[0]
@@ -170,14 +176,21 @@ class _Shapes:
         self._sums: dict[tuple[int, ...], _Sums] = {}
 
     def copies(self, routes: Int64Array) -> list[_Copy]:
-        """Return the members of a multicast that a switch copies from earlier members."""
+        """Return the members of a multicast that switches copy from earlier members.
+
+        `routes`: numbers of the members' routes, by which the result is cached. A member that has
+        to be sent separately is missing.
+        """
         shape = tuple(routes.tolist())
         if shape not in self._copies:
             self._copies[shape] = self._find_copies(self._get_routes(routes))
         return self._copies[shape]
 
     def sums(self, routes: Int64Array) -> _Sums:
-        """Return the sums of a group that switches can compute."""
+        """Return the sums that switches can compute of messages with these routes to one receiver.
+
+        Empty if no switch supports reduction. Cached by the numbers of the routes.
+        """
         shape = tuple(routes.tolist())
         if shape not in self._sums:
             self._sums[shape] = self._find_sums(self._get_routes(routes))

@@ -106,7 +106,10 @@ def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
 
 
 def _compute_stride(sizes: Sequence[int], level: int) -> int:
-    """Return the distance between neighbouring ranks of dimension `level`."""
+    """Return the product of the sizes of all dimensions below `level`; 1 for dimension 0.
+
+    This is the difference between the numbers of ranks that are neighbours in dimension `level`.
+    """
     stride = 1
     for size in sizes[:level]:
         stride *= size

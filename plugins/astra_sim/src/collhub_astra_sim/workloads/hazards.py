@@ -53,7 +53,11 @@ _Check = tuple[str, BoolArray, str, Severity, str]
 
 
 def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield (code, affected nodes, message, severity, cure) of every hazard."""
+    """Yield every check for hazards: (code, mask of affected nodes, message, severity, cure).
+
+    A check is yielded even if its mask is empty. With replay-only, only the checks of hardware
+    apply, because every node is a timer.
+    """
     yield from _list_hardware_checks(workload, system)
     # With replay-only every node is a timer, regardless of its attributes.
     if not system.is_replay_only:

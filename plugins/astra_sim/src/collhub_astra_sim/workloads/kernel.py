@@ -363,7 +363,11 @@ def close_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
-    """Set the finish time of a rank without free and running nodes, even if some never begin."""
+    """Set the finish time of rank `index` to `now` if no node of it is running or free to start.
+
+    Nodes that still wait for parents do not prevent this: they may never begin, and if they begin
+    later, the time is overwritten when they finish.
+    """
     rank = machine.rank[index]
     if rank["ongoing"] > 0:
         return
@@ -378,9 +382,10 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a memory transfer, or append it to the queue of the shared memory if that is busy.
+    """Start the memory transfer of a node at `now`, or queue it if the shared memory is busy.
 
-    A rank without shared memory only waits for the duration of the transfer.
+    A rank without shared memory waits only for the duration of the transfer, independently of other
+    transfers. A shared memory serves one transfer at a time, first come, first served.
     """
     node = machine.node[row]
     queue_index = machine.memory_of[node["rank"]]

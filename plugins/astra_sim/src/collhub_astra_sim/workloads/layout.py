@@ -325,10 +325,11 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
 
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Build the heaps of nodes without parents, one per rank and slot.
+    """Build one heap of startable nodes per rank and slot, with the nodes without parents in it.
 
-    Heap 0 is the event heap, whose entries follow those of the nodes. Entries are sorted by row.
-    Returns (heaps, entries).
+    Returns (heaps, entries): heap 0 is the event queue, whose entries follow those of the nodes;
+    heap 1 + rank * slots + slot has room for all nodes of its rank and slot. Nodes are ordered by
+    row.
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)

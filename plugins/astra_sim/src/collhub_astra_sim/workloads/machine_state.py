@@ -299,9 +299,11 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 @compiled
 def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
-    """Allocate a record of a pool (of kind `MESSAGES` to `STREAMS`) and return its index.
+    """Allocate a record of a pool and return its index: the one returned last, else a fresh one.
 
-    If the pool is exhausted, sets `counter[1]`, so that the run stops after this event.
+    `kind`: number of the pool, `MESSAGES` to `STREAMS`; fields are not reset. If the pool is
+    exhausted, sets `counter[1]` so that the run stops after this event, and returns the last index,
+    which may then be in use twice.
     """
     store = machine.store[kind]
     index: Integer = store["returned"]

@@ -35,9 +35,10 @@ def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
     node: Integer, now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Send a message of a node; on its arrival the action with code `sender` is performed, if any.
+    """Send a message of `size` bytes; on its arrival the action with code `sender` is performed.
 
-    With rendezvous the message waits for the clearance that its receiver sends.
+    `sender` -1: no action. `node`: the row of the node that sends, for the record of transfers.
+    With rendezvous the message leaves only after the clearance from its receiver has arrived.
     """
     index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
@@ -255,7 +256,9 @@ def _start_transmission(
 ) -> None:
     """Send a message over a link: schedule its arrival and, on shared links, the link's release.
 
-    Store and forward; times in ns, each truncated once.
+    It arrives after latency plus size by bandwidth, and a shared link is busy for size by
+    bandwidth; both in ns, each truncated once. Adds to the link's `bytes` and `busy_ns` only if it
+    is shared. The whole message arrives before it is forwarded (store and forward).
     """
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
@@ -314,8 +317,9 @@ def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
 def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
     """Handle the arrival of a message at the end of a link: forward it, or deliver it.
 
-    At delivery, write the codes of the resulting actions to `machine.codes`, the sender's first,
-    and return their number.
+    A forwarded message returns 0. At delivery, writes the codes of the resulting actions to
+    `machine.codes` and returns their number, 0 to 2: first the sender's, if it has one, then the
+    receiver's if the receive is posted. Without a receive, the message is marked as arrived.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

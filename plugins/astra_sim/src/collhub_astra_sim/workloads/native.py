@@ -40,9 +40,10 @@ _NATIVE_TAG = 500_000_000
 
 @outlined
 def start_native(index: Integer, now: Integer, machine: Machine) -> None:
-    """Begin the current phase of a stream.
+    """Begin the current phase of the stream `index` at `now` (ns); resets the stream's counters.
 
-    The tree starts at its leaves; the other algorithms create their first packets.
+    The tree starts at its leaves; the other algorithms create as many first packets as may be in
+    flight at once.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -90,7 +91,9 @@ def _init_phase(index: Integer, machine: Machine) -> None:
 def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
     """Return the number of messages that a rank sends in a phase of `size` ranks.
 
-    `kind`: type of the collective. Not meaningful for trees.
+    size - 1, or log2(size) with halving-doubling; twice that for an all-reduce. An all-to-all on a
+    ring, which forwards, sends size * (size - 1) / 2. `kind`: type of the collective. Meaningless
+    for trees.
     """
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
@@ -328,7 +331,10 @@ def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer
 def _send_to(
     index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
 ) -> None:
-    """Send a message of the stream to a position."""
+    """Send a message of `size` bytes of the stream `index` to a position of its phase at `now`.
+
+    The tag is derived from the stream's number. No action follows the arrival at the sender.
+    """
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
     peer = _get_rank_at(index, position, machine)
@@ -339,7 +345,10 @@ def _send_to(
 def _receive_from(
     index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
 ) -> None:
-    """Post a receive of the stream from a position."""
+    """Post a receive of `size` bytes of the stream `index` from a position of its phase at `now`.
+
+    The tag is derived from the stream's number. The arrival is handled as `PACKET_ARRIVES`.
+    """
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
     code = (index << CODE_BITS) | PACKET_ARRIVES
@@ -390,9 +399,10 @@ def _is_leaf(index: Integer, machine: Machine) -> bool:
 
 @compiled
 def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
-    """Return the number of the first or second child of an inner node.
+    """Return the number in the tree of the first or second child of an inner node.
 
-    The root has one child, which is returned in both cases.
+    `index`: stream. Children of number n are n -/+ half the lowest set bit of n. The root has one
+    child, size // 2, which is returned in both cases.
     """
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):

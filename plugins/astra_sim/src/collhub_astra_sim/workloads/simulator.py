@@ -179,7 +179,10 @@ def _convert_times(times: SimulatedTimes, options: JobOptions, backend: str) -> 
 
 
 def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
-    """Return the network of a folder. Raises `UsageError` if it has none."""
+    """Return the network of a folder, from the text of its network YAML.
+
+    Raises `UsageError` if the folder has none, and `InputError` if the text is invalid.
+    """
     text = folder.get("network")
     if not isinstance(text, str):
         raise UsageError("the job has no network", cure="name one with --topology")

@@ -75,7 +75,10 @@ class _StoppedJob:
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
     def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
-        """Return a column of the machine's nodes in the order of the workload."""
+        """Return the field `name` of the machine's nodes by row of the workload: int64[nodes].
+
+        The machine stores its nodes in another order, by ascending ID.
+        """
         column = np.empty(len(self._workload.nodes), np.int64)
         column[self._layout.order] = machine.node[name]
         return column
@@ -178,7 +181,9 @@ class _StoppedJob:
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
         """Name the members that have not begun a collective, and where the first one waits instead.
 
-        `prefix`: begin of the sentence. Lists at most `_LISTED_RANKS` members.
+        `prefix`: begin of the sentence; `missing`: ranks, at least one, of which at most
+        `_LISTED_RANKS` are listed. If the first one runs no collective, the reason has no second
+        part and no cure.
         """
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"

@@ -153,7 +153,10 @@ class _Keys:
         raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
 
     def _get_value(self, key: str) -> JsonValue:
-        """Return the value of a key. Raises `InputError` if it is missing."""
+        """Return the value of a required key, also null.
+
+        Raises `InputError` if the key is missing.
+        """
         if key not in self.values:
             self.fail(
                 f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "specify it"
@@ -161,7 +164,11 @@ class _Keys:
         return self.values[key]
 
     def integer(self, key: str, minimum: int, default: int | None = None) -> int:
-        """Return an integer of at least `minimum`; if `default` is None, the key is required."""
+        """Return the integer of a key, at least `minimum`, or `default` if the key is missing.
+
+        If `default` is None, the key is required. Raises `InputError` for a missing key and for
+        another value; the default is not checked.
+        """
         if default is not None and key not in self.values:
             return default
         value = self._get_value(key)
@@ -170,7 +177,10 @@ class _Keys:
         return int(value)
 
     def number(self, key: str) -> float:
-        """Return a finite number of at least 0; the key is required."""
+        """Return the finite number of at least 0 of a key, as float.
+
+        Raises `InputError` if the key is missing or has another value, also NaN.
+        """
         value = self._get_value(key)
         # Written so that NaN fails, too.
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -178,7 +188,10 @@ class _Keys:
         return float(value)
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
-        """Return one of the choices; the key is required."""
+        """Return the text of a key, one of `choices` with equal case.
+
+        Raises `InputError` if the key is missing or has another value.
+        """
         value = self._get_value(key)
         if value not in choices:
             self.fail(f"{key}: {value!r} is not one of {', '.join(choices)}")
@@ -253,8 +266,9 @@ _GB = 1e9
 def build_system(options: SystemOptions) -> dict[str, object]:
     """Return the content of a system.json with the values of the options.
 
-    Keys that ASTRA-sim requires have defaults: ring, FIFO, a delay of 10 ns, one stream,
-    localBWAware. The roofline is enabled only by `peak_tflops`.
+    Keys that ASTRA-sim requires have defaults: ring, FIFO, a delay of 10 ns, one split, one active
+    chunk per dimension, localBWAware. Memory bandwidth is converted from bytes/s to GB/s; the
+    roofline is enabled only by `peak_tflops`.
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")
