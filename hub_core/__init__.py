@@ -96,6 +96,12 @@ if TYPE_CHECKING:
     )
     from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
+    from hub_core.pipeline.runtimes import (
+        choose_runtimes,
+        describe_unserved,
+        find_runtimes,
+        time_on_runtime,
+    )
     from hub_core.pipeline.simulation import (
         ExactTime,
         TimingSource,
@@ -189,12 +195,14 @@ __all__ = [
     "change_lines",
     "check_stdout",
     "choose_rule",
+    "choose_runtimes",
     "choose_timing",
     "collective_option",
     "collective_rules_option",
     "complete_offers",
     "create_synthesis_request",
     "cut_fields",
+    "describe_unserved",
     "discover",
     "draw_algorithm_page",
     "draw_job_page",
@@ -202,6 +210,7 @@ __all__ = [
     "exact_time",
     "excerpt_options",
     "execute",
+    "find_runtimes",
     "fit_to_runtime",
     "folded_ranks",
     "force_flag",
@@ -244,6 +253,7 @@ __all__ = [
     "start_engine",
     "strict_flag",
     "synthesize",
+    "time_on_runtime",
     "timeout_option",
     "topology_option",
     "topology_to_json",
@@ -303,6 +313,9 @@ _HOMES = {
     ),
     "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.measurements": "read_measurements",
+    "hub_core.pipeline.runtimes": (
+        "choose_runtimes describe_unserved find_runtimes time_on_runtime"
+    ),
     "hub_core.pipeline.simulation": (
         "ExactTime TimingSource choose_timing exact_time predict_library_times run_simulator "
         "simulate"

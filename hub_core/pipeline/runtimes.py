@@ -12,6 +12,7 @@ from hub_core.plugin_api import (
     IDEAL,
     FormatWriter,
     Runtime,
+    SelectionWriter,
     describe_multiple,
 )
 from hub_core.plugin_api.offers import Offer
@@ -70,14 +71,36 @@ def name_runtime(
     options do not contradict the given ones; `ideal` without one, and without a writer.
     """
     offer = None if writer is None else writer.offer
-    for runtime in offer.runtimes if isinstance(offer, FormatWriter) else ():
-        selecting = runtime.writer_options
-        is_expressible = kind in runtime.collectives
-        if is_expressible and all(
-            options.get(name, value) == value for name, value in selecting.items()
-        ):
+    runtimes = offer.runtimes if isinstance(offer, FormatWriter) else ()
+    return _match(runtimes, options, kind) or IDEAL
+
+
+def choose_runtimes(
+    formats: Mapping[str, Mapping[str, str]], kind: CollectiveKind, registry: Registry
+) -> str:
+    """Return the names of the runtimes that execute the programs in files of a selection.
+
+    `formats`: options by name of the format of a folder. The names are separated by commas, in the
+    order of the formats; `ideal` if no file contains a program of this kind of collective. Raises
+    `HubError` for an unknown format.
+    """
+    names = [
+        _match(registry.find(SelectionWriter, name).offer.programs_for, options, kind)
+        for name, options in formats.items()
+    ]
+    return ",".join(dict.fromkeys(filter(None, names))) or IDEAL
+
+
+def _match(
+    runtimes: Sequence[Runtime], options: Mapping[str, str], kind: CollectiveKind
+) -> str | None:
+    """Return the first runtime that can express a collective and is selected by the options."""
+    for runtime in runtimes:
+        selecting = runtime.writer_options.items()
+        is_selected = all(options.get(name, value) == value for name, value in selecting)
+        if is_selected and kind in runtime.collectives:
             return runtime.name
-    return IDEAL
+    return None
 
 
 def select_runtime(name: str, writer: Provided[Offer], registry: Registry) -> dict[str, str]:

@@ -11,6 +11,7 @@ from hub_core.model.diagnostics import Loss
 from hub_core.model.notebook_display import NotebookDisplay
 from hub_core.plugin_api.formats import Format, FormatOffer
 from hub_core.plugin_api.options import NoOptions, Reference
+from hub_core.plugin_api.runtimes import Runtime
 
 if TYPE_CHECKING:
     from hub_core.columns import Int64Array
@@ -369,7 +370,9 @@ class SelectionWriter:
 
     `read(source) -> Sequence[ServedCalls]` returns the calls that the runtime serves with such
     files; it reports errors to `source.report`. `runtimes`: products and versions that read the
-    files, such as `RCCL of ROCm 7.13 and later`; reports of tuning list them.
+    files, such as `RCCL of ROCm 7.13 and later`; reports of tuning list them. `programs_for`:
+    runtimes that execute the programs in the files, as `FormatWriter.runtimes`; empty if the files
+    contain no programs.
     """
 
     format: Format
@@ -377,6 +380,7 @@ class SelectionWriter:
     read: Reference
     options: type = NoOptions
     runtimes: Sequence[str] = ()
+    programs_for: Sequence[Runtime] = ()
 
     @property
     def name(self) -> str:

@@ -157,16 +157,17 @@ def format_size(size: int) -> str:
 def describe_multiple(multiple: int, runtime: str, size: int) -> str:
     """Describe in one clause why a runtime does not serve a size, with the nearest served sizes.
 
-    All in bytes; `multiple`: the algorithm serves its multiples, 0: every size. Empty if it serves
-    the size.
+    All in bytes; `multiple`: the algorithm serves its multiples, 0: every size. `runtime`: its
+    name, or several joined by `and`. Empty if it serves the size.
     """
     if not multiple or size % multiple == 0:
         return ""
     below = size // multiple * multiple
     served = [format_size(one) for one in (below, below + multiple) if one]
     nearest = f"the nearest are {' and '.join(served)}" if below else f"at least {served[0]}"
+    verb = "do" if " and " in runtime else "does"
     return (
-        f"{runtime} does not serve {format_size(size)}: the algorithm serves multiples of "
+        f"{runtime} {verb} not serve {format_size(size)}: the algorithm serves multiples of "
         f"{format_size(multiple)}, {nearest}"
     )
 
@@ -224,7 +225,7 @@ class UnitLimits:
         if not message:
             cure = "choose --for ideal, or another synthesizer"
             if self.granules % units:
-                message = f"{self.runtime} does not serve all sizes of the window in {units} chunks"
+                message = f"{units} chunks do not divide all sizes of the window"
             else:
                 message = f"the algorithm needs {units} chunks, {self.runtime} allows "
                 message += f"{self.max_units}"

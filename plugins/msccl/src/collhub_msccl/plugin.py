@@ -72,6 +72,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_msccl.selection_folder:read",
         SelectionOptions,
         list_runtimes(),
+        list_targets(),
     )
     write = "collhub_msccl.writing.write_xml:write"
     return [FormatWriter(_XML, write, WriteOptions, list_targets()), folder]

@@ -102,6 +102,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_mscclpp.selecting.read_plans:read",
         PlanSelectionOptions,
         ("MSCCL++ 0.9, whose programs register plans",),
+        (_RUNTIME,),
     )
     write = "collhub_mscclpp.writing.write:write"
     return [FormatWriter(_WRITTEN_PLAN, write, PlanWriteOptions, (_RUNTIME,)), folder]

@@ -123,6 +123,14 @@ _OPTIONS = (
     timeout_option,
     machine_option,
     click.option(
+        "--for",
+        "runtime",
+        metavar="RUNTIME,...",
+        help="Runtimes that will execute the algorithms, as executor: chunks suit all of them,"
+        " other limits one of them; ideal: no limits (default of compare: ideal; of tune: those of"
+        " the files).",
+    ),
+    click.option(
         "--measured",
         "measured_files",
         metavar="[NAME=]FILE",

@@ -33,7 +33,7 @@ from hub_core import (
     view_option,
 )
 from hub_core.model import CollectiveKind, ExitCode, UsageError
-from hub_core.plugin_api import InteractivePage, ReportDocument
+from hub_core.plugin_api import IDEAL, InteractivePage, ReportDocument
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -157,6 +157,8 @@ def compare(
         if varied:
             _print_sensitivity(context, outcome, varied)
     context.say(outcome.timing.note)
+    if outcome.question.runtime != IDEAL:
+        context.say(f"algorithms for {outcome.question.runtime.replace(',', ' and ')}")
     failures = report.comparison_failures(outcome)
     for variation in varied:
         lines = report.comparison_failures(variation.outcome)
@@ -220,7 +222,7 @@ def _require_collective(arguments: dict[str, Any]) -> None:
 _VARYING = ("ranges", "failures", "slow_links")
 _NOT_OF_JOBS = {
     "--collective": "kind", "--size": "sizes_text", "--root": "root", "--scheduler": "scheduler",
-    "--jobs": "jobs", "--counts": "counts",
+    "--jobs": "jobs", "--counts": "counts", "--for": "runtime",
 }  # fmt: skip
 
 
@@ -408,13 +410,15 @@ def _run_comparisons(
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.variations import VariedOutcome
-    from hub_core import resolve_counts
+    from hub_core import resolve_counts, time_on_runtime
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     topology = context.read_topology(arguments["topology_text"])
-    timing = choose_comparison_timing(context, arguments, topology)
     kind = arguments["kind"]
+    runtime = arguments["runtime"] or IDEAL
+    timing = choose_comparison_timing(context, arguments, topology)
+    timing = time_on_runtime(timing, runtime, registry)
     counts = resolve_counts(arguments["counts"], CollectiveKind(kind), topology.num_npus)
     question = ComparisonQuestion(
         kind,
@@ -425,6 +429,7 @@ def _run_comparisons(
         timing.backend,
         simulator_options=tuple(sorted(timing.options.items())),
         counts=() if counts is None else tuple(counts.table.ravel().tolist()),
+        runtime=runtime,
     )
     algorithms = select_algorithms(arguments["names"], registry)
     options = assign_options(context, arguments, {})

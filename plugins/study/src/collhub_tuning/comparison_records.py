@@ -180,6 +180,14 @@ class RobustnessItem(Record, frozen=True, kw_only=True):
     ]
 
 
+Runtime = Annotated[
+    str | UnsetType,
+    Meta(
+        description="With --for: runtimes for which the algorithms are built, separated by commas."
+    ),
+]
+
+
 class CompareReport(Report, tag="collhub/report-compare-1", frozen=True, kw_only=True):
     """Report of `collhub compare --json`: every algorithm at every size, and the winners."""
 
@@ -204,6 +212,7 @@ class CompareReport(Report, tag="collhub/report-compare-1", frozen=True, kw_only
     results: Sequence[ComparedResult]
     is_partial: IsPartial
     cut: Cuts
+    runtime: Runtime = UNSET
     variations: Annotated[
         Sequence[VariationItem] | UnsetType,
         Meta(description="With --vary or --without-link: one entry per variation."),

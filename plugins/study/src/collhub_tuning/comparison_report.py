@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,7 +34,7 @@ from hub_core import (
     best_bounds,
 )
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
-from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, ReportWriter, Shown
+from hub_core.plugin_api import IDEAL, BandwidthComparison, BandwidthSeries, ReportWriter, Shown
 from hub_core.reports import UNSET, list_cuts, to_json
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 HEADER = ("size", "winner", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
 RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
+# A size that a runtime does not serve (`describe_multiple`): the condition, and the nearest sizes.
+_UNSERVED_REASON = re.compile(r".+ do(?:es)? not serve .+?: (.+), (?:the nearest are|at least) .+")
 _CSV_COLUMNS = (
     *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
     *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "made_for", "failure"),
@@ -155,15 +158,21 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
     """Return one line per reason for which algorithms have no time, with its sizes.
 
     Algorithms with the same reason and the same failed sizes share a line; a leading name of the
-    algorithm in the reason does not distinguish. Sizes are left out if all sizes of the question
-    failed. Lines follow the order of the measurements; without failures the list is empty.
+    algorithm in the reason does not distinguish. Sizes that a runtime does not serve for the same
+    reason share a line with the nearest sizes of the first one. Sizes are left out if all sizes of
+    the question failed. Lines follow the order of the measurements; without failures the list is
+    empty.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
+    first_reasons: dict[tuple[str, str], str] = {}
     for measurement in outcome.measurements:
         if measurement.time_ns is None:
-            sizes.setdefault((measurement.algorithm, measurement.failure), []).append(
-                measurement.size
+            unserved = _UNSERVED_REASON.fullmatch(measurement.failure)
+            condition = measurement.failure if unserved is None else unserved[1]
+            reason = first_reasons.setdefault(
+                (measurement.algorithm, condition), measurement.failure
             )
+            sizes.setdefault((measurement.algorithm, reason), []).append(measurement.size)
     # Group equal reasons that differ only in the leading name, as `ring defines no all-to-all`.
     groups: dict[tuple[bool, str, tuple[int, ...]], list[str]] = {}
     for (algorithm, failure), failed in sizes.items():
@@ -216,6 +225,7 @@ def create_comparison_report(
         baselines=list_baselines(outcome, winner_times_ns),
         measured=create_measured_item(outcome),
         results=list_results(outcome),
+        runtime=UNSET if question.runtime == IDEAL else question.runtime,
         is_partial=bool(outcome.cuts),
         cut=list_cuts(outcome.cuts),
         variations=variations or UNSET,

@@ -12,13 +12,17 @@ from hub_core import (
     ExactTime,
     HubError,
     Registry,
+    TimingSource,
     Topology,
     UsageError,
+    choose_timing,
+    describe_unserved,
     exact_time,
+    find_runtimes,
     run_registry,
 )
 from hub_core.model import JsonValue, has_equal_counts, placement_of
-from hub_core.plugin_api import SearchBudget
+from hub_core.plugin_api import SearchBudget, SynthesisRequest
 from hub_core.verification import VerificationInput, verify_input
 
 
@@ -53,6 +57,8 @@ def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
     return placement_of(first) == placement_of(second)
 
 
+# Options of simulators of machines for algorithms in the form that a runtime executes.
+_AS_WRITTEN = {"instances": "1", "pieces": "1"}
 # An algorithm scales to a smaller size if its time decreases in proportion up to this factor.
 _MAX_SCALING_SLOWDOWN = 1.01
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
@@ -87,7 +93,7 @@ def measured(
             algorithm_at = _create_source(compared, question, simulations, budget)
         else:
             local = replace(algorithm, steps=replace(algorithm.steps))
-            algorithm_at = _check_collective(compared.name, local, question)
+            algorithm_at = _fit_file(compared.name, local, question, simulations)
     except HubError as error:
         return _create_failures(compared, question, error)
     measurements = _measure_sizes(compared, question, simulations, algorithm_at, budget)
@@ -117,12 +123,14 @@ def create_verified_algorithm(
     registry: Registry,
     instances: int = 1,
     pieces: int = 1,
+    served_sizes: tuple[int, ...] = (),
 ) -> Algorithm:
     """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`.
 
     `instances`: number of its copies, each with a part of the data, which it divides into `pieces`.
+    `served_sizes`: further sizes that it must serve on the runtimes of the question.
     """
-    simulations = _Simulations(topology, question, registry)
+    simulations = _Simulations(topology, question, registry, served_sizes)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
     for name, option, count in (
         ("replicate", "instances", instances),
@@ -136,23 +144,57 @@ def create_verified_algorithm(
 
 
 class _Simulations:
-    """Simulates algorithms at one size after the other, and each repeated algorithm once."""
+    """Simulates algorithms at one size after the other, and each repeated algorithm once.
+
+    With runtimes, algorithms already consist of the copies and pieces that the runtimes execute.
+    `served_sizes`: further sizes that each of them must serve.
+    """
 
     def __init__(
         self,
         topology: Topology,
         question: ComparisonQuestion,
         registry: Registry,
+        served_sizes: tuple[int, ...] = (),
     ) -> None:
         self.topology = topology
+        self.question = question
         self.backend = question.backend
         self.options = dict(question.simulator_options)
         self.registry = registry
+        self.runtimes = [one.runtime for one in find_runtimes(question.runtime, registry)]
+        self._served_sizes = served_sizes
+        if self.options and self.runtimes:
+            machine = self.options["machine"]
+            self.timing = replace(
+                choose_timing(machine, self.backend, topology, registry), options=self.options
+            )
+            self.options = {**self.options, **_AS_WRITTEN}
+        else:
+            self.timing = TimingSource(self.backend, self.options)
         self._at: tuple[int, Stopwatch] | None = None
         # Details of the simulator at the current size, by the identity of the steps, which the
         # stopwatch and the callers keep alive.
         self._details: dict[int, Mapping[str, JsonValue]] = {}
         self._shares_links = True
+
+    def create_request(self, size: int, budget: SearchBudget) -> SynthesisRequest:
+        """Create the request for an algorithm of a size in bytes. Raises `HubError`."""
+        return hub_core.create_synthesis_request(
+            self.question.collective,
+            self.topology,
+            size,
+            judge=lambda algorithm: self.judge_ns(algorithm, size),
+            registry=self.registry,
+            budget=budget,
+            runtime=self.question.runtime,
+            sizes=self._served_sizes,
+            timing=self.timing,
+        )
+
+    def serves(self, algorithm: Algorithm, size: int) -> bool:
+        """Check if the runtimes serve a size with the units of this algorithm."""
+        return not any(describe_unserved(algorithm, one, size) for one in self.runtimes)
 
     def time_ns(
         self,
@@ -250,11 +292,11 @@ def _measure_sizes(
     """Yield one measurement per size, largest size first; reuse an algorithm while it scales.
 
     An algorithm created for a size is scaled to the next smaller sizes as long as its scaled time
-    is accepted (`scales_to`); otherwise `algorithm_at` creates one for the size. Created algorithms
-    are verified unless their steps equal those verified last. If a new algorithm does not scale to
-    the very next size, none is scaled any more; the algorithm of a file never is. A `HubError`
-    becomes a failed measurement of its size. A reached limit of `budget` yields its reason for all
-    remaining sizes and ends the search.
+    is accepted (`scales_to`) and the runtimes serve them; otherwise `algorithm_at` creates one for
+    the size. Created algorithms are verified unless their steps equal those verified last. If a new
+    algorithm does not scale to the very next size, none is scaled any more; the algorithm of a file
+    never is. A `HubError` becomes a failed measurement of its size. A reached limit of `budget`
+    yields its reason for all remaining sizes and ends the search.
     """
     verified: Algorithm | None = None
     previous: _Timed | None = None
@@ -266,7 +308,7 @@ def _measure_sizes(
             yield from (Measurement(compared.name, left, None, reason) for left in sizes[index:])
             return
         try:
-            if previous is not None:
+            if previous is not None and simulations.serves(previous.algorithm, size):
                 time_ns = simulations.time_ns(previous.algorithm, size)
                 if previous.scales_to(size, time_ns):
                     is_new = False
@@ -336,9 +378,8 @@ def _create_source(
 ) -> Callable[[int], Algorithm]:
     """Return a function from size to algorithm. Raises `HubError` for an unsuitable file."""
     if compared.is_file:
-        return _check_collective(
-            compared.name, _read(compared.name, simulations.registry), question
-        )
+        algorithm = _read(compared.name, simulations.registry)
+        return _fit_file(compared.name, algorithm, question, simulations)
     return _synthesize_by_size(compared.name, question, simulations, budget)
 
 
@@ -353,15 +394,8 @@ def _synthesize_by_size(
     """
 
     def synthesize(size: int) -> Algorithm:
-        result = hub_core.synthesize(
-            question.collective,
-            simulations.topology,
-            size,
-            name=name,
-            judge=lambda algorithm: simulations.judge_ns(algorithm, size),
-            registry=simulations.registry,
-            budget=budget.part(),
-        )
+        request = simulations.create_request(size, budget.part())
+        result = hub_core.run_synthesizer(request, name)
         _check_modes(name, result.algorithm, question)
         return result.algorithm
 
@@ -373,15 +407,26 @@ def _read(name: str, registry: Registry) -> Algorithm:
     return hub_core.read(name, registry=registry, report=_NO_REPORTS)
 
 
-def _check_collective(
-    name: str,
-    algorithm: Algorithm,
-    question: ComparisonQuestion,
+def _fit_file(
+    name: str, algorithm: Algorithm, question: ComparisonQuestion, simulations: _Simulations
 ) -> Callable[[int], Algorithm]:
-    """Check that an algorithm of a file answers the question; return it as a function.
+    """Check that an algorithm of a file answers the question; return it as a function of the size.
 
-    The function takes a size in bytes, ignores it, and always returns `algorithm`. `name`: the
-    file, for messages.
+    Without runtimes, the function ignores the size. With runtimes, it returns the fastest form of
+    the algorithm that they execute at this size in bytes, and raises `InputError` if there is none.
+    Raises `UsageError` as `_check_collective`.
+    """
+    _check_collective(name, algorithm, question)
+
+    def fit(size: int) -> Algorithm:
+        target = simulations.create_request(size, SearchBudget()).target
+        return algorithm if target is None else target.fit(algorithm).algorithm
+
+    return fit
+
+
+def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
+    """Check that an algorithm of a file answers the question. `name`: the file, for messages.
 
     Raises `UsageError` with code `other-collective` if the kind of the collective, the number of
     ranks, the root or the counts differ from those of the question; with code `other-mode` if the
@@ -402,7 +447,6 @@ def _check_collective(
     if not has_equal_counts(required.counts, actual.counts):
         raise UsageError(f"{name} has other counts than --counts", code="other-collective")
     _check_modes(name, algorithm, question)
-    return lambda size: algorithm
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:

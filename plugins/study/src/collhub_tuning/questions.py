@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hub_core.model import Collective, CollectiveKind, UnitCounts
-from hub_core.plugin_api import SearchCut
+from hub_core.plugin_api import IDEAL, SearchCut
 
 ANY_MODE = "any"
 
@@ -29,7 +29,8 @@ class ComparisonQuestion:
     `topology`: a text or a file. `num_npus`: its NPUs, all of which participate. `mode`: the calls
     that an algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims
     (ANY_MODE). `simulator_options`: options of the simulator, such as its machine. `counts`: units
-    of the parts of an uneven collective, row by row; empty for other kinds.
+    of the parts of an uneven collective, row by row; empty for other kinds. `runtime`: names of the
+    runtimes for which algorithms are built, separated by commas.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class ComparisonQuestion:
     mode: str = ANY_MODE
     simulator_options: tuple[tuple[str, str], ...] = ()
     counts: tuple[int, ...] = ()
+    runtime: str = IDEAL
 
     @property
     def collective(self) -> Collective:

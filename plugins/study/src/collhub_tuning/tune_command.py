@@ -35,7 +35,7 @@ from hub_core import (
     topology_option,
     view_option,
 )
-from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, standard_kind
+from hub_core.model import STANDARD_KINDS, CollectiveKind, ExitCode, UsageError, standard_kind
 from hub_core.plugin_api import (
     InteractivePage,
     PageSubject,
@@ -300,7 +300,7 @@ def _create_outcome(
     from collhub_tuning.tuned_folder import create_format
     from collhub_tuning.tuning_report import TuningOutcome
 
-    tuned = _run_comparisons(context, arguments, options)
+    tuned = _run_comparisons(context, arguments, formats, options)
     written: list[WrittenFormat] = []
     if any(form.windows for form in tuned):
         selection = create_selection(tuned, context.registry())
@@ -312,18 +312,23 @@ def _create_outcome(
 
 
 def _run_comparisons(
-    context: CommandContext, arguments: dict[str, Any], options: OptionsBySide
+    context: CommandContext,
+    arguments: dict[str, Any],
+    formats: Sequence[str],
+    options: OptionsBySide,
 ) -> list[TunedCollective]:
     """Compare the algorithms for every collective and mode of call; return one result for each.
 
     Collectives come in the order of the roots, each with its modes by `--mode`. Sizes, collectives,
     network, root, algorithms, timing and measured files are read from `arguments` once and shared
-    by all comparisons. Invalid arguments raise `UsageError` or `InputError` before the first
-    comparison.
+    by all comparisons. Algorithms are built for the runtimes of --for, by default for those of the
+    formats that can express the collective. Invalid arguments raise `UsageError` or `InputError`
+    before the first comparison.
     """
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective
+    from hub_core import choose_runtimes, time_on_runtime
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
@@ -331,7 +336,13 @@ def _run_comparisons(
     topology = context.read_topology(arguments["topology_text"])
     roots = select_roots(kinds, arguments["root"], topology)
     algorithms = select_algorithms(arguments["names"], registry)
+    chosen = {form: options[get_side(form)] for form in formats}
+    runtimes = {
+        kind: arguments["runtime"] or choose_runtimes(chosen, CollectiveKind(kind), registry)
+        for kind in kinds
+    }
     timing = choose_comparison_timing(context, arguments, topology)
+    timing = time_on_runtime(timing, ",".join(runtimes.values()), registry)
     measured = read_measured_files(
         context,
         arguments["measured_files"],
@@ -353,6 +364,7 @@ def _run_comparisons(
             timing.backend,
             mode,
             tuple(sorted(timing.options.items())),
+            runtime=runtimes[kind],
         )
         curves = None if measured is None else measured.curves(kind, mode)
         outcome = compare(question, topology, curves)

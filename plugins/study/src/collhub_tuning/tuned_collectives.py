@@ -20,7 +20,7 @@ from collhub_tuning.comparison_report import ComparisonOutcome
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
 from hub_core import Algorithm, Registry, Topology
-from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
+from hub_core.plugin_api import IDEAL, SelectedCollective, SelectedWindow, Selection
 
 Times = Mapping[str, Sequence[int | None]]
 
@@ -359,7 +359,8 @@ def _create_synthesis(
     """Return a function that creates the verified algorithm of a name and size, each once.
 
     The size at which it is created, and its instances and pieces, are those of the measurement of
-    that name and size; without one, the size itself, 1 and 1. An unknown name raises `KeyError`, a
+    that name and size; without one, the size itself, 1 and 1. With runtimes, it serves all measured
+    sizes of the window of that size. An unknown name raises `KeyError`, a
     failed creation `HubError`.
     """
     by_name: Mapping[str, ComparedAlgorithm] = {
@@ -369,16 +370,20 @@ def _create_synthesis(
     measurements = {
         (measured.algorithm, measured.size): measured for measured in tuned.outcome.measurements
     }
-    cache: dict[tuple[str, int, int, int], Algorithm] = {}
+    cache: dict[tuple[str, int, int, int, tuple[int, ...]], Algorithm] = {}
 
     def synthesize(name: str, size: int) -> Algorithm:
         measured = measurements.get((name, size))
         made_for = (measured.made_for if measured else None) or size
         instances, pieces = (measured.instances, measured.pieces) if measured else (1, 1)
-        key = name, made_for, instances, pieces
+        served: tuple[int, ...] = ()
+        if question.runtime != IDEAL:
+            windows = [one.sizes for one in tuned.windows if size in one.sizes]
+            served = windows[0] if windows else (size,)
+        key = name, made_for, instances, pieces, served
         if key not in cache:
             cache[key] = create_verified_algorithm(
-                by_name[name], question, made_for, topology, registry, instances, pieces
+                by_name[name], question, made_for, topology, registry, instances, pieces, served
             )
         return cache[key]
 

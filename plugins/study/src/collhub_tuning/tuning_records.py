@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from collhub_tuning.comparison_records import Baselines, Measured, Positive, Root, Sizes
+from collhub_tuning.comparison_records import Baselines, Measured, Positive, Root, Runtime, Sizes
 from hub_core.reports import (
+    UNSET,
     Count,
     Cuts,
     Finding,
@@ -112,6 +113,7 @@ class TunedItem(Record, frozen=True, kw_only=True):
     left_out: Annotated[
         Sequence[str], Meta(description="Algorithms without a time at some size, and the reason.")
     ]
+    runtime: Runtime = UNSET
 
 
 class PlannedRunItem(Record, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ from collhub_tuning.tuning_records import (
 )
 from hub_core import cut_fields
 from hub_core.model import format_bytes, format_time
-from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
-from hub_core.reports import get_schema_name, list_cuts, list_losses
+from hub_core.plugin_api import IDEAL, SelectedWindow, ServedCalls, WriteResult
+from hub_core.reports import UNSET, get_schema_name, list_cuts, list_losses
 
 REPORT_FILE, PAGE_FILE = "report.json", "report.md"
 SCHEMA = get_schema_name(TuneReport)
@@ -96,16 +96,22 @@ def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
 def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
     """Return lines on failed algorithms, cut searches, defaults, losses and warnings.
 
-    Per collective there is one line that names all algorithms without a time at some size, one per
-    cut, and one per reason for which sizes keep the default; then, per format, its losses and those
-    notes that begin with "warning: ".
+    Per collective there is one line with the runtimes for which algorithms are built, one that
+    names all algorithms without a time at some size, one per reason for which a runtime does not
+    serve a size, one per cut, and one per reason for which sizes keep the default; then, per
+    format, its losses and those notes that begin with "warning: ".
     """
     lines = []
     for tuned in outcome.tuned:
+        runtime = tuned.outcome.question.runtime
+        if runtime != IDEAL:
+            lines.append(f"{tuned.label}: algorithms for {runtime.replace(',', ' and ')}")
         names = {row.algorithm for row in tuned.outcome.measurements if row.time_ns is None}
         left_out = [algorithm.name for algorithm in tuned.algorithms if algorithm.name in names]
         if left_out:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
+            failures = comparison_failures(tuned.outcome)
+            lines += [f"{tuned.label}: {one}" for one in failures if " not serve " in one]
         lines += [
             f"{tuned.label} is cut, {line}" for line in cut_fields(tuned.outcome.cuts).values()
         ]
@@ -304,6 +310,7 @@ def _create_collective_item(tuned: TunedCollective) -> TunedItem:
             for window in tuned.default_windows
         ],
         left_out=comparison_failures(tuned.outcome),
+        runtime=UNSET if question.runtime == IDEAL else question.runtime,
     )
 
 

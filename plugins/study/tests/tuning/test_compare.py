@@ -515,3 +515,15 @@ def test_uneven_exchanges_are_compared_with_their_counts(collhub, tmp_path: Path
     assert "needs the units of each part: --counts" in collhub(*asked).err
     surplus = collhub(*ASKED, "--size", "1MiB", "--counts", "uniform")
     assert "--counts has no meaning for all-reduce" in surplus.err
+
+
+def test_algorithms_for_a_runtime_serve_the_size(collhub, tmp_path: Path) -> None:
+    """A file with chunks that do not divide 4 KiB never wins there; 3 KiB it serves."""
+    asked = ("compare", "--collective", "all-reduce", "--topology", "ring:6", "--jobs", "1")
+    run = collhub(*asked, "--size", "3KiB", "--with", "ring", "--for", "executor", "--json")
+    assert json.loads(run.out)["runtime"] == "executor"
+    assert json.loads(run.out)["winners"] == ["ring"]
+    run = collhub(*asked, "--size", "4KiB..8KiB", "--with", "ring", "--for", "executor,mscclpp")
+    assert run.code == 1
+    reason = "executor and mscclpp do not serve 4 KiB: the algorithm serves multiples of 96 bytes"
+    assert f"ring does not take part: {reason}, the nearest are 4032 bytes and" in run.err

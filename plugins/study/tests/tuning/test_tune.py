@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,11 +233,25 @@ def test_sizes_that_chunks_do_not_divide_are_said(collhub, tmp_path: Path) -> No
     run = collhub(*asked, "--collective", "all-reduce", "--size", "3KiB..8KiB", "--to", "msccl")
     assert run.code == 0
     assert "falls-back" not in collhub("tune", "--check", folder, "--json").out
-    run = collhub(
-        *asked, "--collective", "all-reduce", "--size", "4KiB", "--to", "msccl", "--force"
-    )
+    one_size = ("--collective", "all-reduce", "--size", "4KiB", "--to", "msccl", "--force")
+    run = collhub(*asked, *one_size)
+    assert run.code == 1
+    assert "all-reduce: algorithms for executor\n" in run.err
+    assert "the algorithm serves multiples of 24 bytes, the nearest are 4080 bytes and" in run.err
+    run = collhub(*asked, *one_size, "--for", "ideal")
     assert "it serves only multiples of 6 elements" in run.err
     assert "left to the runtime" in run.err
+
+
+def test_algorithms_of_a_window_serve_all_of_its_sizes(collhub, tmp_path: Path) -> None:
+    asked = ("tune", "--topology", "ring:4", "--jobs", "1", "--with", "tacos", "--to", "msccl")
+    sizes = ("--collective", "all-gather", "--size", "208B..1664B", "--tolerance", "100%")
+    run = collhub(*asked, *sizes, "-o", tmp_path / "tuned", "--json")
+    (window,) = json.loads(run.out)["collectives"][0]["windows"]
+    assert [each["size"] for each in window["measured"]] == [208, 416, 832, 1664]
+    (file,) = (tmp_path / "tuned" / "msccl" / "executor").iterdir()
+    chunks = int(re.search(r'nchunksperloop="(\d+)"', file.read_text())[1])
+    assert 52 % chunks == 0
 
 
 A, B = "a", "b"

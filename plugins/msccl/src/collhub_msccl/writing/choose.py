@@ -100,8 +100,8 @@ class WritingTask:
     channels: int | None
 
 
-def choose_program(task: WritingTask) -> ChosenProgram:
-    """Choose the best program among all attempts.
+def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
+    """Choose the best program among all attempts; with `is_first`, the first safe one.
 
     The first usable attempt with the producer's thread blocks, if there is one; else the program
     with the lowest cost, the first of equal ones. A program is safe if it cannot deadlock at any
@@ -126,7 +126,7 @@ def choose_program(task: WritingTask) -> ChosenProgram:
             candidates.append(candidate)
             if attempt.limits_time and not candidate.cost[0]:
                 longest = candidate.figures.makespan
-        is_enough = attempt.is_enough or len(free) > _MAX_ROWS_FOR_ALL_ATTEMPTS
+        is_enough = attempt.is_enough or len(free) > _MAX_ROWS_FOR_ALL_ATTEMPTS or is_first
         if is_enough and any(not candidate.cost[0] for candidate in candidates):
             break
     if not candidates:

@@ -42,6 +42,8 @@ from hub_core.verification import in_largest_units
 # The file contains these in the form of its runtime: steps in thread blocks, waits instead of
 # dependencies, and a new header.
 _CONVERTED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
+# Steps up to which the resources of an algorithm are those of the written program.
+_MAX_STEPS_FOR_EXACT_FIT = 1 << 10
 _MAX_UNITS = (1 << 31) - 1
 
 
@@ -69,9 +71,14 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
 
 def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
-    """Return the resources of the file that `write` would write; raises as `write` does."""
+    """Return the resources of a program of an algorithm; raises as `write` does.
+
+    Up to 1 024 steps, it is the one that `write` writes; above, the first one that cannot deadlock
+    at any size: `write` may choose a faster one, whose search takes several times as long.
+    """
     coarse = _convert_to_larger_units(algorithm)
-    target, chosen = _choose(coarse, options)
+    is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
+    target, chosen = _choose(coarse, options, is_first=is_first)
     program = chosen.program
     operations = np.bincount(program.rank[~program.is_type(StepType.NOP)], minlength=1)
     figures = chosen.figures
@@ -85,10 +92,13 @@ def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
     )
 
 
-def _choose(coarse: Algorithm, options: WriteOptions) -> tuple[Target, ChosenProgram]:
+def _choose(
+    coarse: Algorithm, options: WriteOptions, *, is_first: bool = False
+) -> tuple[Target, ChosenProgram]:
     """Choose the header and the program of a file for an algorithm in the units of the file.
 
-    Raises `InputError` with the exceeded limit, as `write` does.
+    `is_first`: the first safe program instead of the best one. Raises `InputError` with the
+    exceeded limit, as `write` does.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -120,7 +130,7 @@ def _choose(coarse: Algorithm, options: WriteOptions) -> tuple[Target, ChosenPro
     elif isinstance(extension, dict) and extension.get("channels") == "unstated":
         channels = limits.max_channels
     task = WritingTask(coarse, collective, target.protocol, memory, limits, channels)
-    return target, choose_program(task)
+    return target, choose_program(task, is_first=is_first)
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
