@@ -11,9 +11,11 @@ class RankIntervals:
     """Union of intervals of every rank. All ranks are placed on one time axis."""
 
     def __init__(self, rank: IntArray, start: Int64Array, end: Int64Array, num_ranks: int) -> None:
-        """Unite the intervals from `start` to `end`, int64 and not negative, of the ranks `rank`.
+        """Unite, for each rank, the intervals from `start[i]` to `end[i]` of rank `rank[i]`.
 
-        Cost: a sort of the intervals.
+        `start`, `end`: int64, not negative. Overlapping and adjacent intervals of a rank become
+        one. `num_ranks`: number of ranks; some may have no intervals. Cost: a sort of the
+        intervals.
         """
         self._count = num_ranks
         self._last = int(end.max(initial=0))

@@ -152,7 +152,11 @@ class Collective:
         return None
 
     def _counts_defect(self) -> str | None:
-        """Return the first defect of the table of counts, or None: presence, shape, sum."""
+        """Return the first defect of the table of counts as a text, or None.
+
+        Checked in this order: uneven collectives need a table, and others must have none; one count
+        per rank, or per ordered pair of ranks; the number of ranks; a sum of `unit_count`.
+        """
         traits, counts = self.kind.traits, self.counts
         if (counts is not None) != traits.is_uneven:
             return "a table of counts belongs to uneven collectives, and only to them"
@@ -296,7 +300,11 @@ class Collective:
     def _uneven_origin(
         self, counts: UnitCounts, rank: Int64Array, offset: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the same as `_origin` for an uneven collective: offsets are prefix sums."""
+        """Return (source rank, offset in its INPUT) of output units of an uneven collective.
+
+        `rank`, `offset`: rank and offset in OUTPUT of each unit, int64. Parts begin at the prefix
+        sums of the counts. If the output is one part of a reduction, the source is `ALL_RANKS`.
+        """
         first_input, first_output = counts.first_units()
         if self.kind.traits.output_is_part:
             return np.full_like(rank, ALL_RANKS), first_input[rank] + offset
@@ -355,7 +363,7 @@ class Collective:
         return np.full(self.num_ranks, not in_place)
 
     def _at_root(self, units: int) -> Int64Array:
-        """Return int64[num_ranks]: `units` at the root, 0 at other ranks."""
+        """Return int64[num_ranks]: `units` at the root, 0 at other ranks; needs a root."""
         sizes = np.zeros(self.num_ranks, np.int64)
         sizes[self.root] = units
         return sizes

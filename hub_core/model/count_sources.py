@@ -181,7 +181,11 @@ def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int)
 
 
 def _parse_csv(text: str, name: str) -> list[list[object]]:
-    """Return the integers of every line that is not empty; raises `InputError` for other cells."""
+    """Return the integers of every line that has a cell with text; negative ones are accepted.
+
+    Raises `InputError` (code `invalid-counts`) with line and column for any other cell, also for an
+    empty one; `name`: name of the file in the message.
+    """
     rows: list[list[object]] = []
     for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):
         if not any(cell.strip() for cell in cells):
@@ -202,7 +206,12 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
 
 
 def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
-    """Return the values of a generator form by name; the first one has the generator's name."""
+    """Return the values of a generator form by name; the first one has the generator's name.
+
+    `text`: the complete form, for messages; `name`: its generator; `rest`: the part after the
+    colon, such as `1.2,seed=3`. Of a repeated key the last value counts. Raises `UsageError` for an
+    unknown key, a key without value, and a missing first value unless the generator is `uniform`.
+    """
     first, *others = rest.split(",") if rest else [""]
     allowed = {
         "uniform": (),
@@ -224,7 +233,11 @@ def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
 def _number(
     text: str, fields: dict[str, str], name: str, default: float, low: float, high: float
 ) -> float:
-    """Return a number of a form, or its default; `UsageError` for others and outside of limits."""
+    """Return the number `name` of `fields`, or `default` if it is missing.
+
+    Integer, or a float for skew and zipf. Raises `UsageError`, with the complete form `text`, for
+    another text and for a number outside of `low..high`; the default is not checked.
+    """
     if name not in fields:
         return default
     is_float = name in ("skew", "zipf")
@@ -238,7 +251,12 @@ def _number(
 
 
 def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
-    """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law."""
+    """Draw the units from every rank to every rank, int64[ranks, ranks], by Zipf's law.
+
+    Every row sums to `units`; the probability of a receiver is proportional to k ** -zipf, where k
+    is its place in a random order of the ranks, which is the same for all senders. The same seed
+    (default 0) gives the same table. Raises `UsageError` for values outside of their limits.
+    """
     skew = _number(text, fields, "zipf", 0.0, 0.0, 16.0)
     seed = int(_number(text, fields, "seed", 0, 0, 2**63 - 1))
     units = int(_number(text, fields, "units", _DEFAULT_UNITS, 1, 1 << 40))
@@ -249,7 +267,12 @@ def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
 
 
 def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:
-    """Return the routing of a form `experts:E,...`, checked for this number of ranks."""
+    """Return the routing of a form `experts:E,...`, checked for this number of ranks.
+
+    Defaults: 8 experts per token (at most E), skew 1, seed 0, no replicas. Raises `UsageError` if E
+    is no multiple of the ranks, for values outside of their limits, and if tokens times experts
+    exceed `_MAX_DRAWN`.
+    """
     experts = int(_number(text, fields, "experts", 0, 1, _MAX_EXPERTS))
     if experts % num_ranks:
         raise _usage(text, f"{experts} experts, expected a multiple of the {num_ranks} ranks")

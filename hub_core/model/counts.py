@@ -113,7 +113,10 @@ class UnitCounts:
         )
 
     def multiplied(self, factor: int) -> UnitCounts:
-        """Return the counts in units that are `factor` times smaller."""
+        """Return these counts times `factor`, for units that are `factor` times smaller.
+
+        The same object for factor 1. The sum must stay within 2^63, which is not checked.
+        """
         if factor == 1:
             return self
         data = (self.table * np.int64(factor)).astype(_DTYPE).tobytes()

@@ -204,7 +204,10 @@ class Findings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add one finding; if `CAP` findings of the code are listed already, it is only counted."""
+        """Count one finding of this code, and list it unless `CAP` findings of the code are listed.
+
+        `location`: where it occurs; `cure`: advice, "" for none.
+        """
         listed = self._by_code.setdefault(code, [])
         self._count[code] = self._count.get(code, 0) + 1
         if len(listed) < CAP:
@@ -233,7 +236,7 @@ class Findings:
             self._count[code] += number
 
     def copy(self) -> Findings:
-        """Return an independent copy."""
+        """Return an independent copy: later additions to one do not change the other."""
         listed = {code: list(items) for code, items in self._by_code.items()}
         return Findings(self.file, listed, dict(self._count))
 
@@ -247,7 +250,11 @@ class Findings:
         return code in self._count
 
     def has_errors(self, besides: str = "") -> bool:
-        """Whether there is a finding with severity ERROR and another code than `besides`."""
+        """Return whether there is a finding of severity ERROR with another code than `besides`.
+
+        By default all codes count. Only listed findings are examined, which suffices because the
+        first `CAP` findings of each code are listed.
+        """
         # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}
         listed = [item for code in codes for item in self._by_code[code]]

@@ -134,7 +134,10 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
-    """Sort matched rows by send, and unmatched rows, to build `Messages`."""
+    """Build `Messages` from rows of steps: matched pairs sorted by send, unmatched rows ascending.
+
+    `receive[i]` is the partner of `send[i]`; `lonely_sends` and `lonely_receives` have no partner.
+    """
     receive, send = _sorted_by_key(receive, send)
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 

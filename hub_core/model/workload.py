@@ -203,7 +203,12 @@ class Workload(NotebookDisplay):
         self._check_counts()
 
     def _check_counts(self) -> None:
-        """Raise `InputError` for the first node whose counts have another shape or sum."""
+        """Raise `InputError` (code `invalid-counts`) for the first node whose counts do not fit it.
+
+        Counts are allowed for uneven collectives only, and must have one entry per rank, or per
+        pair of ranks, of the node's group; their sum is the node's bytes. Equal combinations of
+        counts, group, kind and bytes are checked once. Nodes without counts always pass.
+        """
         nodes = self.nodes
         rows = np.flatnonzero(nodes.counts >= 0)
         keys = np.stack([getattr(nodes, name)[rows] for name in _KEYS_OF_COUNTS])

@@ -47,7 +47,10 @@ class LinkChanges:
         return remove_links(changed, self.failed) if self.failed else changed
 
     def append_to(self, text: str) -> str:
-        """Return a topology text with these changes added to the part after its `?`."""
+        """Return a topology text with these changes as `without=` and `degrade=` after its `?`.
+
+        If it has a `?` already, they are appended by `&`. Without changes the text is returned.
+        """
         given = {WITHOUT: self.failed, DEGRADE: self.slow}
         items = [f"{key}={','.join(links)}" for key, links in given.items() if links]
         mark = "&" if "?" in text else "?"
@@ -159,7 +162,12 @@ def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray
 
 
 def _parse_link(topology: Topology, link: str, key: str) -> list[tuple[int, int]]:
-    """Parse a link into pairs of source and destination: two directions, or one for `->`."""
+    """Parse a link such as `0-1` or `0->1` into pairs of source and destination nodes.
+
+    `A-B` gives both directions, `A->B` one. Nodes are given by name or number; a name may contain
+    `-` if only one division gives two nodes. Links between them need not exist. Raises `UsageError`
+    for other texts; `key` (`without` or `degrade`) selects the flag that it names.
+    """
     numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
     numbers |= {str(node): node for node in range(topology.num_nodes)}
     first, arrow, second = link.partition("->")
@@ -189,7 +197,10 @@ class Separation:
     links_to_restore: tuple[tuple[int, int], ...]
 
     def message(self, topology: Topology) -> str:
-        """Name an unreachable pair, and the NPUs of the smaller part."""
+        """Return a sentence on one unreachable pair of NPUs, and on the NPUs of the smaller part.
+
+        The parts are `npus` and all other NPUs; of equally large ones `npus` is named.
+        """
         names = [topology.node_name(0), topology.node_name(self.npus[0])]
         source, destination = reversed(names) if self.is_backwards else names
         rest = tuple(sorted(set(range(topology.num_npus)) - set(self.npus)))
@@ -198,7 +209,10 @@ class Separation:
         return f"{source} does not reach {destination} (separated {word} {format_ranks(group)})"
 
     def cure(self, topology: Topology) -> str:
-        """Name the links to restore, at most `_NAMED_LINKS` of them."""
+        """Return the advice to restore links, of which at most `_NAMED_LINKS` are named.
+
+        Without any such link it states that the network is not connected even without failures.
+        """
         names = [
             f"{topology.node_name(source)}->{topology.node_name(destination)}"
             for source, destination in self.links_to_restore
@@ -261,7 +275,11 @@ class LinkFailure:
 
 
 def list_failures(topology: Topology) -> list[LinkFailure]:
-    """List the single failures of a network: one per pair of nodes with links, in link order."""
+    """List the failures of single links of a network: one per pair of nodes, in link order.
+
+    A failure takes all links of the pair in both directions and on all planes. It is named `A-B`,
+    or `A->B` if there are links in the direction of the first one only.
+    """
     low = np.minimum(topology.source, topology.destination)
     high = np.maximum(topology.source, topology.destination)
     keys = low * topology.num_nodes + high

@@ -52,7 +52,10 @@ class Links:
         bandwidth_bytes_per_s: float,
         latency_s: float,
     ) -> Links:
-        """Create links with equal bandwidth and latency."""
+        """Create links from `source[i]` to `destination[i]` with equal bandwidth and latency.
+
+        Nothing is checked; the columns of bandwidth and latency are float64[links].
+        """
         rates = np.full(len(source), bandwidth_bytes_per_s, np.float64)
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
 

@@ -107,7 +107,10 @@ class _RouteSearch:
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Prepare the search in a topology with one plane (not checked)."""
+        """Prepare the search for routes in a topology of one plane (not checked).
+
+        It runs backwards from destinations; arcs and groups of arcs are computed once here.
+        """
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering

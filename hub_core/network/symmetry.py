@@ -34,7 +34,8 @@ class ColouredNetwork:
     def of(cls, topology: Topology, weights: Iterable[Int64Array] = ()) -> ColouredNetwork:
         """Colour nodes by kind, and links by bandwidth, latency, plane and further weights.
 
-        `weights`: int64[links] each.
+        A node's kind is NPU or switch, with or without multicast and reduction. A colour is a
+        64-bit hash: equal values have equal colours. `weights`: int64[links] each.
         """
         kind = np.zeros(topology.num_nodes, np.int64)
         kind[topology.num_npus :] = 1

@@ -183,7 +183,8 @@ class TopologyText:
     ) -> Sequence[float]:
         """Return `count` values: the given ones, or a single one repeated.
 
-        `name`, `quantity`: used in the message. Raises `UsageError` for another number of values.
+        `name`: name of the values, `quantity`: name of the objects that need one each, both for the
+        message. Raises `UsageError` for a number of values that is neither 1 nor `count`.
         """
         if len(values) not in (1, count):
             message = f"{len(values)} {name} for {count} {quantity}"

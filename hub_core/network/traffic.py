@@ -135,7 +135,11 @@ class Traffic:
         return np.maximum(sent[:sets], 0.0), np.maximum(received[:sets], 0.0)
 
     def complements(self, sets: RankSets) -> RankSets:
-        """Build the complement of each set: all ranks that are not in it."""
+        """Build the complement of each set: all ranks that are not in it.
+
+        Its shares are those of the collective minus those of the set; it has the root if the set
+        has not; what a set sends, its complement receives.
+        """
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(
             self.collective.num_ranks - sets.ranks,

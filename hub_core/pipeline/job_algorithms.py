@@ -246,8 +246,9 @@ class _AlgorithmCache:
     def _synthesize(self, rule: CollectiveRule, call: _Call, network: GroupNetwork) -> Algorithm:
         """Synthesize and verify the algorithm for a collective on the NPUs of a group.
 
-        If the network has more NPUs than the group, the algorithm is restricted to the members.
-        Raises `HubError` if this fails.
+        `rule`: synthesizer and its options; `call`: kind, ranks, root, counts and size per rank or
+        in total, as the kind counts. If the network has more NPUs than the group, the algorithm is
+        restricted to the members. Raises `HubError` if synthesis or verification fails.
         """
         kind, ranks = call.kind, call.num_ranks
         collective = collective_of_call(kind, ranks, call.root, call.counts)

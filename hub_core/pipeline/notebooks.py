@@ -190,7 +190,11 @@ def _list_topology_facts(topology: Topology) -> dict[str, str]:
 
 
 def _list_comparison_facts(comparison: BandwidthComparison) -> dict[str, str]:
-    """Return the sizes, and the algorithm with the highest bandwidth at the largest size."""
+    """Return title, number of algorithms, sizes, and the fastest algorithm at the largest size.
+
+    All are texts by label. A missing bandwidth counts as 0; of equal ones the first is named.
+    Without sizes or bandwidths those facts are missing.
+    """
     rates = {
         series.name: series.bandwidths[-1] or 0 for series in comparison.series if series.bandwidths
     }
@@ -204,7 +208,10 @@ def _list_comparison_facts(comparison: BandwidthComparison) -> dict[str, str]:
 
 
 def _draw(subject: ReportSubject) -> str:
-    """Return the picture of a plugin as an image; nothing if no plugin draws the subject."""
+    """Return an `img` element with the picture that a plugin draws of `subject`.
+
+    The picture is embedded as base64. "" if no plugin draws the subject or the drawing fails.
+    """
     try:
         content = render_report(subject, registry=run_registry())
     except HubError:
@@ -216,7 +223,10 @@ def _draw(subject: ReportSubject) -> str:
 
 
 def _draw_bytes(algorithm: Algorithm) -> str:
-    """Draw how many units each rank sends to every other; nothing for more than 64 ranks."""
+    """Return an SVG of the units that each rank sends to every other rank; "" above 64 ranks.
+
+    Rows are senders, columns receivers.
+    """
     steps, count = algorithm.steps, algorithm.num_ranks
     if count > _MAX_CELLS:
         return ""
@@ -227,7 +237,10 @@ def _draw_bytes(algorithm: Algorithm) -> str:
 
 
 def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
-    """Draw a square per pair of ranks, darker for more units, with a text for each."""
+    """Return an SVG with a square per pair of ranks, darker for more units, with a tooltip each.
+
+    `units`: int64[sender, receiver]; the darkest square has the maximum.
+    """
     count, most = len(units), max(1, int(units.max(initial=0)))
     cell = max(4, min(24, 320 // count))
     shapes = [
@@ -245,7 +258,7 @@ def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
 
 
 def _draw_nodes(workload: Workload) -> str:
-    """Draw the number of nodes of each kind."""
+    """Return an SVG with a bar per kind of node that the workload has: the number of nodes."""
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     values = {
         kind.name.lower(): count for kind, count in zip(NodeKind, counts, strict=True) if count
@@ -254,7 +267,11 @@ def _draw_nodes(workload: Workload) -> str:
 
 
 def _draw_bars(values: Mapping[str, int], write: object) -> str:
-    """Draw a horizontal bar per value; `write` converts a value to the text beside it."""
+    """Return an SVG with a horizontal bar per value, scaled to the largest value (at least 1).
+
+    Keys are the labels; `write` formats a value as the text next to its bar. Labels and texts are
+    escaped.
+    """
     assert callable(write)
     most = max(1, *values.values()) if values else 1
     lines = []

@@ -187,7 +187,11 @@ def write_report(
 
 
 def render_report(subject: ReportSubject, *, registry: Registry) -> bytes:
-    """Return the file that the first writer of this kind of subject writes. Raises `HubError`."""
+    """Return the content of the report on a subject, by the first writer for its kind.
+
+    Options have their defaults; several artifacts are concatenated. Raises `HubError` if no plugin
+    has such a writer, or if the writer fails.
+    """
     able = [one for one in registry.all(ReportWriter) if one.offer.shows is subject.shows]
     writer = able[0] if able else _find_report_writer(subject.shows, "", None, registry)
     result = call(writer, WriteResult, subject, bound_options(writer, None))
@@ -280,7 +284,10 @@ class SelectionFolders:
         _get_destination(folder, force)
 
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
-        """Write all files or none; a folder that is not empty needs `force`."""
+        """Write all files into `folder` or none, and return their paths; there are no losses.
+
+        Raises `UsageError` for a folder that is not empty, unless `force` is set.
+        """
         contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
         return Written(_get_destination(folder, force).put(contents), ())
 

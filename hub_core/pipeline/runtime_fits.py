@@ -108,9 +108,10 @@ def _count_messages(chosen: ChosenRuntime) -> int | None:
 def _fit(
     chosen: tuple[ChosenRuntime, ...], calls: _Calls, variants: Variants, algorithm: Algorithm
 ) -> FittedAlgorithm:
-    """Return the best form of an algorithm that the first suitable runtime executes.
+    """Return the form of an algorithm with the best merit on the first runtime that executes one.
 
-    Raises `InputError` with the first reason if there is none.
+    `variants` yields the forms with their times; they are tried by ascending time, then number of
+    steps. Raises the `InputError` of the first runtime if none executes any form.
     """
     rows = sorted(
         variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))
@@ -128,9 +129,11 @@ def _fit(
 def _choose_variant(
     chosen: ChosenRuntime, calls: _Calls, rows: Sequence[tuple[Algorithm, int, str]]
 ) -> FittedAlgorithm:
-    """Return the best of the forms, in ascending order of time, that the runtime executes.
+    """Return the form with the best merit that the runtime executes.
 
-    Raises `InputError` with the first reason if there is none.
+    `rows`: (form, time in ns, text), by ascending time. Slower forms than the first executable one
+    count only within a tolerance, which is larger while no form stays within the preferred limits,
+    and only with fewer steps. Raises the first reason as `InputError` if none is executed.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None
@@ -250,7 +253,7 @@ def fit_result(
 def _chain(
     best: SynthesisResult, following: SynthesisResult | None, tries: Iterator[SynthesisResult]
 ) -> Iterator[SynthesisResult]:
-    """Yield the best result, the one after it if there is one, and all further tries."""
+    """Yield `best`, then `following` unless it is None, then the remaining `tries`."""
     yield best
     if following is not None:
         yield following
@@ -282,7 +285,11 @@ def _list_tries(
 
 
 def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -> SynthesisResult:
-    """Return the result with the form of its algorithm that the runtime executes."""
+    """Return the result with the fitted form of its algorithm, its resources and its merit.
+
+    The statistics get the texts `runtime` (thread blocks, operations, channels, chunks) and, for a
+    changed form, `variant`. The time is that of the form; if it is 0 or None, the old one stays.
+    """
     fit = fitted.fit
     text = (
         f"{runtime}: {fit.blocks} thread blocks and {fit.operations} operations of a rank, "

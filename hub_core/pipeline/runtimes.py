@@ -126,7 +126,11 @@ def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:
 def build_variant(
     algorithm: Algorithm, passes: Sequence[tuple[str, Mapping[str, str]]], registry: Registry
 ) -> tuple[Algorithm, str]:
-    """Apply the passes of a simulation, each with its options; also return their description."""
+    """Apply transformations to an algorithm in order; return the result and a text about them.
+
+    `passes`: (name, options) each. The text is such as `a key=value, b`, "" without passes. Raises
+    `HubError` as `transform` does.
+    """
     texts = []
     for name, options in passes:
         algorithm, _ = transform(algorithm, name, options=options, registry=registry)

@@ -145,7 +145,11 @@ def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
 
 
 def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
-    """Return the prefix of an output path: `ring` for `ring`, `ring.et` and `ring.0.et`."""
+    """Return the prefix of an output path: `ring` for `ring`, `ring.et` and `ring.0.et`.
+
+    `suffixes`: those of the format, here `.et`. The folder of the path remains, and so does a name
+    without such a suffix.
+    """
     match = re.match(
         rf"(?P<prefix>.+?)(\.[0-9]+)?{_create_pattern(suffixes)}\Z", path.name, re.DOTALL
     )

@@ -159,7 +159,7 @@ def _parse_numbers(version: str) -> tuple[int, ...]:
 def _parse_requirement(line: str) -> Requirement | None:
     """Parse a requirement of a distribution, as in its metadata (`numpy>=1.26; marker`).
 
-    None if it is invalid, or if its marker excludes this environment without any extra.
+    None if it is invalid, or if its marker excludes this environment or applies to an extra only.
     """
     # Imported here: most requirements need no parser.
     from packaging.requirements import InvalidRequirement, Requirement

@@ -28,9 +28,10 @@ class MessageRoutes:
 
     @classmethod
     def of(cls, algorithm: Algorithm, topology: Topology) -> MessageRoutes:
-        """Find the routes of all messages; ranks are placed as `placement_of` says.
+        """Find the routes of all messages of an algorithm, one per pair of NPUs and plane.
 
-        Raises `InputError` for a message without a path.
+        Ranks are on the NPUs of `placement_of`, else rank r on NPU r; a message uses plane channel
+        modulo number of planes. Raises `InputError` for a message without a path.
         """
         steps = algorithm.steps
         sends = np.flatnonzero(steps.sends)

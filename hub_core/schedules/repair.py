@@ -102,7 +102,7 @@ _Connection = tuple[int, int, int]
 
 
 def _list_connections(steps: StepTable, sends: Int64Array) -> list[_Connection]:
-    """Return the connection of every send."""
+    """Return the connection (rank, peer, channel) of every row of `sends`, in that order."""
     columns = (steps.rank[sends], steps.peer[sends], steps.channel[sends])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -289,9 +289,10 @@ def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
 def _choose_channels(
     steps: StepTable, sends: Int64Array, paths: dict[_Connection, tuple[int, ...]], num_planes: int
 ) -> dict[_Connection, int]:
-    """Choose the lowest channel for every path that no other message on one of its hops uses.
+    """Choose a channel for every path: the lowest that no other message on one of its hops uses.
 
-    The channel is in the plane of the original one. Rerouted messages leave their channels.
+    It has the plane of the path's original channel (channel modulo `num_planes`). The channels that
+    the rerouted `sends` use now count as unused. Paths are served in the order of `paths`.
     """
     remaining = np.delete(
         np.flatnonzero(steps.sends), np.searchsorted(np.flatnonzero(steps.sends), sends)

@@ -284,9 +284,10 @@ class _RankEntry:
 
 
 def _check_integers(value: JsonValue, count: int, name: str) -> UInt64Array:
-    """Convert a list of `count` integers of 0..2^64-1 to an array.
+    """Convert a list of `count` integers of 0..2^64-1 to uint64[count].
 
-    Raises `InputError` for any other value; `name` is its name in the message.
+    Booleans are accepted as 0 and 1. Raises `InputError` for any other value; `name` is the name of
+    the list in the message.
     """
     if not isinstance(value, list) or len(value) != count:
         raise _create_misfit(f"{name} has not {count} entries")

@@ -60,7 +60,10 @@ class RankProfile:
         self._file = file
 
     def fail(self, message: str, code: str = "invalid-metadata", cure: str = "") -> InputError:
-        """Create an error about record 0 of this file."""
+        """Create (not raise) an `InputError` about the metadata record, number 0, of this file.
+
+        `cure`: advice, "" for none.
+        """
         location = Location(self._file, byte=0)
         return InputError(message, location=location, code=code, cure=cure)
 

@@ -86,9 +86,11 @@ def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 def _generate_searches(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
-    """Yield searches by increasing cost: (part of every node, starts, ends).
+    """Yield searches for paths from steps `earlier` to steps `later`, by increasing cost.
 
-    Each finds only paths within one part; the last has a single part and is exact.
+    A search is (part of every node, starts, ends); it finds only paths whose nodes are all in one
+    part, so that it may miss some. The first three have parts by flow (if no flow has too many
+    pairs) and by rank; the last has a single part and is exact.
     """
     if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
         yield graph.flow, earlier, later

@@ -35,7 +35,8 @@ class AllocationClass:
 def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
     """Group the connected sets of NPUs into classes that are isomorphic including bandwidths.
 
-    Links to switches are ignored. Every set of NPUs of the given sizes is tested: meant for one
+    A class has its first set and the number of its sets. Links to switches are ignored, and of
+    parallel links the first counts. Every set of NPUs of the given `sizes` is tested: meant for one
     host. Sorted by size, then by the first set.
     """
     # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
@@ -92,7 +93,10 @@ def _restrict(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
 
 
 def _is_connected(bandwidth: Float64Array) -> bool:
-    """Whether all NPUs can be reached from the first one; True without NPUs."""
+    """Return whether all NPUs can be reached from the first one; True without NPUs.
+
+    `bandwidth`: bytes/s, float64[NPUs, NPUs] from row to column; 0 means no link.
+    """
     if not len(bandwidth):
         return True
     hops = Arcs(len(bandwidth), *np.nonzero(bandwidth > 0)).hops(np.asarray([0]))

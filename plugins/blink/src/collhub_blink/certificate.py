@@ -171,7 +171,10 @@ def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObje
 
 
 def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
-    """Whether the trees have few enough parents to be listed."""
+    """Return whether the trees have at most `_MAX_NUMBERS` parents, so that they are listed.
+
+    A tree counts as one parent per NPU of the topology, also if fewer take part.
+    """
     trees = sum(len(packing.trees) for packing in packings)
     return trees * task.topology.num_npus <= _MAX_NUMBERS
 
@@ -187,7 +190,10 @@ def _describe_plane(share: Share) -> JsonObject:
 
 
 def _describe_bound(bound: RateBound) -> JsonObject:
-    """Describe a bound with the nodes or blocks that prove it."""
+    """Return the JSON object of a bound: kind, rate as a fraction, and the proof.
+
+    The proof is `blocks` (lists of nodes) if the bound has them, else `nodes`.
+    """
     side: JsonObject = {"nodes": list(bound.nodes)}
     if bound.blocks:
         side = {"blocks": [list(block) for block in bound.blocks]}
@@ -195,7 +201,10 @@ def _describe_bound(bound: RateBound) -> JsonObject:
 
 
 def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
-    """Describe the trees of a packing; those of a scatter or gather with their target NPU."""
+    """Return a JSON object per tree of a packing, in order.
+
+    Those of a scatter or gather also have the key `target`: the NPU whose data the tree carries.
+    """
     num_npus = task.topology.num_npus
     trees = [_describe_tree(packing, tree, num_npus) for tree in packing.trees]
     # Only packings of paths have targets.

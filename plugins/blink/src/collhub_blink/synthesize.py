@@ -68,6 +68,7 @@ def _synthesize_with_common_unit(
     """Synthesize after rounding bandwidths to a common unit, if they have none.
 
     They are also rounded if the trees of the exact bandwidths need more units than 64 bits count.
+    After rounding, the bounds of the result are relaxed by the rounding error.
     """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
@@ -257,9 +258,10 @@ def find_packings(task: PackingTask) -> list[PlacedPacking]:
 def _collect_bounds_ns(
     task: PackingTask, bound: RateBound, request: SynthesisRequest
 ) -> dict[str, int]:
-    """Collect the certified bound, and the core's bound by latencies and links, in ns.
+    """Return lower bounds of the time in ns by name: the certified bound of the rate, and `links`.
 
-    The core's bound requires that all NPUs take part.
+    `links` is the core's bound by latencies and links; it requires that all NPUs take part, and is
+    missing if the core has none.
     """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))
@@ -334,7 +336,10 @@ def _build_algorithm(
 
 
 def _build_provenance(task: PackingTask, options: BlinkOptions | None) -> Provenance:
-    """Describe the origin of an algorithm: this plugin, its version and its options."""
+    """Describe the origin of an algorithm: plugin, version, topology and options as text.
+
+    Without options the record has none; the version is "" if the plugin is not installed.
+    """
     values = {} if options is None else asdict(options)
     option_texts = {name: str(value) for name, value in values.items()}
     # Sources that are imported without installation have no version.

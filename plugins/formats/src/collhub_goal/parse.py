@@ -141,9 +141,9 @@ class _ScheduleColumns:
     """Columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
-        """Start without operations and dependencies.
+        """Start without operations and dependencies; blocks of ranks are added by `add`.
 
-        `file`: name for errors; `num_ranks`: declared number, the limit of peers.
+        `file`: name for errors; `num_ranks`: declared number of ranks, below which peers must be.
         """
         self._file = file
         self._num_ranks = num_ranks
@@ -336,7 +336,10 @@ def _is_text(texts: Texts) -> BoolArray:
 
 
 def _parse_numbers(texts: Texts, default: int) -> Int64Array:
-    """Parse decimal texts to int64; an empty text becomes `default`."""
+    """Parse decimal texts to int64; an empty text becomes `default`.
+
+    Raises `ValueError` for other texts and `OverflowError` above 64 bits.
+    """
     numbers = (int(text) if text else default for text in texts)
     return np.fromiter(numbers, np.int64, len(texts))
 

@@ -230,8 +230,10 @@ class _EdgeLines:
         self._child = child[order]
 
     def format_lines(self, start: int, stop: int) -> Iterator[str]:
-        """Yield one line per dependency of one rank, whose operations are the rows `start` to
-        `stop` - 1.
+        """Yield the dependencies of one rank as lines such as `l3 requires l1`.
+
+        They are ordered by the later operation. The rank has the rows `start` to `stop` - 1; labels
+        count them from 0.
         """
         # Labels count the operations of a rank from 0.
         first, last = np.searchsorted(self._child, [start, stop])

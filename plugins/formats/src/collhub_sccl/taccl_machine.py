@@ -256,6 +256,6 @@ def _is_uniform(values: Float64Array) -> bool:
 
 
 def _refuse(topology: Topology, reason: str, cure: str) -> None:
-    """Raise `UsageError` for a topology that TACCL cannot express."""
+    """Raise `UsageError` that TACCL cannot express the topology, with reason and advice."""
     message = f"TACCL cannot express topology {topology.name}: {reason}"
     raise UsageError(message, cure=cure, code=_CODE)

@@ -125,7 +125,7 @@ NIC Legend:
 
 
 def xml_samples() -> Sequence[Source]:
-    """Topology XML."""
+    """Return topology XML files in memory: machines of four NVIDIA and of two AMD GPUs."""
     texts = {"four-gpus.xml": _nvidia_machine(), "two-amd-gpus.xml": _amd_machine()}
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 

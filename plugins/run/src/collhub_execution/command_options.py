@@ -90,9 +90,10 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:
-    """Return the click type of an option, including range and choices.
+    """Return the click type that parses an option: a choice, a range of integers or of floats.
 
-    All types but INT, FLOAT and choices are passed as text and parsed later.
+    All other types, such as SIZE, are passed as text and parsed later, where their errors are
+    reported like all errors. Limits that are not declared are open.
     """
     if declared.choices:
         return click.Choice(list(declared.choices))

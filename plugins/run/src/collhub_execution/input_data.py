@@ -136,9 +136,10 @@ def exact_inputs(
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
     def make_tile(generator: np.random.Generator, rank: int) -> Array:
-        """Draw integers from 0 to `largest`.
+        """Draw the tile of one rank: `_TILE` integers from 0 to `largest`, inclusive.
 
-        For products 1 or -1, in the first ranks also 2 or -2.
+        For products 1 or -1, in the first `_DOUBLING_RANKS` ranks also 2 or -2, so that no product
+        overflows float16.
         """
         if op is not ReduceOp.PROD:
             return generator.integers(0, largest, _TILE, endpoint=True)

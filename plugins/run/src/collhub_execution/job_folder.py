@@ -72,9 +72,10 @@ class JobMemory:
         }
 
     def _open_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Map the file of an array into memory, read-write.
+        """Map the file `name` of the job's folder into memory, read and write, with this shape.
 
-        An empty array is new memory instead.
+        Changes are visible to all processes that map it. An empty array is new memory instead,
+        because empty files cannot be mapped. Raises `OSError` if the file does not exist.
         """
         if 0 in shape:
             # Empty memory cannot be mapped.
@@ -331,8 +332,9 @@ class RankPart:
     ended: Int64Array
 
     def leave(self, output: Array) -> None:
-        """Copy OUTPUT to the shared memory, if it is not already there, and mark the rank as
-        finished.
+        """Copy OUTPUT to the job's shared memory and mark the rank as finished.
+
+        Nothing is copied if `output` is that memory already, as with most executors.
         """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]

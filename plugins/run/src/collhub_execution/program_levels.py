@@ -145,7 +145,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_messages(self) -> int:
-        """Number of messages."""
+        """Return the number of messages: the records of kind SEND of all ranks."""
         sends = self.kind == RecordKind.SEND
         return int(np.count_nonzero(sends))
 

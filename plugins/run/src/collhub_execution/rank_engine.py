@@ -173,10 +173,11 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
-    """Fill the memory, wait for all ranks, and run all levels.
+    """Fill the memory, wait for all ranks, and run all levels in order.
 
-    Writes start and end in seconds to the log of `run`, without the filling, and after the last
-    level the position `DONE`. With `is_timed` every record is timed too.
+    `run`: index of the repetition; its start and end (`perf_counter`, in s) are written to
+    `log.times`, without the filling. After the last level `log.at` becomes `DONE`. With `is_timed`
+    the start and end of every record are logged too.
     """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.

@@ -194,8 +194,10 @@ class _LaunchedRanks:
         return self._add_positions("deadlock" if is_still else "timeout", message)
 
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
-        """Return an error with this diagnostic first, then the positions of the ranks that still
-        wait.
+        """Return (not raise) an error with this diagnostic, then one position per waiting rank.
+
+        A position is the record that the rank waits for; at most `_LISTED_RANKS` are listed, and
+        the others are counted.
         """
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions()]

@@ -282,10 +282,12 @@ def _assign_long_slots(
     offsets: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Set the offsets of `rows`, which are sorted by their first level; `sizes` may grow.
+    """Assign a range of scratch memory to each record in `rows`, free from its first to last level.
 
-    First fit in the order of arrival, as for dynamic storage (Knuth, TAOCP 1, section 2.5): optimal
-    packing of intervals with sizes is NP-hard, and these slots are few.
+    `rows` are sorted by `first`; `count`: lengths. Writes `offsets` and may increase `sizes`
+    (memory per rank). Slots start above the size at the call. First fit in the order of arrival, as
+    for dynamic storage (Knuth, TAOCP 1, section 2.5): optimal packing is NP-hard, and these slots
+    are few.
     """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}

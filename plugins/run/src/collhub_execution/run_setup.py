@@ -237,10 +237,9 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
 
 
 def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    """Return the operator named by `text`, in any case of letters; None means that of the
-    collective.
+    """Return the reduction operator named by `text`, in any case of letters.
 
-    Raises `UsageError` for an unknown name.
+    None means that of the collective. Raises `UsageError` (code `unknown-op`) for an unknown name.
     """
     if text is None:
         return algorithm.collective.reduce_op

@@ -200,9 +200,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _get_fork_context(request: LevelledRequest) -> ForkContext:
-    """Return the context of `multiprocessing` that starts processes by fork.
+    """Check that the run is possible; return the `multiprocessing` context that forks.
 
-    Raises `PluginError` on systems without fork, and `UsageError` for more than 256 ranks.
+    Raises `PluginError` on systems without fork, and `UsageError` (code `too-many-ranks`) for more
+    than 256 ranks.
     """
     ranks = request.program.num_ranks
     if "fork" not in multiprocessing.get_all_start_methods():

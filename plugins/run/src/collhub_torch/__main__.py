@@ -54,7 +54,11 @@ class TorchChannel:
 )
 @click.option("--batch", is_flag=True, help="one batch_isend_irecv a level; on cuda always so")
 def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any) -> None:
-    """Run one rank. The exit status is that of `collhub run`."""
+    """Run one rank of `algorithm` (a file) with torch.distributed; `values`: further options.
+
+    An error is printed by the process with `RANK` 0 (the default) only. It ends the process with
+    the exit status of `collhub run`.
+    """
     is_first = os.environ.get("RANK", "0") == "0"
     options = TorchOptions(device, batch)
     run_script(partial(_run, algorithm, values, options, as_json), is_first=is_first)

@@ -130,7 +130,7 @@ class _Fields:
         return value
 
     def number(self, name: str) -> int:
-        """Return an integer field.
+        """Return the integer field `name`, also a negative one.
 
         Raises `InputError` for other values, also booleans and missing fields.
         """
@@ -152,7 +152,10 @@ class _Fields:
         return value is True
 
     def fields(self, name: str) -> _Fields:
-        """Return a nested object. Raises `InputError` for any other value or a missing field."""
+        """Return the nested object `name`, whose errors state the same file.
+
+        Raises `InputError` for any other value or a missing field.
+        """
         value = self.values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, "an object")

@@ -175,8 +175,10 @@ class CollhubGroup(_ProcessGroup):
         return self._description
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """All-reduce in place with the algorithm, or with the fallback group if it does not serve
-        the call.
+        """All-reduce the only tensor of the list in place; return torch's handle of the work.
+
+        The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
+        options the operator is torch's default, a sum.
         """
         opts = dist.AllreduceOptions() if opts is None else opts
         if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
@@ -184,16 +186,18 @@ class CollhubGroup(_ProcessGroup):
         return self.fallback.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Broadcast with the algorithm if it serves the call and has this root, else with the
-        fallback.
+        """Broadcast the only tensor of the list from `opts.rootRank`, in place; return the work.
+
+        The algorithm runs if it serves the call and has this root, else the fallback group.
         """
         if self._is_served(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
             return self._run(tensors[0], tensors[0])
         return self.fallback.broadcast(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce with the algorithm if it serves the call and has this root, else with the
-        fallback.
+        """Reduce the only tensor of the list to `opts.rootRank`, in place; return the work.
+
+        The algorithm runs if it serves the call and has this root, else the fallback group.
         """
         kind = CollectiveKind.REDUCE
         if self._is_served(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
@@ -203,8 +207,9 @@ class CollhubGroup(_ProcessGroup):
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """All-gather into one tensor, with the algorithm if it serves the call, else with the
-        fallback.
+        """Gather `source` of all ranks into `output`, by rank; return torch's handle of the work.
+
+        The algorithm runs if it serves the call (`_is_served`), else the fallback group.
         """
         if self._is_served(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)
@@ -213,10 +218,10 @@ class CollhubGroup(_ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """Reduce-scatter from one tensor, with the algorithm if it serves the call, else by the
-        fallback.
+        """Reduce `source` over all ranks, and write this rank's part to `output`; return the work.
 
-        Without options the operator is a sum.
+        The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
+        options the operator is a sum.
         """
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
@@ -231,10 +236,10 @@ class CollhubGroup(_ProcessGroup):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        """All-to-all of equal parts with the algorithm if it serves the call, else with the
-        fallback.
+        """Send part r of `source` to rank r, and write the parts received to `output`, by rank.
 
-        Calls with explicit sizes of parts always use the fallback.
+        The algorithm runs if parts are equal (no splits given) and it serves the call, else the
+        fallback group. Returns torch's handle of the work.
         """
         is_equal = not output_splits and not source_splits
         if is_equal and self._is_served(CollectiveKind.ALL_TO_ALL, [source], [output]):

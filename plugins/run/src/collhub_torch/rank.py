@@ -176,7 +176,11 @@ class TorchTransport:
         return lambda: self._start_level(messages)
 
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level; keep them until the next level has started."""
+        """Start the messages of a level without waiting, and return what to wait for.
+
+        The messages are kept until the next level has started: freeing them earlier makes short
+        levels two to four times slower with gloo.
+        """
         posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
         # next one has started makes short levels two to four times slower (torch 2.13).

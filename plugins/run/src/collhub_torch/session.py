@@ -123,7 +123,10 @@ _NAMED_OPS = (
 
 
 def op_name(op: object) -> str | None:
-    """Return the name of an operator of torch.distributed, None if NCCL does not support it."""
+    """Return NCCL's name of an operator of torch.distributed, such as `sum`.
+
+    None if NCCL does not support it.
+    """
     for known, name in _NAMED_OPS:
         if op == known:
             return name

@@ -65,9 +65,10 @@ def find_fewest_all_reduce_trees(
     bound, reason = -(-total // widest), "no tree can be wider"
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search a packing of `count` trees.
+        """Search a packing of `count` trees within the remaining budget.
 
-        Returns (trees, True), or None and whether there is provably no such packing.
+        Returns (trees, True), or (None, whether it is proved that there is no such packing). More
+        than `_MAX_TREES` trees or `_MAX_NODES` nodes are not searched: (None, False).
         """
         if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
             return None, False
@@ -85,10 +86,11 @@ def _find_trees(
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Search trees of one of the weight vectors that span all problems.
+    """Search trees of one of the weight vectors that span all problems of `graph`.
 
     Returns (trees of the first vector with a solution, True), or (None, whether it is proved that
-    no vector has one).
+    no vector has one). `total`: sum of the weights. The search ends without a proof if `budget`
+    does.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
@@ -150,10 +152,12 @@ def _generate_problems(
     numbers: Int64Array,
     total: int,
 ) -> Iterator[_SpanningProblem]:
-    """Yield the quotient by a tight partition, and recursively the problems of its blocks.
+    """Yield the spanning problems into which a network divides: a partition, then its blocks.
 
-    The network itself if its strength is not `total`, so that no partition is tight. `numbers`:
-    numbers of its links in the original network.
+    A partition whose links the trees must fill (strength equal to `total`) gives a problem with one
+    node per block, and each block of several nodes is divided further. A network of another
+    strength is one problem, whose links may have room left. `numbers`: numbers of its links in the
+    original network.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)
@@ -179,7 +183,10 @@ def _build_joint_search(
     problems: Sequence[_SpanningProblem],
     weights: Sequence[int],
 ) -> _JointSearch | None:
-    """Build a search for all problems together; None if one of them rules the weights out."""
+    """Build a search for trees of these weights in all problems at the same time.
+
+    None if one problem has a link without an allowed set of trees, so that no such trees exist.
+    """
     searches = [_build_link_search(problem, weights) for problem in problems]
     possible = [search for search in searches if search is not None]
     if len(possible) < len(problems):
@@ -261,7 +268,11 @@ class _LinkSearch:
     level: Int64Array
 
     def resume(self, steps: int) -> int:
-        """Run at most `steps` steps; return FOUND, EXHAUSTED or STOPPED."""
+        """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
+
+        FOUND: the trees can be read. EXHAUSTED: it is proved that there are none. STOPPED: the
+        steps are used up, and another call continues.
+        """
         outcome = search_undirected(
             self.first,
             self.second,
@@ -308,7 +319,10 @@ class _JointSearch:
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
-        """Return the links and the weight of every tree, after `resume` has returned FOUND."""
+        """Return (numbers of links, weight) of every tree, after `resume` has returned FOUND.
+
+        Links are numbered as in the original network; trees are in the order of the weights.
+        """
         trees = []
         for tree, weight in enumerate(self.weights):
             links = [search.find_links(tree) for search in self.done]

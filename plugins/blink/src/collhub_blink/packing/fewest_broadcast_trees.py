@@ -65,10 +65,11 @@ def find_fewest_broadcast_trees(
     budget: Budget,
     max_depth: int | None = None,
 ) -> TreeSearchResult:
-    """Find the fewest trees with integer weights of sum `total`, none deeper than `max_depth`.
+    """Find the fewest trees from `root` with integer weights of sum `total`, within a depth.
 
-    All nodes of `graph` compute. `known`: an available packing, returned if no smaller one is found
-    within the budget of search steps.
+    All nodes of `graph` compute. `known`: an available packing, which is the result if no smaller
+    one is found within the budget of search steps. `max_depth`: None for any depth. The result
+    states whether the number is proved to be the minimum.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -79,9 +80,9 @@ def find_fewest_broadcast_trees(
         return _build_parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search a packing of `count` trees.
+        """Search a packing of `count` trees within the remaining budget.
 
-        Returns (trees, True), or None and whether there is provably no such packing.
+        Returns (trees, True), or (None, whether it is proved that there is no such packing).
         """
         vectors = generate_weight_vectors(total, count, widest)
         return run_searches(vectors, build_search, budget)
@@ -112,7 +113,11 @@ class _ParentSearch:
     level: Int64Array
 
     def resume(self, steps: int) -> int:
-        """Run at most `steps` steps; return FOUND, EXHAUSTED or STOPPED."""
+        """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
+
+        FOUND: the trees can be read. EXHAUSTED: it is proved that there are none. STOPPED: the
+        steps are used up, and another call continues.
+        """
         outcome = search_directed(
             self.first,
             self.head,
@@ -150,7 +155,10 @@ class _ParentSearch:
         parents: Int64Array,
         arc_of: dict[tuple[int, int], int],
     ) -> SpanningTree:
-        """Build a tree with the arcs of its parents."""
+        """Build the tree in which node v has the parent `parents[v]` (-1: the root or none).
+
+        `arc_of`: the arc from a parent to a node; an edge that it lacks gets arc -1.
+        """
         pairs = zip(parents.tolist(), range(len(parents)), strict=True)
         arcs = [arc_of.get(pair, -1) for pair in pairs]
         return SpanningTree(self.root, weight, parents, np.asarray(arcs, np.int64))

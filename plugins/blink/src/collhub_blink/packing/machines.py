@@ -104,7 +104,10 @@ class _Hosts:
         ]
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
-        """Build a tree of `root` for every rank outside its host: that rank gets the data first."""
+        """Build a tree from `root` for every rank on another host; that rank is the first outside.
+
+        Order: by host, then by index of the rank in its host. `root` may be any rank.
+        """
         home = next(number for number, block in enumerate(self._blocks) if root in block)
         return [
             self._build_tree_through_rank(root, home, first, index)

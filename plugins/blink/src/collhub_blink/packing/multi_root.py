@@ -196,9 +196,9 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _pack_trees_by_root(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
-    """Pack all-gather trees and group them by the NPU of their root.
+    """Pack all-gather trees and group them by the NPU of their root, in the order of the ranks.
 
-    All roots have equal weight.
+    The trees of each root have the same total weight. Every NPU of the task is a key.
     """
     packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     trees = place_trees(network, packing.trees, packing.network, network.graph)
@@ -209,9 +209,10 @@ def _pack_trees_by_root(task: PackingTask, network: RankNetwork) -> dict[int, li
 
 
 def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
-    """Yield down trees with up trees attached, so that both directions carry equal weight.
+    """Yield `down` trees, each with an `up` tree attached that has the same weight.
 
-    Weights are scaled by the total of the other list; a tree is split if its weight exceeds its
+    The weights of each list are multiplied by the total of the other list, so that totals are
+    equal; then trees are paired in order, and a tree is split where its weight exceeds its
     partner's.
     """
     # Both totals become the product of the two totals.
@@ -235,7 +236,7 @@ def _scale_weights(trees: Sequence[PlacedTree], factor: int) -> list[int]:
 
 
 def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
-    """Return the tree with another weight."""
+    """Return a copy of the placed tree with another weight; its `up` tree stays as it is."""
     tree = replace(placed_tree.tree, weight=weight)
     return replace(placed_tree, tree=tree)
 

@@ -74,7 +74,11 @@ class PlacedPacking:
 
     @property
     def rate(self) -> Fraction:
-        """Rate in bytes of the collective per second, with the root's own part of a scatter."""
+        """Return the rate in bytes of the collective per second: unit times the sum of the weights.
+
+        For a scatter or gather, the root's own part, which no tree carries, counts too: the rate is
+        multiplied by (targets + 1) / targets.
+        """
         carried = self.unit * sum(self.weights)
         num_targets = len(set(self.targets))
         if not num_targets:
@@ -241,9 +245,10 @@ _HOPS_OVER_ONE_SWITCH = 2
 
 
 def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
-    """Search for a chain at the optimal rate on the topology's own routes.
+    """Search for a chain of all ranks at the optimal rate on the topology's own routes.
 
-    None if none of 64 random orders gives such a chain, or with more than 256 ranks.
+    The first of 64 random orders (by the task's seed) that gives such a chain wins. None if none
+    does, or with more than 256 ranks.
     """
     network = task.oriented_network
     if network.graph.num_compute > _MAX_RANKS:

@@ -160,7 +160,11 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
 
 
 def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
-    """Convert a path over nodes of the graph to a tree of the topology, from NPU to NPU."""
+    """Convert a path over nodes of the graph to a tree of this weight in the topology.
+
+    The root is its first node. Every NPU on it is the child of the previous NPU; the switches
+    between are on the route.
+    """
     nodes = [int(network.nodes[node]) for node in path]
     positions = [
         position for position, node in enumerate(nodes) if node < network.topology.num_npus

@@ -43,7 +43,10 @@ class PlacedTree:
         return max(self.tree.depth, upward)
 
     def paths(self) -> list[Stops]:
-        """List the nodes on the route from parent to child, for every child."""
+        """List, for every child in ascending order, the nodes on its route from parent to child.
+
+        Both ends are included; without a recorded route it is (parent, child).
+        """
         paths = []
         for node, parent in enumerate(self.tree.parent.tolist()):
             if parent >= 0:
@@ -59,7 +62,8 @@ def build_placed_tree(
 ) -> PlacedTree:
     """Build a tree in which the last NPU of every route is a child of the first.
 
-    `routes`: routes from parent to child.
+    `routes`: nodes from parent to child, both included; intermediate nodes are stored for routes
+    with more than two. Of several routes to one child the last counts. Arcs of the tree are -1.
     """
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops = {}
@@ -142,7 +146,10 @@ def place_along_routes(
 
 
 def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
-    """Place one tree over ranks on the topology's own routes."""
+    """Convert a tree over ranks to a tree over NPUs, with the topology's own route for every edge.
+
+    Root and weight are those of `tree`.
+    """
     nodes = network.nodes
     ranks = np.flatnonzero(tree.parent >= 0)
     routes = network.find_routes(nodes[tree.parent[ranks]], nodes[ranks])

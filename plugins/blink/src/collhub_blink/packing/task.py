@@ -58,7 +58,7 @@ class RankNetwork:
 
     @property
     def reversed(self) -> RankNetwork:
-        """The same network with all links reversed."""
+        """Return the same network with all links reversed; `is_reversed` changes, ranks stay."""
         reversed_topology = _reverse_links(self.topology)
         return RankNetwork(
             reversed_topology, transposed(self.graph), self.nodes, not self.is_reversed
@@ -148,7 +148,10 @@ class RankNetwork:
         return self.topology.node_name(number)
 
     def _list_names(self, nodes: tuple[int, ...]) -> str:
-        """List the names of topology nodes, at most 8."""
+        """Return the names of topology nodes, separated by commas, the first 8 at most.
+
+        ", ..." follows if there are more.
+        """
         names = [self.topology.node_name(node) for node in nodes[:_MAX_NAMES_IN_A_MESSAGE]]
         listed = ", ".join(names)
         return listed + ", ..." if len(nodes) > len(names) else listed
@@ -306,7 +309,10 @@ class PackingTask:
 
 
 def _check_suitable(collective: Collective) -> None:
-    """Raise an error for collectives that trees cannot serve and for a single rank."""
+    """Raise `InputError` for a collective that trees cannot serve, `UsageError` for one rank.
+
+    Trees cannot serve the kinds in `_UNSUITABLE_KINDS`, whose pairs of ranks have separate data.
+    """
     if collective.kind in _UNSUITABLE_KINDS:
         raise InputError(
             f"{collective.kind} does not run on spanning trees: "

@@ -297,7 +297,10 @@ class Channel:
             raise UsageError(message, cure="give a positive rate and no negative time")
 
     def time_s(self, share_bytes: float) -> float:
-        """Time of a share in seconds, set-up included; 0 for an empty share."""
+        """Return the time of a share in seconds: set-up plus bytes divided by the rate.
+
+        0 for an empty share, without set-up.
+        """
         if not share_bytes:
             return 0.0
         return self.setup_s + share_bytes / self.rate_bytes_per_s

@@ -54,7 +54,11 @@ def _compute_all_gather_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
-    """Return the bound by the tightest partition, or by `compute_directed_bound` if not duplex."""
+    """Return the bound on the rate of an all-reduce in the task's network.
+
+    It is that of the tightest partition; if some link lacks an equal link back, that of
+    `compute_directed_bound`.
+    """
     network = task.network
     if not network.is_duplex:
         return compute_directed_bound(network)
@@ -119,9 +123,10 @@ def find_planes(
 
 
 def _parse_startup_times(text: str, count: int) -> list[int]:
-    """Parse the option `setup`: one time per plane in ns; a single 0 means 0 for all planes.
+    """Parse the option `setup`, such as `0ns,2ms`: one time per plane, returned in ns.
 
-    Raises `UsageError` for a wrong number of times.
+    A single 0 means 0 for all `count` planes. Times are rounded to ns. Raises `UsageError` for
+    another number of times and for an invalid time.
     """
     times = [round(parse_time(part) * 1e9) for part in text.split(",")]
     if times == [0]:

@@ -265,9 +265,10 @@ class _CountSearch:
 
 
 def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_messages: int) -> int:
-    """Find the maximum number of chunks with at most `max_messages` messages, at least 1.
+    """Return the largest number of chunks of the widest tree that `_is_allowed`, at least 1.
 
-    By bisection; `_is_allowed` is the criterion.
+    `weights`: of the trees, whose chunks are proportional to them. Bisection from 1 to
+    `_MAX_CHUNKS`; 1 is returned even if it is not allowed.
     """
     low, high = 1, _MAX_CHUNKS
     while low < high:
@@ -292,9 +293,10 @@ def _build_schedule_or_none(
     slack: float = 0.0,
     slack_ps: int = 0,
 ) -> PackingSchedule | None:
-    """Build the schedule with `chunks` chunks on the widest tree.
+    """Build the schedule with `chunks` chunks on the widest tree, others in proportion.
 
-    None if `chunks` is 0 or a chunk would have less than a byte.
+    `slack` is only recorded in the schedule; `slack_ps` is the slack in picoseconds that messages
+    get. None if `chunks` is 0 or a chunk would have less than a byte.
     """
     if not chunks:
         return None
@@ -309,10 +311,11 @@ def _build_schedule_or_none(
 
 
 def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int) -> bool:
-    """Whether there are at most `max_messages` messages, few enough chunks for the limits of units,
-    and all messages are large enough.
+    """Return whether numbers of chunks satisfy all limits; `counts`: chunks of every tree.
 
-    Large enough: 11 messages in flight fill the latency of the link with the most bytes in flight.
+    Limits: at most `max_messages` messages; chunks per share that the limits of units allow; and
+    messages so large that 11 of them in flight fill the latency of the link with the most bytes in
+    flight.
     """
     messages = sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams)
     if messages > max_messages:

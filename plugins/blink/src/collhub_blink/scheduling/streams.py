@@ -92,7 +92,10 @@ def _split_by_weight(
     trees: Sequence[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, Fraction, Fraction]]:
-    """Yield (tree, begin, length) for every tree, as fractions of a share split by weight."""
+    """Divide a share among trees by weight: yield (tree, begin, length), in the order of `trees`.
+
+    Begin and length are fractions of the share; the lengths sum to 1.
+    """
     total = sum(weights[tree] for tree in trees)
     begin = Fraction(0)
     for tree in trees:
@@ -102,7 +105,10 @@ def _split_by_weight(
 
 
 def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
-    """Yield one stream per tree: reduce up one tree, then broadcast down the other."""
+    """Yield one stream per tree: reduce up its `up` tree, then broadcast down the tree.
+
+    Every tree must have an `up` tree. The data are divided by the weights of the trees.
+    """
     every_tree = range(len(packing.trees))
     for tree, begin, part in _split_by_weight(every_tree, packing.weights):
         placed = packing.trees[tree]

@@ -113,7 +113,11 @@ def _keep_faster(fastest: dict[PlacedPacking, TimedSchedule], candidate: TimedSc
 def _generate_coarse_candidates(
     task: PackingTask, packings: Sequence[PlacedPacking], evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield the variants of every packing's coarse schedule, except of packings that cannot win."""
+    """Yield the variants of every packing's coarse schedule, with their evaluated times.
+
+    A packing is skipped if its planned time is too far above the best evaluated time, or cannot
+    beat a known time; the first one is always evaluated. Progress is reported to the task.
+    """
     candidates: list[TimedSchedule] = []
     for packing, schedule in _build_distinct_coarse_schedules(task, packings):
         planned_ns = task.pace.to_simulated_ns(planned_time_ns(schedule))
@@ -290,7 +294,11 @@ def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> flo
 def _achieves_predicted_gain(
     task: PackingTask, candidate: TimedSchedule, refined_time_ns: float
 ) -> bool:
-    """Whether refining achieves at least `_MIN_ACHIEVED_FRACTION` of the predicted gain."""
+    """Return whether a refined schedule gains enough time compared with `candidate`.
+
+    Enough is `_MIN_ACHIEVED_FRACTION` of the gain that the model predicts; `refined_time_ns` is the
+    evaluated time after refining.
+    """
     predicted_gain_ns = candidate.time_ns - _predict_refined_time_ns(task, candidate)
     return candidate.time_ns - refined_time_ns >= _MIN_ACHIEVED_FRACTION * predicted_gain_ns
 
@@ -332,7 +340,10 @@ def _generate_promising(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Choose the search: with or without switches, and only the first packing after Ctrl-C."""
+    """Return the candidates of the search for the task's network, with or without switches.
+
+    If the budget was interrupted (Ctrl-C), only the first packing is searched.
+    """
     if task.budget.is_interrupted:
         # Ctrl-C has ended a proof: return the first packing at once.
         packings = packings[:1]

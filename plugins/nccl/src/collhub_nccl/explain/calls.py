@@ -319,7 +319,10 @@ def _decide(
 
 
 def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
-    """Return the settings that exclude alternatives, separated by commas."""
+    """Return the distinct settings that exclude alternatives, sorted, separated by commas.
+
+    They are taken from refusals of the form "excluded by NAME=VALUE"; "" if there are none.
+    """
     refusals = {row.alternative.refusal for row in costed}
     prefix = "excluded by "
     return ", ".join(sorted(row.removeprefix(prefix) for row in refusals if prefix in row))

@@ -228,7 +228,7 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
 
 
 def _is_measured(context: CommandContext, content: bytes) -> bool:
-    """Whether a reader of measured times recognises a content."""
+    """Return whether a line of `content` matches the signature of any reader of measured times."""
     from hub_core.plugin_api import MeasurementReader
 
     return any(
@@ -329,11 +329,11 @@ class _Machine:
         )
 
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
-        """Return the time of a call in us by the profile, and its method; None without one.
+        """Return (time of a call in us, name of the method) by the machine's profile, or None.
 
-        A choice that differs from that without settings and tuner has a time by the model only;
-        otherwise the table or the model decides, as `expected_time` does. None without a profile,
-        without a choice, and with `--search`.
+        If settings or a tuner change NCCL's choice, the model gives the time; otherwise the
+        profile's table or model, as in `expected_time`. None without a profile, for a call without
+        a choice, with `--search`, and if neither knows the call.
         """
         from collhub_machine_profiles.nccl_baseline import (
             expected_time,
@@ -389,9 +389,9 @@ def _with_search(gpu: Gpu, search: str | None) -> Gpu:
 
 
 def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule] | None:
-    """Return the rules of a configuration as the tuner interprets them; None without a file.
+    """Return the rules of a tuner configuration as the tuner interprets them; None without a file.
 
-    Its traps are reported, errors among them as warnings only.
+    Its traps are reported to `context`, errors among them as warnings.
     """
     from collhub_nccl.tuner.read import read_rules
 

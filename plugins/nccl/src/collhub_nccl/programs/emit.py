@@ -124,7 +124,7 @@ def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> Runt
 
 
 def _list_peers(algorithm: Algorithm) -> list[list[int]]:
-    """List the peers of the messages of every rank."""
+    """List the peers of every rank's messages, by rank in row order, with repetitions."""
     steps = algorithm.steps
     peers: list[list[int]] = [[] for _ in range(algorithm.num_ranks)]
     for rank, peer in zip(steps.rank.tolist(), steps.peer.tolist(), strict=True):
@@ -166,13 +166,19 @@ def fixed_files() -> Iterator[Artifact]:
 
 
 def _shipped(folder: str, name: str, target: str) -> Artifact:
-    """A file of this distribution as an artifact."""
+    """Return a file of this distribution as an artifact, executable if it is one of `_SCRIPTS`.
+
+    `folder`, `name`: its place in the package; `target`: its path in the output.
+    """
     file = files("collhub_nccl") / folder / name
     return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
 
 
 def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield all files of the folder; the tables are formatted on demand."""
+    """Yield all files of the folder: those equal for all programs, those with names, the tables.
+
+    The tables (`schedule.cpp`, `schedule.json`) are formatted only when they are written.
+    """
     yield from fixed_files()
     yield from named_files(tables, names)
     yield _text("schedule.cpp", lambda: format_schedule_cpp(tables))
@@ -322,7 +328,11 @@ class LibraryNames:
 
     @property
     def functions(self) -> dict[str, str]:
-        """Names of the exported functions by role: run, release, error, level."""
+        """Return the names of the exported C functions by role: run, release, error, level.
+
+        `run` is `collhub_<kind>_<name>` with `_` for `-` in the kind, others
+        `collhub_<role>_<name>`.
+        """
         kind = self.kind.replace("-", "_")
         names = {"run": f"collhub_{kind}_{self.name}"}
         for role in ("release", "error", "level"):
@@ -392,7 +402,11 @@ def makefile_part(names: LibraryNames) -> str:
 
 
 def manifest(names: LibraryNames, ranks: int, root: int | None, reduces: bool) -> str:
-    """Text of `collhub.json`, for programs that load the library, such as `collhub_torch.load`."""
+    """Return the text of `collhub.json`, for programs that load the library.
+
+    It states name, collective, ranks, root (null for None), whether data are reduced, the library
+    files for CUDA and CPU, and the names of the functions. It ends with a line feed.
+    """
     document = {
         "format": "collhub-nccl-library",
         "version": 1,
@@ -423,10 +437,10 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """One line per compiler; always successful.
+    """Report for each compiler whether it is on the environment's `PATH`; always successful.
 
     Compilers are optional: programs are written without them, and the executor numpy runs
-    algorithms.
+    algorithms. A missing one has its line with advice.
     """
     del options
     path = request.environment.get("PATH")

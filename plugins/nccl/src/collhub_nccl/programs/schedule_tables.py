@@ -186,7 +186,10 @@ def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
 
 
 def format_schedule_cpp(tables: Tables) -> str:
-    """Text of `schedule.cpp`: all tables and the facts declared in `schedule.hpp`."""
+    """Return the text of `schedule.cpp`: the tables and facts that `schedule.hpp` declares.
+
+    Tables: records and their start per rank, memory, promises and their start per rank.
+    """
     lines = [
         *_format_array("Record", "kRecords", map(_format_record, tables.records.tolist())),
         *_format_array("std::int64_t", "kRecordBegin", _to_texts(tables.program.rank_indptr)),
@@ -265,7 +268,11 @@ def _format_memory(memory: _RankMemory) -> str:
 
 
 def _list_facts(tables: Tables) -> list[str]:
-    """Values of the fields of `Schedule`, in order."""
+    """Return the values of the fields of the C++ type `Schedule` as C++ expressions, in its order.
+
+    A missing root is -1. The bandwidth factor is the bus bandwidth of one byte in one second, 0.0
+    for a collective without a definition of it.
+    """
     collective, program = tables.collective, tables.program
     return [
         f'"{collective.kind}"',

@@ -47,7 +47,11 @@ class Buffers:
     block: int
 
     def region(self, buffer: int, offset: int, count: int) -> Any:
-        """`count` blocks of a buffer from `offset` on."""
+        """Return a view of `count` blocks of a buffer, from block `offset` on.
+
+        `buffer`: number of the buffer. Bounds are not checked: a longer region continues in the
+        next buffer.
+        """
         first = (self.begin[buffer] + offset) * self.block
         return self.memory[first : first + count * self.block]
 
@@ -353,7 +357,10 @@ def _parser(schedule: dict[str, Any]) -> argparse.ArgumentParser:
 
 
 def _rank_of_environment() -> int | None:
-    """The rank that torchrun, Open MPI, MPICH or Slurm gave to this process."""
+    """Return the rank that torchrun, Open MPI, MPICH or Slurm gave to this process, in this order.
+
+    It is taken from the environment. None without one; raises `ValueError` if it is no integer.
+    """
     for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
         if name in os.environ:
             return int(os.environ[name])

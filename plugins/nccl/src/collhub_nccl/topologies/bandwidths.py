@@ -129,7 +129,11 @@ def socket_to_socket(
 
 
 def _intel(family: int, model: int, is_rccl: bool) -> float:
-    """Bandwidth between the sockets of an Intel machine in GB/s."""
+    """Return the bandwidth between the sockets of an Intel machine in GB/s, by family and model.
+
+    Families other than 6 have `_OTHER_INTEL`, models of family 6 the rate of their generation; with
+    `is_rccl` (a file of RCCL) at most `_MOST_OF_RCCL`.
+    """
     if family != 6:
         return _OTHER_INTEL
     rate = _of_generation(_INTEL_MODELS, model, _OTHER_INTEL)
@@ -137,8 +141,10 @@ def _intel(family: int, model: int, is_rccl: bool) -> float:
 
 
 def _of_generation(rates: Iterable[tuple[int, float]], generation: int, older_rate: float) -> float:
-    """Rate of the first entry (minimum generation, rate) whose minimum is reached, else
-    `older_rate`."""
+    """Return the rate of the first entry whose minimum generation is at most `generation`.
+
+    `rates`: (minimum generation, rate), newest first. `older_rate` if no minimum is reached.
+    """
     for lowest, rate in rates:
         if generation >= lowest:
             return rate
@@ -174,7 +180,10 @@ class Wiring:
 
     @property
     def gpus(self) -> int | None:
-        """Number of GPUs for which the pairs are defined; None for any number."""
+        """Return the number of GPUs that the pairs connect: the highest number plus 1.
+
+        None without pairs, which means any number.
+        """
         if not self.pairs:
             return None
         last = max(max(pair) for pair in self.pairs)

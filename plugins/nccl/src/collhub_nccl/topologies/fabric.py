@@ -61,7 +61,10 @@ class Machine:
         self._taken: dict[str, int] = {}
 
     def add(self, kind: NodeKind, name: str) -> int:
-        """Add a node and return its number; a repeated name gets the suffix ` #N`."""
+        """Add a node and return its number, which counts from 0 in the order of addition.
+
+        The N-th node of a name gets the suffix ` #N`, from 2 on.
+        """
         times = self._taken.get(name, 0) + 1
         self._taken[name] = times
         self.kinds.append(kind)
@@ -82,9 +85,10 @@ class Machine:
     def connect(
         self, type: LinkType, source: int, destination: int, bandwidth: float, count: int = 1
     ) -> None:
-        """Add directed links of `bandwidth` GB/s each.
+        """Add `count` parallel links from `source` to `destination`, of `bandwidth` GB/s each.
 
-        Ignores loops and links without bandwidth.
+        They are added to existing links of the pair. Loops and links without bandwidth are ignored,
+        because some files contain them.
         """
         # Some files contain links of a device to itself, or without bandwidth.
         if source == destination or bandwidth <= 0:
@@ -201,7 +205,10 @@ class _Copies:
         self.num_switches = self._count_switches()
 
     def _count_switches(self) -> int:
-        """Number of switches of the network; 0 for one machine."""
+        """Return the number of switches that join the machines: 0 for one machine, else 1.
+
+        With rails, one per network device of a machine.
+        """
         if self._fabric.machines == 1:
             return 0
         return len(self._nets) if self._fabric.is_rail else 1
@@ -315,7 +322,10 @@ class _Copies:
         return names + self._switch_names()
 
     def _switch_names(self) -> list[str]:
-        """Names of the switches of the network, which come last."""
+        """Return the names of the switches between machines: `rail 0` and so on, else `network`.
+
+        They are named last, after the nodes of all machines.
+        """
         if self._fabric.is_rail:
             return [f"rail {k}" for k in range(self.num_switches)]
         return ["network"]

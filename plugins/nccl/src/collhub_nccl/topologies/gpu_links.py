@@ -172,9 +172,10 @@ class _StatedLinks:
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
 
     def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
-        """GB/s of one link, from the GPU's generation.
+        """Return the bandwidth of one link in GB/s, from the generation of the GPU it belongs to.
 
-        Raises `InputError` if neither the file nor the profile determines it.
+        NVLink or xGMI by the name of the link's element; NVLink uses the compute capability, xGMI
+        the architecture. Raises `InputError` if neither the file nor the profile determines it.
         """
         assert gpu.element is not None
         if link.name == "nvlink":

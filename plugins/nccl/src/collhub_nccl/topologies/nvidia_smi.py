@@ -183,10 +183,11 @@ def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
 
 
 def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) -> None:
-    """Join pairs directly, or every GPU with NVSwitch.
+    """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
-    The matrix does not contain NVSwitch. It exists if a GPU cannot have as many links as its row:
-    with a switch, the links of a GPU are counted for every other GPU.
+    `counts`: links by pair of GPUs. The matrix does not show NVSwitch: it exists if the counts of
+    some GPU sum to more links than a GPU has, because with a switch all links count for every other
+    GPU. GB/s per link and the maximum come from the profile, else from defaults.
     """
     rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
@@ -255,7 +256,10 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
 
 
 def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: float) -> int:
-    """Add a node and join it with the nodes below it."""
+    """Add a node named `<kind> <number>` and join it with the nodes `below` by PCI; return it.
+
+    `rate`: GB/s of each of these links. Numbers count the nodes of the kind from 0.
+    """
     number = len(machine.of_kind(kind))
     node = machine.add(kind, f"{kind} {number}")
     for child in below:
@@ -264,8 +268,11 @@ def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: flo
 
 
 def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:
-    """Merge, in place, the groups of devices with this relation or, for the last one, a common
-    NUMA node."""
+    """Merge, in place, the groups of every two devices with this relation to each other.
+
+    `group`: the group number of each device. For the last relation of `SHARED`, devices with the
+    same NUMA node, if the matrix states it, are merged too.
+    """
     is_last = relation == SHARED[-1]
     for first, second in pairs_of(devices):
         numa = devices[first].numa

@@ -103,7 +103,11 @@ def _first_line(name: str, lines: Sequence[str]) -> int:
 
 
 def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
-    """Names of all devices, which are the column headings and, in the same order, the rows."""
+    """Return the names of all devices: the column headings before the columns of affinities.
+
+    `start`: index of the heading's line; rows have the same order. Raises `InputError` for a
+    repeated name and for more than `MAX_DEVICES`.
+    """
     words = lines[start].split()
     heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
     if len(heads) > MAX_DEVICES or len(set(heads)) < len(heads):
@@ -161,7 +165,7 @@ class _Row:
         return SmiDevice(words[0], self.line, cells, _numa_node(words[size + 1 :]))
 
     def _fits(self, column: int, cell: str) -> bool:
-        """Whether a cell is a known relation, and X on the diagonal."""
+        """Return whether a cell is valid: X on the diagonal, else a relation or `NV<n>`."""
         if column == self.position:
             return cell == "X"
         return cell in SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None

@@ -102,7 +102,7 @@ def _named_gpus(text: str) -> Iterator[int]:
 
 
 def _in_order(draft: XmlMachine) -> list[Gpu]:
-    """GPUs by host, then by device number."""
+    """Return the GPUs by host, in the order of hosts in the file, then by `Gpu.order`."""
     place_of_host = {host: index for index, host in enumerate(draft.cpus)}
     return sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
 

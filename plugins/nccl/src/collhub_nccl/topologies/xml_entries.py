@@ -69,9 +69,9 @@ class Element:
         return int(digits, base)
 
     def real(self, name: str) -> float | None:
-        """Attribute as a float; None if it is missing or empty.
+        """Return a decimal attribute as a float; None if it is missing or empty.
 
-        Raises `InputError` for other texts.
+        Raises `InputError` for other texts, also for inf and nan.
         """
         text = self.text(name)
         if not text:
@@ -222,7 +222,10 @@ def target_kind(pci_class: str) -> TargetKind:
 
 
 def _kind_of_class(pci_class: str) -> TargetKind | None:
-    """Kind of the first matching prefix, None without a match."""
+    """Return the kind of device for a PCI class: that of the first prefix in `_CLASSES` that fits.
+
+    None without a match.
+    """
     for prefix, kind in _CLASSES:
         if pci_class.startswith(prefix):
             return kind

@@ -188,7 +188,11 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch, or a device of another kind, which NCCL treats as one."""
+    """Add a PCI switch with a link to the node above it, then everything that `element` contains.
+
+    `bus`: its bus id. Devices of unknown kinds are treated as switches, as NCCL does. The link's
+    rate is that of the element.
+    """
     node = _pci_node(element, draft)
     draft.switches[above.host, bus] = node
     rate = draft.rates.of_pci(element)
@@ -261,7 +265,11 @@ def _partitions(
 
 
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
-    """Add a GPU, named after its device number, else after its bus id."""
+    """Add a GPU node, named `gpu <device number>`, and return its number.
+
+    `gpu`: the element with the device number; without it, or without the number, the bus id is the
+    name.
+    """
     dev = "" if gpu is None else gpu.text("dev")
     return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
 

@@ -230,7 +230,11 @@ def _read_files(source: Source, file: str, dialect: Dialect) -> list[ServedCalls
 
 
 def _is_comment(line: str, dialect: Dialect) -> bool:
-    """Whether the tuner ignores a line; NCCL's accepts `#` in the first column only."""
+    """Return whether the tuner skips a line as empty or as a comment.
+
+    RCCL's accepts `#` after spaces. NCCL's accepts it in the first column only; after spaces, the
+    line is skipped only if it has too few fields for a rule.
+    """
     if dialect is RCCL:
         return not line.strip() or line.lstrip().startswith("#")
     is_short = line.lstrip().startswith("#") and line.count(",") < _REQUIRED_FIELDS - 1
@@ -273,7 +277,11 @@ def _parse_number(field: str) -> Range:
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:
-    """Whether the tuner reads the sizes, channels, nodes and ranks of a line."""
+    """Return whether the tuner can read all numbers of a line: sizes, channels, nodes and ranks.
+
+    `fields`: texts of the line between commas. False for a line that is too long or has fewer than
+    8 fields. A number has at most 20 digits; all except the sizes may be -1 (any).
+    """
     if len(line) > _LONGEST_LINE or len(fields) < _REQUIRED_FIELDS:
         return False
     numbers = (*fields[1:3], *(field for field in fields[5:10] if field != ANY))

@@ -441,7 +441,10 @@ def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
 
 
 def _take(free: list[Range], sizes: Range) -> list[Range]:
-    """Remove `sizes` from ascending, disjoint ranges, and return the removed parts."""
+    """Remove `sizes` from `free`, in place, and return the parts that were removed.
+
+    `free`: ascending, disjoint ranges; all ranges are inclusive. Empty if nothing overlaps.
+    """
     begin = bisect_left(free, sizes[0], key=lambda row: row[1])
     end = bisect_right(free, sizes[1], key=lambda row: row[0])
     affected = free[begin:end]
@@ -450,7 +453,7 @@ def _take(free: list[Range], sizes: Range) -> list[Range]:
 
 
 def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
-    """Return the parts of ascending ranges within `sizes`."""
+    """Return the parts of ascending ranges within `sizes`, in order; ends are inclusive."""
     cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in ranges]
     return [(first, last) for first, last in cut if first <= last]
 

@@ -353,7 +353,12 @@ def _format_title(selection: Selection) -> str:
 
 
 def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
-    """Return the line of a rule for NCCL's example tuner, or for RCCL's."""
+    """Return the line of a rule for NCCL's example tuner, or for RCCL's, without a line feed.
+
+    Fields: collective, first and last size in bytes, algorithm, protocol, channels, nodes, ranks. 0
+    channels become `default_channels`; any number of nodes or ranks is -1, and of an interval the
+    first number is written.
+    """
     fields = (
         *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),
         rule.channels or default_channels,

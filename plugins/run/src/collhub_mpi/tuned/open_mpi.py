@@ -344,9 +344,10 @@ def _read_json(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
-    """Return the calls of one JSON rule of the collective `name`.
+    """Return the calls that one JSON rule of the collective `name` serves, in and out of place.
 
-    Raises `ValueError`, `TypeError` or `KeyError` for an invalid one, which the caller reports.
+    `msg_size_max` "inf" means any size; a missing or invalid `seg_size` counts as 0. Raises
+    `ValueError`, `TypeError` or `KeyError` for an invalid rule, which the caller reports.
     """
     first, last = rule["msg_size_min"], rule["msg_size_max"]
     if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):

@@ -106,11 +106,10 @@ def _format_tokens(
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a file, one per token.
+    """Return the calls of a file with one line `VARIABLE = ...`, one per token between `#`.
 
-    Raises `InputError` unless it has one line VARIABLE = ...
-
-    Comments and blank lines are ignored.
+    Blank lines and lines that start with `#` are ignored; a file without the line has no calls.
+    Raises `InputError` for another variable, a repeated line, and an invalid token.
     """
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
