@@ -38,6 +38,8 @@ _NVLS_TREE_CHUNKS: tuple[tuple[int, int], ...] = ((32, 256), (16, 128), (4, 64),
 _NVLS_TREE_CHUNK, _MANY_NODES_CHUNK = 512 * _KIB, 64 * _KIB
 NVLS_CHUNK_BYTES = 128 * _KIB
 """Largest chunk of NVLS on one node."""
+NVLS_MIN_CHUNK_BYTES = 16 * _KIB
+"""Smallest chunk of NVLS on one node."""
 _MANY_NODES = 4
 
 _EXCHANGE_LL_BYTES = 16 * 1024

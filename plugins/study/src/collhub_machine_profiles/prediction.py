@@ -24,6 +24,7 @@ from collhub_machine_profiles.time_models import (
 MIN_NOMINAL_BYTES = 2**28
 MAX_FITTED_BYTES = 2**29
 NIC_EFFICIENCY = 0.9
+_WEIGHT_OF_SHAPE = 0.8
 
 
 class Method(StrEnum):
@@ -78,7 +79,7 @@ def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Predictio
         return Prediction(time_us, Method.EXTRAPOLATED, *errors)
     shaped_us = _shaped_time_us(profile, table, call)
     if shaped_us is not None:
-        time_us = math.sqrt(time_us * shaped_us)
+        time_us = time_us ** (1 - _WEIGHT_OF_SHAPE) * shaped_us**_WEIGHT_OF_SHAPE
     return Prediction(time_us, Method.INTERPOLATED, *errors)
 
 
@@ -86,8 +87,8 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
     """Interpolate between two knots with the shape of the model; None without a model.
 
     The ratio measured / model is interpolated in ln(size); the time stays between those of the
-    knots. The mean of this and of linear interpolation has smaller errors than either of them on
-    public measurements (benchmarks/machines/accuracy.py).
+    knots. The weighted geometric mean of this and of linear interpolation has smaller errors than
+    either of them on public measurements (benchmarks/machines/accuracy.py).
     """
     gpu = profile.modelled_gpu(call)
     if gpu is None:

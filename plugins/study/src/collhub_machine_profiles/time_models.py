@@ -31,7 +31,7 @@ NAMES = (
 MEANINGS = {
     "b": "start of a ring call with LL, us",
     "hLL": "step of LL, us",
-    "gLL": "growth of LL's costs with threads, fraction",
+    "gLL": "growth of the start with LL by threads and channels, fraction",
     "rLL": "rate of a channel with LL, GB/s",
     "b128": "start of a ring call with LL128, us",
     "h128": "step of LL128, us",
@@ -52,6 +52,13 @@ MEANINGS = {
     "rP": "rate of one of 32 channels in an exchange, GB/s",
 }
 
+# A chunk of NVLS passes three stages: into the buffer of the switch, sum, and out of the buffer.
+# Each stage works on another chunk, so that two more chunk times pass until all are busy.
+NVLS_FILL_CHUNKS = 2
+# A call with all threads starts later than one with 128, and one with more channels later than one
+# with a single channel: a doubling of the channels counts as a quarter of one of the threads.
+_DOUBLINGS_OF_THREADS, _DOUBLINGS_OF_CHANNELS = 2, 8
+
 _FORMS = ("ring ll", "ring ll128", "ring simple", "nvls simple", "p2p ll", "p2p simple")
 
 
@@ -60,7 +67,7 @@ class CallColumns:
     """Calls as columns of equal length: the formula of each call and its inputs.
 
     `form` indexes `_FORMS`; `share` is the bytes of one rank and channel of a ring; `growth` is
-    0 to 1 for 128 to 512 threads.
+    that of `start_growth`.
     """
 
     form: IntArray
@@ -106,8 +113,7 @@ def call_columns(
 
     The choices (algorithm, protocol, channels, threads, chunk) are those given, else those of NCCL
     `version` on this GPU. Sizes are bytes of the full buffer, and the share is size / (ranks x
-    channels); threads become a number from 0 (128 and fewer) to 1 (512 and more), logarithmically.
-    A choice that is not in `_FORMS` raises `ValueError`.
+    channels). A choice that is not in `_FORMS` raises `ValueError`.
     """
     if choices is None:
         choices = [choice_of(gpu, point, version) for point in points]
@@ -124,9 +130,20 @@ def call_columns(
         size,
         channels,
         size / (ranks * channels),
-        np.clip(np.log2(np.maximum(threads, 1) / 128) / 2, 0, 1),
+        start_growth(threads, channels),
         np.array([max(choice.chunk_bytes, 1) for choice in choices], dtype=float),
     )
+
+
+def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> FloatArray:
+    """Return how much of `gLL` the start of a call with LL grows: 0 for one channel of 128 threads.
+
+    512 threads add 1 and 32 channels 5/8, both by logarithms; fewer threads count as 128 and more
+    as 512. The steps do not grow: the difference between all-reduce and all-gather of one size,
+    which have the same start, is the same for all numbers of threads.
+    """
+    of_threads = np.log2(np.maximum(threads, 1) / 128) / _DOUBLINGS_OF_THREADS
+    return np.clip(of_threads, 0, 1) + np.log2(channels) / _DOUBLINGS_OF_CHANNELS
 
 
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
@@ -159,9 +176,8 @@ def smooth_maximum(first: FloatArray | float, second: FloatArray | float, power:
 
 
 def _ring_ll(value: dict[str, float], calls: CallColumns) -> FloatArray:
-    growth = 1 + value["gLL"] * calls.growth
-    step = smooth_maximum(value["hLL"] * growth, _us(calls.share, value["rLL"]), 3)
-    return value["b"] * growth + calls.steps * step
+    step = smooth_maximum(value["hLL"], _us(calls.share, value["rLL"]), 3)
+    return value["b"] * (1 + value["gLL"] * calls.growth) + calls.steps * step
 
 
 def _ring_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
@@ -174,8 +190,10 @@ def _ring_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
 
 
 def _nvls(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    # A call of less than a chunk waits as long as one of a chunk: NCCL counts 25 us for any size.
+    chunk_us = _us(calls.chunk, value["rN"])
     loops = calls.size / (calls.channels * calls.ranks * calls.chunk)
-    return value["bN"] + loops * (value["oN"] + _us(calls.chunk, value["rN"]))
+    return value["bN"] + NVLS_FILL_CHUNKS * chunk_us + loops * (value["oN"] + chunk_us)
 
 
 def _exchange_start(value: dict[str, float], calls: CallColumns) -> FloatArray:
@@ -205,6 +223,7 @@ MAX_GROWTH = 0.35
 
 _START_US = 7.0
 _HOP_BYTES = 64 * 1024
+_MIN_HOP = 0.1
 _POWER = 6
 
 
@@ -270,10 +289,14 @@ def log_network_times(
 
     The time is a smooth minimum of two protocols, each start plus hops plus size over rate: one for
     small sizes, whose hop grows with the size, and one for large sizes, whose rate is multiplied by
-    `factor`. `sizes`, `hops` and `factor` are parallel, rates in GB/s.
+    `factor`. The hop of small messages is that of 64 KiB and grows by the fraction `growth` of it
+    with every doubling: on Slingshot, 8 us at 1 KiB, 17 at 4, 24 at 16 and 32 at 64 KiB, for 2 to
+    64 nodes. It tends to 0 below that line smoothly. `sizes`, `hops` and `factor` are parallel,
+    rates in GB/s.
     """
     hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
-    hop = hop_small * (sizes / _HOP_BYTES) ** growth
+    line = 1 + growth * np.log2(sizes / _HOP_BYTES)
+    hop = hop_small * _MIN_HOP * np.logaddexp(0, line / _MIN_HOP)
     small = _START_US + hops * hop + sizes / (rate_small * 1e3)
     large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
     minimum = np.minimum(small, large)

@@ -21,9 +21,15 @@ from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_profiles.nccl_choice import (
     NVLINK_EXCHANGE_CHANNELS,
     NVLS_CHUNK_BYTES,
+    NVLS_MIN_CHUNK_BYTES,
     fifo_chunk_bytes,
 )
-from collhub_machine_profiles.time_models import NETWORK_NAMES, smooth_maximum
+from collhub_machine_profiles.time_models import (
+    NETWORK_NAMES,
+    NVLS_FILL_CHUNKS,
+    smooth_maximum,
+    start_growth,
+)
 
 from hub_core.columns import Float64Array
 from hub_core.model import UsageError
@@ -84,7 +90,7 @@ _POWER = {"ll": 3, "ll128": 3, "simple": 4}
 _UNLIMITED = 1 << 62
 # Replaces a time of 0 where a time is a divisor; it is less than the resolution of 1 ps.
 _MIN_US = 1e-9
-_MAX_THREADS, _MIN_THREADS, _LL_BYTES_PER_THREAD = 512, 128, 8
+_LL_BYTES_PER_THREAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,9 @@ class KernelTiming:
     time of a send.
     `wire`: bytes on links per byte of payload. `chunk_bytes`: largest message; larger ones are sent
     in several rounds of the algorithm. `slots`: messages in flight on a connection.
-    `chunk_us`: additional time of each instruction with a message. `growth`: increase of start and
-    visibility from 128 to 512 threads.
+    `chunk_us`: additional time of each instruction with a message. `growth`: increase of the start
+    with threads and channels. `fill_messages`: messages whose transfers fill the pipeline of the
+    kernel, before the rate of a block counts.
     """
 
     kernel: str
@@ -118,17 +125,25 @@ class KernelTiming:
     power: int = 3
     chunk_us: float = 0.0
     growth: float = 0.0
+    fill_messages: int = 0
 
-    def with_threads(self, message_bytes: int) -> KernelTiming:
-        """Return the constants for blocks with the number of threads that NCCL uses.
+    def with_threads(self, message_bytes: int, channels: int) -> KernelTiming:
+        """Return the constants for the numbers of threads and channels that NCCL uses.
 
         A thread of LL transfers at least 8 bytes of a message.
         """
-        threads = np.clip(message_bytes / _LL_BYTES_PER_THREAD, _MIN_THREADS, _MAX_THREADS)
-        factor = 1 + self.growth * float(np.log2(threads / _MIN_THREADS)) / 2
-        return replace(
-            self, start_us=self.start_us * factor, visible_us=self.visible_us * factor, growth=0.0
-        )
+        threads = message_bytes / _LL_BYTES_PER_THREAD
+        factor = 1 + self.growth * float(start_growth(threads, channels))
+        return replace(self, start_us=self.start_us * factor, growth=0.0)
+
+    def with_filled_pipeline(self, message_bytes: float) -> KernelTiming:
+        """Return the constants whose start contains the time that fills the pipeline.
+
+        It is that of messages of this size, at least of the smallest chunk of NVLS.
+        """
+        message_bytes = max(message_bytes, NVLS_MIN_CHUNK_BYTES)
+        fill_us = self.fill_messages * message_bytes / (self.rate_gigabytes_per_s * 1e3)
+        return replace(self, start_us=self.start_us + fill_us, fill_messages=0)
 
     def with_block_share(self, share: float) -> KernelTiming:
         """Return the constants for thread blocks that run for a share of the time, at most 1."""
@@ -195,14 +210,16 @@ def kernel_timing(
     ranks: int,
     message_bytes: int,
     blocks: int,
+    channels: int = 1,
 ) -> KernelTiming:
     """Return the constants of the timing model for a kernel and protocol of a profile.
 
     `message_bytes` is the largest message, `blocks` the largest number of messages that a rank
-    sends in an exchange. A direct kernel has constants of its own; an exchange, the switch kernel
-    nvls and all others start from those of the protocol (ll, ll128, else simple). Others than
-    direct, exchange and nvls are adapted to the threads for the largest message (`with_threads`). A
-    profile without a model is refused by `check_model`; a missing constant raises `KeyError`.
+    sends in an exchange, `channels` the number of channels of a rank. A direct kernel has constants
+    of its own; an exchange, the switch kernel nvls and all others start from those of the protocol
+    (ll, ll128, else simple). Others than direct, exchange and nvls are adapted to threads and
+    channels (`with_threads`). A profile without a model is refused by `check_model`; a missing
+    constant raises `KeyError`.
     """
     check_model(profile)
     if kernel == "direct":
@@ -238,11 +255,12 @@ def kernel_timing(
             visible_us=0.0,
             rate_gigabytes_per_s=2 * value["rN"],
             chunk_us=value["oN"] / 2,
+            fill_messages=2 * NVLS_FILL_CHUNKS,
             slices=1,
             received_share=0.0,
             chunk_bytes=NVLS_CHUNK_BYTES,
         )
-    return timing.with_threads(message_bytes)
+    return timing.with_threads(message_bytes, channels)
 
 
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:

@@ -250,6 +250,7 @@ def run_case(
         case.algorithm.num_ranks,
         int(largest),
         messages * instances * case.copies,
+        min(_count_channels(case) * instances, _MAX_CHANNELS),
     )
     timing = timing.with_block_share(_block_share(case, instances))
     # Efficiencies are relative to nominal rates, whatever rates the topology states.
@@ -263,6 +264,7 @@ def run_case(
         timing = replace(timing, link_efficiency=min(timing.link_efficiency, limit))
     rounds = _count_rounds(case, collective_bytes, largest, timing.chunk_bytes, chunk_bytes)
     rounds = max(rounds, variant.pieces)
+    timing = timing.with_filled_pipeline(largest / rounds)
     limit = _SIMULATED_ROUNDS if variant.pieces == 1 else _SIMULATED_PIECES
     simulated = min(math.ceil(rounds), limit)
     # Up to the limit rounds are equal ones, so that no partial round remains.
@@ -563,7 +565,8 @@ def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: in
     ranks = case.algorithm.num_ranks
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes
     largest = sizes / case.algorithm.collective.unit_count / instances
-    timing = kernel_timing(case.profile, case.kernel, protocol, ranks, int(largest), 1)
+    channels = min(_count_channels(case) * instances, _MAX_CHANNELS)
+    timing = kernel_timing(case.profile, case.kernel, protocol, ranks, int(largest), 1, channels)
     waits = depth * timing.visible_us
     rate = timing.rate_gigabytes_per_s * 1e3
     transfer = path_share * collective_bytes / instances / rate

@@ -28,7 +28,7 @@ _INFLUENCE = 0.02
 
 # Start values for any machine, with the widths of their priors in ln.
 _STARTS = {
-    "b": (6.5, 0.4), "hLL": (0.95, 0.2), "gLL": (0.12, 0.3), "rLL": (5.0, 0.4),
+    "b": (6.5, 0.4), "hLL": (0.95, 0.2), "gLL": (0.4, 0.3), "rLL": (5.0, 0.4),
     "b128": (18.0, 0.4), "h128": (1.7, 0.4), "r128": (10.0, 0.5), "bS": (18.0, 0.3),
     "LS": (5.0, 0.3), "rS": (14.0, 1.0), "yS": (0.45, 0.05), "bN": (18.0, 0.6),
     "oN": (7.0, 0.6), "rN": (2.5, 0.6), "bP": (7.0, 1.0), "nP": (0.04, 0.1),
@@ -44,27 +44,27 @@ _BY_ARCHITECTURE = {
 # Constants fitted to public measurements of each machine (aiconfigurator, Apache-2.0).
 _PUBLISHED = {
     "A100": (
-        8.68, 0.899, 0.12, 3.53, 19.3, 1.71, 5.66, 32.2, 6.09, 8.98, 0.451,
+        8.48, 0.913, 0.366, 4.2, 19.3, 1.71, 5.66, 32.2, 6.09, 8.98, 0.451,
         18, 7, 2.5, 10.4, 0.0393, 5.83, 1.3, 43.8, 193, 10.2,
     ),
     "H100": (
-        4.88, 0.772, 0.109, 5.01, 17, 1.69, 11.3, 23.5, 6.74, 14.7, 0.45,
-        22.3, 10.9, 2.88, 6.14, 0.0375, 7.41, 1.64, 39.8, 305, 17.5,
+        4.82, 0.778, 0.359, 6.02, 17, 1.69, 11.3, 23.5, 6.74, 14.7, 0.45,
+        12.3, 8.06, 2.69, 6.14, 0.0375, 7.41, 1.64, 39.8, 305, 17.5,
     ),
     "H200": (
-        5.19, 0.795, 0.109, 4.75, 16.7, 1.68, 11.9, 23.3, 6.69, 14.9, 0.45,
-        22, 10.8, 2.96, 6.49, 0.0372, 7.53, 1.5, 40.4, 304, 17.5,
+        5.1, 0.8, 0.352, 5.91, 16.7, 1.68, 11.9, 23.3, 6.69, 14.9, 0.45,
+        12.3, 8.06, 2.78, 6.49, 0.0372, 7.53, 1.5, 40.4, 304, 17.5,
     ),
     "B200": (
-        7.04, 1.3, 0.127, 6.33, 18, 1.7, 10, 19.3, 9.72, 21.2, 0.451,
-        31.4, 10, 2.99, 9.03, 0.035, 6.01, 1.61, 44.8, 656, 20.7,
+        6.88, 1.33, 0.255, 6.64, 18, 1.7, 10, 19.3, 9.72, 21.2, 0.451,
+        24.8, 8.07, 2.93, 9.03, 0.035, 6.01, 1.61, 44.8, 656, 20.7,
     ),
     "GB200": (
-        7.66, 1.28, 0.128, 5.47, 18, 1.7, 10, 18.9, 9.45, 21, 0.451,
-        31.1, 9.9, 2.96, 9.7, 0.0359, 6.11, 1.46, 44, 642, 20.6,
+        7.29, 1.32, 0.233, 6.11, 18, 1.7, 10, 18.9, 9.45, 21, 0.451,
+        24.5, 8.02, 2.91, 9.7, 0.0359, 6.11, 1.46, 44, 642, 20.6,
     ),
 }  # fmt: skip
-_POOR_MEDIAN = 0.1
+_POOR_MEDIAN = 0.08
 _HOST_CONSTANTS = frozenset({"b", "b128", "bS", "bN", "bP"})
 
 
@@ -311,8 +311,8 @@ MIN_NETWORK_POINTS = 5
 
 # Hops and rates differ by orders of magnitude between networks; the growth of the hop and the rate
 # of small messages do not, and five sizes do not separate them.
-_NETWORK_STARTS = np.log([30.0, 0.15, 20.0, 200.0, 80.0])
-_WIDTHS = np.array([2.0, 0.3, 0.7, 2.0, 2.0])
+_NETWORK_STARTS = np.log([30.0, 0.12, 20.0, 200.0, 80.0])
+_WIDTHS = np.array([2.0, 0.1, 0.7, 2.0, 2.0])
 # The NICs limit large all-reduces: 86 to 95 % of their nominal rate on all measured machines.
 _LARGE_RATE = NETWORK_NAMES.index("rate_large_GBps")
 _NIC_EFFICIENCY, _NIC_EFFICIENCY_WIDTH = 0.905, 0.05
@@ -343,15 +343,17 @@ def fit_network(
 ) -> NetworkModel:
     """Fit the constants of the network to measured all-reduces of several nodes.
 
-    The fit is robust against outliers. It minimizes deviations of logarithms of times in us, and
-    starts at `_NETWORK_STARTS`. If all points have labels of machines with one and the same nominal
-    rate of the NICs of a node, the rate of large messages has the prior `_NIC_EFFICIENCY` times
-    this rate, because few points do not separate that rate from the time of a hop. The model
-    contains the number of points and the distinct numbers of nodes, ascending. `points` must not be
-    empty.
+    Points that are slower than a larger size of as many nodes are left out, as a table leaves them
+    out (`calls.envelope`). The fit is robust against further outliers. It minimizes deviations of
+    logarithms of times in us, and starts at `_NETWORK_STARTS`. If all points have labels of
+    machines with one and the same nominal rate of the NICs of a node, the rate of large messages
+    has the prior `_NIC_EFFICIENCY` times this rate, because few points do not separate that rate
+    from the time of a hop. The model contains the number of points and the distinct numbers of
+    nodes, ascending. `points` must not be empty.
     """
-    columns = network_columns(points)
-    measured = np.log([point.time_us for point in points])
+    fitted_points = _without_slow_outliers(points)
+    columns = network_columns(fitted_points)
+    measured = np.log([point.time_us for point in fitted_points])
     starts, widths = _NETWORK_STARTS.copy(), _WIDTHS.copy()
     nominal = {network_rate_of_label(point.machine) for point in points}
     rate = nominal.pop() if len(nominal) == 1 else None
@@ -362,6 +364,18 @@ def fit_network(
     nodes = tuple(sorted({point.nodes for point in points}))
     values = tuple(float(value) for value in np.exp(fitted))
     return NetworkModel(library, ranks_per_node, values, len(points), nodes)
+
+
+def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
+    """Return the points that are not slower than any point of a larger size on as many nodes."""
+    fastest_larger_us: dict[int, float] = {}
+    kept = []
+    for point in sorted(points, key=lambda one: -one.size_bytes):
+        limit_us = fastest_larger_us.get(point.nodes, float("inf"))
+        if point.time_us <= limit_us:
+            kept.append(point)
+        fastest_larger_us[point.nodes] = min(limit_us, point.time_us)
+    return kept[::-1]
 
 
 def network_deviations(

@@ -119,6 +119,26 @@ def test_fewer_threads_cost_less(h100: MachineProfile) -> None:
     small, large = (kernel_timing(h100, "fifo", "ll", 8, size, 1) for size in (512, 8192))
     growth = constants(h100)["gLL"]
     assert large.start_us / small.start_us == pytest.approx(1 + growth)
+    assert large.visible_us == small.visible_us
+
+
+def test_more_channels_start_later(h100: MachineProfile) -> None:
+    one, many = (kernel_timing(h100, "fifo", "ll", 8, 512, 1, channels) for channels in (1, 16))
+    # Four doublings of the channels grow the start as much as one doubling of the threads.
+    assert many.start_us / one.start_us == pytest.approx(1 + constants(h100)["gLL"] / 2)
+
+
+def test_two_chunk_times_fill_the_pipeline_of_nvls(h100: MachineProfile) -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8)
+    network = "switch:8?bandwidth=450GB/s&multicast=true&reduce=true"
+    pairs = hub_core.synthesize(collective, network, MIB, name="direct").algorithm
+    value = constants(h100)
+    # Four chunks of 32 KiB for each of 16 channels and 8 GPUs.
+    chunk_us = 32 * 1024 / (value["rN"] * 1e3)
+    expected_us = value["bN"] + 2 * chunk_us + 4 * (value["oN"] + chunk_us)
+    assert time_us(simulated(replicate(pairs, 16), 16 * MIB, network)) == pytest.approx(
+        expected_us, rel=0.02
+    )
 
 
 def test_switches_add_up_and_multicast(h100: MachineProfile) -> None:
@@ -132,7 +152,8 @@ def test_switches_add_up_and_multicast(h100: MachineProfile) -> None:
     value = constants(h100)
     chunk = 64 * 1024
     chunk_us = value["oN"] + chunk / (value["rN"] * 1e3)
-    expected_us = value["bN"] + size / (16 * 8 * chunk) * chunk_us
+    fill_us = 2 * chunk / (value["rN"] * 1e3)
+    expected_us = value["bN"] + fill_us + size / (16 * 8 * chunk) * chunk_us
     assert time_us(result) == pytest.approx(expected_us, rel=0.05)
     # Each GPU sends its vector once and receives the result once.
     loads = {load.bytes for load in result.link_loads}

@@ -252,7 +252,7 @@ GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
 
 @pytest.mark.parametrize(
     ("machine", "nodes", "median"),
-    [("p4de", 2, 0.03), ("p6-b200", 4, 0.1), ("Alps", 2, 0.1), ("Alps", 4, 0.12)],
+    [("p4de", 2, 0.03), ("p6-b200", 4, 0.1), ("Alps", 2, 0.05), ("Alps", 4, 0.05)],
 )
 def test_five_points_of_several_nodes_predict_the_other_sizes(
     measured_corpus: Path, machine: str, nodes: int, median: float

@@ -185,8 +185,8 @@ def test_the_shape_of_the_model_reduces_errors_between_knots(measured_corpus: Pa
             line_us = table.time_us(np.array([point.size_bytes], dtype=float))[0]
             shaped.append(abs(prediction.time_us / point.time_us - 1))
             linear.append(abs(line_us / point.time_us - 1))
-    assert np.median(shaped) < 0.95 * np.median(linear)
-    assert np.percentile(shaped, 90) <= np.percentile(linear, 90)
+    assert np.median(shaped) < 0.9 * np.median(linear)
+    assert np.percentile(shaped, 90) <= 0.6 * np.percentile(linear, 90)
 
 
 def test_a_call_without_table_and_model_has_no_prediction() -> None:
