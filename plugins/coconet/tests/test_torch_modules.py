@@ -211,7 +211,7 @@ def test_texts_of_a_document_are_written_as_literals() -> None:
 def test_program_without_a_form_in_one_group_is_refused() -> None:
     build = ProgramBuilder("row")
     x = build.argument("x", "float32", 8)
-    with pytest.raises(InputError, match="several groups or mesh axes"):
+    with pytest.raises(InputError, match="several groups of a pipeline"):
         write_module(build.program(send(x).named("y")))
     build = ProgramBuilder("random")
     x = build.argument("x", "float32", 8)
@@ -263,6 +263,29 @@ def test_network_with_another_number_of_ranks_is_refused(step: Path, collhub: An
     assert "the program was captured on 4 ranks, not 8" in run.err
 
 
+def test_module_of_a_mesh_has_a_group_per_axis() -> None:
+    build = ProgramBuilder("layer", ("dp", "tp"))
+    x = build.argument("x", "float32", 8, 4, layout={"dp": sliced(0), "tp": sliced(1)})
+    w = build.argument("w", "float32", 4, 6, layout={"tp": sliced(0)})
+    y = all_reduce(matmul(x, w), axes="tp").named("y")
+    n = norm(y).named("n")
+    t = all_reduce(build.argument("g", "float32", 3, layout=LOCAL), axes=("dp", "tp")).named("t")
+    program = build.program(y, n, t)
+    text = module_of_mesh(program, (2, 2))
+    assert "MESH = {'dp': 2, 'tp': 2}\nGROUPS = [['dp'], ['tp'], ['dp', 'tp']]" in text
+    assert "'x': ('float32', [8, 4], [0, 1])" in text
+    assert "_all_reduce_scalar((y * y).sum(), 'sum', groups_['dp'])" in text
+    assert "t = _all_reduce(g, 'sum', groups_['dp+tp'])" in text
+    with pytest.raises(InputError, match="x has blocks of unequal length on a mesh"):
+        module_of_mesh(program, (3, 2))
+
+
+def module_of_mesh(program: Program, mesh: tuple[int, ...]) -> str:
+    workload = lower(program, Binding.of_mesh(mesh, {}))
+    (artifact,) = write(workload, TorchModuleOptions()).artifacts
+    return artifact.content().decode()
+
+
 def test_document_cannot_be_run(step: Path, collhub: Any) -> None:
     out = step.parent / "split.program.json"
     run = collhub("transform", step, "--pass", "split", "--run", "-o", out)
@@ -294,6 +317,7 @@ def test_written_modules_compute_the_results_of_pytorch() -> None:
         "AdamW with clipping, sharded states",
         "experts",
         "tensor parallel",
+        "tensor and data parallel",
         "buckets",
     }
     # float32 with sums in another order; the largest differences were 6e-6.
@@ -301,4 +325,5 @@ def test_written_modules_compute_the_results_of_pytorch() -> None:
     collectives = results["AdamW with clipping, sharded states"]["collectives"]
     assert collectives["_reduce_scatter"] == collectives["_all_gather"] == 12
     assert results["buckets"]["collectives"] == [1, 1, 1]
+    assert results["tensor and data parallel"]["groups"] == [1, 1]
     assert results["transformer block"]["collectives"]["_all_reduce_bucket"] == 1

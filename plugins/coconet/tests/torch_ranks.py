@@ -264,8 +264,8 @@ class Layers(nn.Module):
 
 
 def local_tensor(value: Any) -> Any:
-    """Part of a DTensor on this rank."""
-    return value.to_local()
+    """Part of a DTensor on this rank; any other tensor itself."""
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def compare_shards(mesh: Any, folder: Path) -> float:
@@ -285,6 +285,72 @@ def compare_shards(mesh: Any, folder: Path) -> float:
     local = {name.replace(".", "_"): local_tensor(value) for name, value in parameters.items()}
     (output,) = module.step(local | {"input_0": x}).values()
     return find_difference(output.detach(), model(x).detach())
+
+
+def compare_mesh(folder: Path) -> tuple[float, list[int]]:
+    """Compare a written step with tensor and data parallelism with PyTorch's; also its groups."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    model = build_gpt(mesh)
+    torch.manual_seed(mesh["dp"].get_local_rank())
+    words, labels = torch.randint(0, 32, (2, 2, 8))
+    text = None
+    if dist.get_rank() == 0:
+        optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
+        graph = capture(
+            model,
+            (words, labels),
+            mesh,
+            loss=lambda loss: loss,
+            optimizer=optimizer,
+            max_norm=0.1,
+            data_parallel="dp",
+            path=folder / "gpt.graph.json",
+        )
+        placements = {"input_0": "(L, R)", "input_1": "(L, R)"}
+        bound = type_graph(graph, TypingChoices(placements=placements))
+        program = bound.program
+        reductions = [one for one in program.operations if one.axes == ("dp",)]
+        for one in [one for one in reductions if program.types[one.name].shape][:8]:
+            program = split(program, one.name, 0).program
+            program = reorder(program, one.name, movable(program, one.name)).program
+        workload = lower(program, bound.binding)
+        (artifact,) = write(workload, TorchModuleOptions(bucket_size=1 << 20)).artifacts
+        text = artifact.content().decode()
+    module = load(text)
+    parameters = {name.replace(".", "_"): value for name, value in model.named_parameters()}
+    arguments = {}
+    for name, (element, shape, _) in module.ARGUMENTS.items():
+        arguments[name] = torch.zeros(shape, dtype=getattr(torch, element))
+        if name in parameters:
+            value: Any = parameters[name].detach()
+            is_local = not hasattr(value, "full_tensor")
+            arguments[name] = (value if is_local else value.full_tensor()).clone()
+    arguments |= {"input_0": words, "input_1": labels}
+    outputs = module.step(module.shard(arguments))
+    outputs = module._complete(outputs, module.OUTPUT_LAYOUTS, module.OUTPUT_SHAPES, None)
+    optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
+    model(words, labels).backward()
+    gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+    for gradient in map(local_tensor, gradients):
+        dist.all_reduce(gradient, group=mesh["dp"].get_group())
+        gradient /= 2
+    squares = torch.zeros(())
+    for gradient in gradients:
+        square = (local_tensor(gradient) ** 2).sum()
+        if hasattr(gradient, "to_local") and any(one.is_shard() for one in gradient.placements):
+            dist.all_reduce(square, group=mesh["tp"].get_group())
+        squares += square
+    for gradient in gradients:
+        local_tensor(gradient).mul_(torch.clamp(0.1 / (squares.sqrt() + 1e-6), max=1.0))
+    optimizer.step()
+    difference = 0.0
+    for name, parameter in model.named_parameters():
+        complete: Any = parameter.detach()
+        complete = complete.full_tensor() if hasattr(complete, "full_tensor") else complete
+        key = name.replace(".", "_")
+        difference = max(difference, find_difference(outputs[module.UPDATES[key]], complete))
+    return difference, [len(one) for one in module.GROUPS]
 
 
 BUCKETS = ("_all_reduce_bucket", "_reduce_scatter_bucket", "_all_gather_bucket")
@@ -342,6 +408,8 @@ def run_rank(rank: int, folder: str) -> None:
     difference, calls = compare_buckets()
     results["buckets"] = {"difference": difference, "collectives": calls}
     results["experts"] = {"difference": compare_experts(path)}
+    difference, groups = compare_mesh(path)
+    results["tensor and data parallel"] = {"difference": difference, "groups": groups}
     if rank == 0:
         print(json.dumps(results))
     dist.destroy_process_group()

@@ -18,13 +18,60 @@ import torch
 import torch.distributed as dist
 
 NUM_RANKS = 0
-ARGUMENTS: dict[str, tuple[str, list[int], int | str]] = {}
+MESH: dict[str, int] = {}
+GROUPS: list[list[str]] = []
+ARGUMENTS: dict[str, tuple[str, list[int], int | str | list[int | str]]] = {}
 UPDATES: dict[str, str] = {}
-OUTPUT_LAYOUTS: dict[str, int | str] = {}
+OUTPUT_LAYOUTS: dict[str, int | str | list[int | str]] = {}
 OUTPUT_SHAPES: dict[str, list[int]] = {}
 
 Group: TypeAlias = "dist.ProcessGroup | None"
+Layout: TypeAlias = "int | str | list[int | str]"
 Tensors: TypeAlias = dict[str, torch.Tensor]
+
+_groups_of_mesh: dict[Group, dict[str, Group]] = {}
+
+
+def _make_groups(group: Group) -> dict[str, Group]:
+    """Process groups of this rank by their axes, such as `dp` or `dp+tp`; empty without a mesh.
+
+    The ranks of `group`, by default all, form the mesh; they create its groups at the first call.
+    """
+    if group not in _groups_of_mesh:
+        world = dist.get_process_group_ranks(group or dist.group.WORLD) if MESH else []
+        groups: dict[str, Group] = {}
+        for axes in GROUPS:
+            members: dict[tuple[int, ...], list[int]] = {}
+            for rank in range(len(world)):
+                others = zip(MESH, _find_coordinates(rank), strict=True)
+                key = tuple(number for axis, number in others if axis not in axes)
+                members.setdefault(key, []).append(rank)
+            for ranks in members.values():
+                is_member = dist.get_rank(group) in ranks
+                if group is None or is_member:
+                    is_local = group is not None
+                    numbers = [world[rank] for rank in ranks]
+                    created = dist.new_group(numbers, use_local_synchronization=is_local)
+                    groups |= {"+".join(axes): created} if is_member else {}
+        _groups_of_mesh[group] = groups
+    return _groups_of_mesh[group]
+
+
+def _find_coordinates(rank: int) -> list[int]:
+    """Coordinates of a rank on the axes of the mesh, of which the first varies slowest."""
+    coordinates = []
+    for size in reversed(MESH.values()):
+        rank, coordinate = divmod(rank, size)
+        coordinates.append(coordinate)
+    return coordinates[::-1]
+
+
+def _list_axes(layout: Layout, group: Group) -> list[tuple[int | str, Group]]:
+    """Layout on every axis with the process group of this rank along it."""
+    if not isinstance(layout, list):
+        return [(layout, group)]
+    groups = _make_groups(group)
+    return [(one, groups[axis]) for axis, one in zip(MESH, layout, strict=True)]
 
 
 def _name(group: Group) -> str:
@@ -246,7 +293,9 @@ def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors
     result: Tensors = {}
     for name, (_, _, layout) in ARGUMENTS.items():
         value = arguments[name]
-        result[name] = _block(value, layout, group) if isinstance(layout, int) else value
+        for one, group_of_axis in _list_axes(layout, group):
+            value = _block(value, one, group_of_axis) if isinstance(one, int) else value
+        result[name] = value
     return result
 
 
@@ -254,7 +303,10 @@ def random_arguments(seed: int, group: Group = None) -> Tensors:
     """Random arguments of this rank: equal on all ranks unless they are local."""
     result: Tensors = {}
     for number, (name, (element, shape, layout)) in enumerate(ARGUMENTS.items()):
-        rank = dist.get_rank(group) if layout == "local" else 0
+        rank = 0
+        for one, group_of_axis in _list_axes(layout, group):
+            rank *= dist.get_world_size(group_of_axis)
+            rank += dist.get_rank(group_of_axis) if one == "local" else 0
         generator = torch.Generator().manual_seed(seed * 1_000_003 + number * 1009 + rank)
         dtype = getattr(torch, element)
         if dtype.is_floating_point:
@@ -267,16 +319,21 @@ def random_arguments(seed: int, group: Group = None) -> Tensors:
 
 def _complete(
     outputs: Mapping[str, torch.Tensor],
-    layouts: Mapping[str, int | str],
+    layouts: Mapping[str, Layout],
     shapes: Mapping[str, Sequence[int]],
     group: Group,
 ) -> Tensors:
     """Complete tensors of all outputs."""
     result: Tensors = {}
     for name, value in outputs.items():
-        layout = layouts[name]
-        if isinstance(layout, int):
-            value = _all_gather(value, layout, shapes[name][layout], group).wait()
+        shape, pending = list(shapes[name]), []
+        for one, group_of_axis in _list_axes(layouts[name], group):
+            if isinstance(one, int):
+                pending.append((one, shape[one], group_of_axis))
+                # Blocks of several axes have equal lengths.
+                shape[one] //= dist.get_world_size(group_of_axis)
+        for dimension, size, group_of_axis in reversed(pending):
+            value = _all_gather(value, dimension, size, group_of_axis).wait()
         result[name] = value
     return result
 

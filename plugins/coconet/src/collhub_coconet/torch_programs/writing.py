@@ -14,6 +14,7 @@ import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import CAPTURE, BoundProgram, parse_call
@@ -31,7 +32,7 @@ from collhub_coconet.program.operations import (
     distance_from_end,
     has_dimension,
 )
-from collhub_coconet.program.program import BUCKET, Chain, Program
+from collhub_coconet.program.program import BUCKET, Chain, Program, find_axis_positions
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -41,9 +42,11 @@ CHUNKS = 4
 _RUNTIME = "module_runtime.py"
 # Lines of the runtime that the tables of a module replace, and before which `step` is inserted.
 _TABLES = """NUM_RANKS = 0
-ARGUMENTS: dict[str, tuple[str, list[int], int | str]] = {}
+MESH: dict[str, int] = {}
+GROUPS: list[list[str]] = []
+ARGUMENTS: dict[str, tuple[str, list[int], int | str | list[int | str]]] = {}
 UPDATES: dict[str, str] = {}
-OUTPUT_LAYOUTS: dict[str, int | str] = {}
+OUTPUT_LAYOUTS: dict[str, int | str | list[int | str]] = {}
 OUTPUT_SHAPES: dict[str, list[int]] = {}
 """
 _MAIN = 'if __name__ == "__main__":'
@@ -95,8 +98,8 @@ def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
     """Write the program of a workload as a Python module.
 
     Losses: stages are not single kernels, and overlaps other than of a matrix product with its
-    all-reduce are not cut into chunks. Raises `InputError` for programs of several groups or mesh
-    axes, and for operations without a form in PyTorch.
+    all-reduce are not cut into chunks. Raises `InputError` for programs of several groups, blocks
+    of unequal length on several mesh axes, and operations without a form in PyTorch.
     """
     writer = _ModuleWriter(extract_program(workload), options.bucket_size or 0)
     content = writer.write()
@@ -105,7 +108,10 @@ def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
 
 @dataclass
 class _ModuleWriter:
-    """Text of one module. `pending`: collectives in flight, by name of their value."""
+    """Text of one module. `pending`: collectives in flight, by name of their value.
+
+    `combined`: axes of the process groups that the module needs.
+    """
 
     bound: BoundProgram
     bucket_bytes: int
@@ -113,6 +119,7 @@ class _ModuleWriter:
     _lines: list[str] = field(default_factory=list)
     _pending: set[str] = field(default_factory=set)
     _chunked: dict[str, Chain] = field(default_factory=dict)
+    _combined: set[tuple[str, ...]] = field(default_factory=set)
 
     @property
     def program(self) -> Program:
@@ -139,8 +146,13 @@ class _ModuleWriter:
             if operation.kind is Kind.UPDATE
         }
         outputs = list(dict.fromkeys((*program.outputs, *updates.values())))
+        is_mesh = len(program.mesh) > 1
+        combined = sorted(axes for axes in self._combined if len(axes) > 1)
+        groups = [*((axis,) for axis in program.mesh), *combined]
         tables = {
             "NUM_RANKS": binding.num_ranks,
+            "MESH": dict(zip(program.mesh, binding.mesh, strict=True)) if is_mesh else {},
+            "GROUPS": [list(one) for one in groups] if is_mesh else [],
             "ARGUMENTS": arguments,
             "UPDATES": updates,
             "OUTPUT_LAYOUTS": {name: _describe_layout(program, name) for name in outputs},
@@ -165,9 +177,13 @@ class _ModuleWriter:
     def _check(self) -> None:
         """Refuse programs that a module of one process group cannot run."""
         self.bound.check_ranks(self.bound.binding.num_ranks)
-        if self.program.num_groups > 1 or len(self.program.mesh) > 1:
-            message = "the program has several groups or mesh axes, a module has one group"
+        if self.program.num_groups > 1:
+            message = "the program has several groups of a pipeline, a module has one"
             raise self._refuse(message, "write it as tensor-program")
+        for name in self.program.types if len(self.program.mesh) > 1 else ():
+            if -1 in self._find_local_shape(name):
+                cure = "use sizes that are multiples of the ranks along the axes"
+                raise self._refuse(f"{name} has blocks of unequal length on a mesh", cure)
         for name in self.program.types:
             if not _NAME.fullmatch(name) or keyword.iskeyword(name):
                 raise self._refuse(f"{name:.60} is no name in Python", "rename the value")
@@ -199,6 +215,8 @@ class _ModuleWriter:
         lines.append('    """Run one step on the parts of this rank; returns outputs by name."""')
         lines += [f"    {name} = arguments[{name!r}]" for name in self.program.declared]
         lines.append(f"    device_ = {device}.device" if device else '    device_ = "cpu"')
+        if len(self.program.mesh) > 1:
+            lines.append("    groups_ = _make_groups(group)")
         lines += [f"    {line}" for line in self._lines]
         entries = ", ".join(f"{name!r}: {name}" for name in outputs)
         return "\n".join([*lines, f"    return {{{entries}}}"])
@@ -289,6 +307,7 @@ class _ModuleWriter:
             )
         first = bucket[0]
         same = types[ready.name].element is types[first.name].element
+        same = same and ready.axes == first.axes
         return not same or ready.reduction is not first.reduction
 
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
@@ -299,21 +318,18 @@ class _ModuleWriter:
         self._wait({read for operation in bucket for read in operation.reads})
         names = ", ".join(operation.name for operation in bucket)
         operands = ", ".join(operation.reads[0] for operation in bucket)
-        kind, types = bucket[0].kind, self.program.types
+        kind, group = bucket[0].kind, self._format_group(bucket[0].axes)
         if kind is Kind.ALL_REDUCE:
-            call = f"_all_reduce_bucket([{operands}], {self._format_reduction(bucket[0])!r}, group)"
+            reduction = self._format_reduction(bucket[0])
+            call = f"_all_reduce_bucket([{operands}], {reduction!r}, {group})"
         elif kind is Kind.REDUCE_SCATTER:
             dimensions = [operation.dimension or 0 for operation in bucket]
             reduction = self._format_reduction(bucket[0])
-            call = f"_reduce_scatter_bucket([{operands}], {dimensions}, {reduction!r}, group)"
+            call = f"_reduce_scatter_bucket([{operands}], {dimensions}, {reduction!r}, {group})"
         else:
-            kinds = [types[operation.reads[0]] for operation in bucket]
-            dimensions = [one.layout.dimension for one in kinds]
-            sizes = [
-                self.bound.binding.shape(one.shape)[dimension]
-                for one, dimension in zip(kinds, dimensions, strict=True)
-            ]
-            call = f"_all_gather_bucket([{operands}], {dimensions}, {sizes}, group)"
+            gathered = [self._find_gathered(operation) for operation in bucket]
+            dimensions, sizes = ([one[part] for one in gathered] for part in (0, 1))
+            call = f"_all_gather_bucket([{operands}], {dimensions}, {sizes}, {group})"
         self._lines.append(f"{names} = {call}")
         self._pending |= {operation.name for operation in bucket}
 
@@ -387,10 +403,10 @@ class _ModuleWriter:
         dimension = len(shape) - chain.dimensions[0]
         x, w = product.reads
         reduction = self._format_reduction(operation)
-        parts = f"_{operation.name}_parts"
+        parts, group = f"_{operation.name}_parts", self._format_group(operation.axes)
         self._lines += [
             f"{parts} = [",
-            f"    _all_reduce(torch.matmul(part, {w}), {reduction!r}, group)",
+            f"    _all_reduce(torch.matmul(part, {w}), {reduction!r}, {group})",
             f"    for part in {x}.chunk({CHUNKS}, {dimension})",
             "]",
             f"{operation.name} = torch.cat([part.wait() for part in {parts}], {dimension})",
@@ -461,31 +477,55 @@ class _ModuleWriter:
 
     def _format_collective(self, operation: Operation) -> str:
         """Format the start of a collective."""
-        x = operation.reads[0]
+        x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]
         shape = self.bound.binding.shape(operand.shape)
         if kind is Kind.ALL_REDUCE:
-            return f"_all_reduce({x}, {self._format_reduction(operation)!r}, group)"
+            return f"_all_reduce({x}, {self._format_reduction(operation)!r}, {group})"
         if kind is Kind.REDUCE_SCATTER:
             reduction = self._format_reduction(operation)
-            return f"_reduce_scatter({x}, {operation.dimension}, {reduction!r}, group)"
+            return f"_reduce_scatter({x}, {operation.dimension}, {reduction!r}, {group})"
         if kind is Kind.ALL_GATHER:
-            dimension = operand.layout.dimension
-            return f"_all_gather({x}, {dimension}, {shape[dimension]}, group)"
+            dimension, size = self._find_gathered(operation)
+            return f"_all_gather({x}, {dimension}, {size}, {group})"
         if kind is Kind.ALL_TO_ALL:
-            source, destination = operand.layout.dimension, operation.dimension or 0
-            ranks = self.bound.binding.num_ranks
+            source, destination = self._find_gathered(operation)[0], operation.dimension or 0
+            axes = find_axis_positions(self.program, operation)
+            ranks = prod(self.bound.binding.axis_sizes[axis] for axis in axes)
             if shape[source] % ranks or shape[destination] % ranks:
                 cure = f"use sizes that are multiples of {ranks}"
                 raise self._refuse(f"{operation.name} exchanges blocks of unequal length", cure)
-            return f"_all_to_all({x}, {source}, {destination}, {shape[destination]}, group)"
+            return f"_all_to_all({x}, {source}, {destination}, {shape[destination]}, {group})"
         if kind is Kind.BROADCAST:
-            return f"_broadcast({x}, {operation.root}, group)"
+            return f"_broadcast({x}, {operation.root}, {group})"
         if kind is Kind.REDUCE:
-            return f"_reduce({x}, {operation.root}, {self._format_reduction(operation)!r}, group)"
+            reduction = self._format_reduction(operation)
+            return f"_reduce({x}, {operation.root}, {reduction!r}, {group})"
         raise self._refuse(
             f"{operation.name}: {kind} has no form in one group", "write tensor-program"
         )
+
+    def _find_gathered(self, operation: Operation) -> tuple[int, int]:
+        """Return the dimension that a gather completes, and its size: a block of outer axes."""
+        kind = self.program.types[operation.reads[0]]
+        axes = find_axis_positions(self.program, operation)
+        dimension = kind.layout.by_axis[axes[0]].dimension
+        size = self.bound.binding.shape(kind.shape)[dimension]
+        for axis, layout in enumerate(kind.layout.by_axis):
+            if axis not in axes and layout.dimension == dimension:
+                size //= self.bound.binding.axis_sizes[axis]
+        return dimension, size
+
+    def _sort_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Return names of axes in the order of the mesh."""
+        return tuple(sorted(axes, key=self.program.mesh.index))
+
+    def _format_group(self, axes: Sequence[str] | None) -> str:
+        """Format the process group of a communication over axes of the mesh."""
+        if len(self.program.mesh) < 2 or not axes:
+            return "group"
+        self._combined.add(self._sort_axes(axes))
+        return f"groups_[{'+'.join(self._sort_axes(axes))!r}]"
 
     def _format_reduction(self, operation: Operation) -> str:
         reduction = str(operation.reduction)
@@ -505,9 +545,10 @@ class _ModuleWriter:
             return f" {_INFIX[kind]} ".join(operands)
         if kind in _FUNCTIONS:
             return _FUNCTIONS[kind].format(*operands)
+        group = self._format_group(operation.axes)
         formats: dict[Kind, Callable[[], str]] = {
             Kind.CAST: lambda: f"{operands[0]}.to(torch.{operation.element})",
-            Kind.SLICE: lambda: f"_block({operands[0]}, {operation.dimension}, group)",
+            Kind.SLICE: lambda: f"_block({operands[0]}, {operation.dimension}, {group})",
             Kind.UPDATE: lambda: operands[1],
             Kind.RESHAPE: lambda: (
                 f"{operands[0]}.reshape({list(self._find_local_shape(operation.name))})"
@@ -524,8 +565,11 @@ class _ModuleWriter:
         """Format a reduction to a scalar; parts of a sliced tensor are reduced over the ranks."""
         part, reduction, result = _SCALARS[operation.kind]
         text = part.format(operation.reads[0])
-        if self.program.types[operation.reads[0]].layout.is_sliced:
-            text = f"_all_reduce_scalar({text}, {reduction!r}, group)"
+        layouts = self.program.types[operation.reads[0]].layout.by_axis
+        if any(layout.is_sliced for layout in layouts):
+            axes = zip(self.program.mesh, layouts, strict=False)
+            group = self._format_group([axis for axis, layout in axes if layout.is_sliced])
+            text = f"_all_reduce_scalar({text}, {reduction!r}, {group})"
         return result.format(text)
 
     def _format_operand(self, operation: Operation, operand: Operand) -> str:
@@ -533,18 +577,30 @@ class _ModuleWriter:
         if not isinstance(operand, str):
             return repr(operand)
         result, kind = self.program.types[operation.name], self.program.types[operand]
-        if operation.kind in POINTWISE and result.layout.is_sliced and kind.layout == REPLICATED:
-            distance = distance_from_end(result.layout.dimension, len(result.shape))
-            if has_dimension(kind.shape, distance):
-                return f"_block({operand}, {len(kind.shape) - distance}, group)"
-        return operand
+        if operation.kind not in POINTWISE:
+            return operand
+        text = operand
+        pairs = zip(result.layout.by_axis, kind.layout.by_axis, strict=True)
+        for axis, (layout, found) in enumerate(pairs):
+            if layout.is_sliced and found == REPLICATED:
+                distance = distance_from_end(layout.dimension, len(result.shape))
+                if has_dimension(kind.shape, distance):
+                    group = self._format_group(self.program.mesh[axis : axis + 1])
+                    text = f"_block({text}, {len(kind.shape) - distance}, {group})"
+        return text
 
     def _find_local_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value on a rank; -1 for blocks, whose lengths may differ."""
+        """Return the shape of a value on a rank; -1 for blocks, whose lengths may differ.
+
+        On a mesh of several axes the lengths of equal blocks are known.
+        """
         kind = self.program.types[name]
         shape = list(self.bound.binding.shape(kind.shape))
-        if kind.layout.is_sliced:
-            shape[kind.layout.dimension] = -1
+        for layout, ranks in zip(kind.layout.by_axis, self.bound.binding.axis_sizes, strict=True):
+            if layout.is_sliced:
+                length, remainder = divmod(shape[layout.dimension], ranks)
+                is_equal = bool(kind.layout.axes) and not remainder and length > 0
+                shape[layout.dimension] = length if is_equal else -1
         return tuple(shape)
 
     def _refuse(self, message: str, cure: str) -> InputError:
@@ -552,9 +608,15 @@ class _ModuleWriter:
         return InputError(message, location=location, cure=cure, code="torch-module")
 
 
-def _describe_layout(program: Program, name: str) -> int | str:
-    """Return the layout of a value: the sliced dimension, `replicated`, or `local` for others."""
-    layout = program.types[name].layout
-    if layout.is_sliced:
-        return layout.dimension
-    return "replicated" if layout == REPLICATED else "local"
+def _describe_layout(program: Program, name: str) -> int | str | list[int | str]:
+    """Return the layout of a value: the sliced dimension, `replicated`, or `local` for others.
+
+    On a mesh of several axes it is a list with one entry per axis.
+    """
+    layouts: list[int | str] = [
+        layout.dimension
+        if layout.is_sliced
+        else ("replicated" if layout == REPLICATED else "local")
+        for layout in program.types[name].layout.by_axis
+    ]
+    return layouts if len(layouts) > 1 else layouts[0]
