@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 
 import pytest
 from collhub_pipeline.catalogue import Shape, fastest, schedule_of
@@ -40,6 +41,51 @@ def test_the_search_is_better_than_v_half_in_its_memory() -> None:
     named = schedule_of("v-half", shape)
     assert shape.fits(named)
     assert shape.measure(schedule) < shape.measure(named)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("times", "span"),
+    [
+        (PassTimes(1, 1, 1), Fraction(53, 2)),
+        (PassTimes(1, 2, 2), 45),
+    ],
+)
+def test_the_search_reaches_the_reordered_v_half_of_its_paper(
+    times: PassTimes, span: Fraction
+) -> None:
+    """Spans in the memory of 3 micro-batches, with passes of the warm-up moved forward.
+
+    Qi et al., arXiv 2405.15362, repeat, squeeze and reorder; `v-half` only repeats and squeezes.
+    """
+    shape = Shape(4, 8, times, memory=3, is_steady=True)
+    schedule = fastest(shape)
+    check(shape, schedule)
+    assert shape.measure(schedule) <= span < shape.measure(schedule_of("v-half", shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_no_named_schedule_is_faster_in_the_memory_of_the_search(seed: int) -> None:
+    """Random devices, micro-batches, times and memory; named schedules, their memory included."""
+    draw = Random(seed)
+    devices = draw.randint(2, 8)
+    forward, input_gradient, weight_gradient = (draw.randint(1, 6) for _ in range(3))
+    times = PassTimes(forward, input_gradient, weight_gradient, draw.choice([0, 0, 1]))
+    shape = Shape(devices, devices * draw.randint(1, 3), times, is_steady=draw.random() < 0.3)
+    named = []
+    for name in NAMED:
+        try:
+            named.append(schedule_of(name, shape))
+        except UsageError:
+            continue
+    for limit in {max(shape.peaks(schedule)) for schedule in draw.sample(named, 4)}:
+        limited = replace(shape, memory=limit)
+        best = fastest(limited)
+        check(limited, best)
+        fitting = [schedule for schedule in named if limited.fits(schedule)]
+        assert fitting
+        assert all(limited.measure(best) <= limited.measure(schedule) for schedule in fitting)
 
 
 SHAPES = st.builds(
