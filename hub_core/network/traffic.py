@@ -138,7 +138,7 @@ class Traffic:
         """Build the complement of each set: all ranks that are not in it.
 
         Its shares are those of the collective minus those of the set; it has the root if the set
-        has not; what a set sends, its complement receives.
+        has not; the sent bytes of the set are received by its complement, and conversely.
         """
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(

@@ -176,7 +176,7 @@ class TorchTransport:
         return lambda: self._start_level(messages)
 
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level without waiting, and return what to wait for.
+        """Start the messages of a level without waiting; return the works to wait for.
 
         The messages are kept until the next level has started: freeing them earlier makes short
         levels two to four times slower with gloo.

@@ -135,9 +135,10 @@ def _build_answer(
 
 
 def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
-    """Verify the entire schedule: with the core if `transfers` are all transfers, else by replay.
+    """Verify the entire schedule: by the core if `transfers` are given, else by replay.
 
-    Returns False if neither is possible. Raises `InputError` for an invalid schedule.
+    Returns whether it was verified; False if a replay is impossible. Raises `InputError` (code
+    `invalid-schedule` from the core) for an invalid schedule.
     """
     if transfers is None:
         return best.replay(setting.progress)

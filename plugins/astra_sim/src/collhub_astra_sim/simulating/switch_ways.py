@@ -67,11 +67,11 @@ def build_switched_records(
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """Return (what switches do with the message of each node, the sums that switches compute).
+    """Return (actions of switches on each node's message, sums that switches compute).
 
     Two record arrays: of dtype `SWITCHED` by node, with -1 for no copy and no sum, and of dtype
     `SUM`. `node_of_row`: the SEND node of every step; `route_of_node`: index in `routes` of every
-    SEND. Groups of multicasts and sums that switches cannot handle are sent separately.
+    SEND. Messages of a group that switches cannot copy or add are sent separately.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):

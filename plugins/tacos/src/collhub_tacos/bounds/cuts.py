@@ -113,7 +113,11 @@ def find_tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolAr
 
 
 def _renumber_nodes(graph: CapacityGraph, order: Int64Array, num_members: int) -> CapacityGraph:
-    """Return the graph with node `order[i]` renumbered to i; nodes after the members only relay."""
+    """Return the graph with node `order[i]` renumbered to i.
+
+    The first `num_members` nodes of the new graph compute; all later ones, also NPUs, only relay
+    like switches, because they need no data.
+    """
     new_number = inverse(order)
     # NPUs that only relay are treated as switches: they need no data.
     return replace(

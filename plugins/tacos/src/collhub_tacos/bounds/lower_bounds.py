@@ -90,7 +90,7 @@ class CollectiveDemand:
     ) -> CollectiveDemand:
         """Build the demand of a collective whose rank r is NPU `members[r]`.
 
-        Its root becomes a node, -1 for none.
+        It states which nodes take part (bool[nodes]), and the node of the root, -1 without a root.
         """
         is_member = np.zeros(network.num_nodes, np.bool_)
         is_member[members] = True
@@ -142,7 +142,11 @@ class CollectiveDemand:
         return int(chunks[0]) * self.collective.units_per_rank
 
     def get_senders_and_receivers(self) -> tuple[BoolArray, BoolArray]:
-        """Return the members that send data and the members that receive data, bool[nodes] each."""
+        """Return (members that send data, members that receive data): bool[nodes] each.
+
+        In a collective from a root only the root sends, in one to a root only the root receives;
+        otherwise all members do both. The root is in both masks if all members receive or send.
+        """
         is_root = np.arange(len(self.is_member)) == self.root
         traits = self.collective.kind.traits
         senders = is_root if traits.is_rooted and not traits.to_root else self.is_member

@@ -135,7 +135,10 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
 
 
 def _bound_by_core(setting: Setting) -> dict[str, int]:
-    """Return the bound of the core by its name; empty unless all NPUs are ranks in order."""
+    """Return the core's lower bound in ns, rounded down, under the name "ports and distances".
+
+    Empty unless all NPUs are ranks in order, and for collectives without such a bound.
+    """
     topology = setting.network.topology
     if not np.array_equal(setting.members, np.arange(topology.num_npus)):
         return {}
@@ -146,7 +149,10 @@ def _bound_by_core(setting: Setting) -> dict[str, int]:
 def _find_cut(
     setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
 ) -> TimeCut | None:
-    """Return the best cut in time, None if the network is too large or messages take no time."""
+    """Return the cut in time with the largest bound for the collective of `best`.
+
+    None if the network is too large for the search, or if messages take no time.
+    """
     if not supports_time_cuts(network, times):
         return None
     return find_tightest_cut(best.collective, network, times, setting.members)
@@ -169,7 +175,7 @@ def _choose_later_cut(
 def _build_proof(
     setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
 ) -> dict[str, JsonValue]:
-    """Return the certificate of a cut under its key, "bound_certificate".
+    """Return {"bound_certificate": document that proves the bound of the cut}.
 
     Empty without a cut or with one at time 0.
     """

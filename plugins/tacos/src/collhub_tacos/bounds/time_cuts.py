@@ -66,7 +66,7 @@ class TimeCut:
         return TimeCut(self.time_ps - self.since_ps)
 
     def with_later(self, node: int, since_ps: int) -> TimeCut:
-        """Return the cut in which `node` changes sides at `since_ps`."""
+        """Return a copy of the cut in which `node` changes sides at `since_ps`."""
         since = self.since_ps.copy()
         since[node] = since_ps
         return TimeCut(since)
@@ -161,7 +161,7 @@ class TimeCuts:
         return crossing < cut.count_needed(self._demand)
 
     def of_nodes(self) -> Iterator[TimeCut]:
-        """Yield the cuts of every single node, and of all nodes but one."""
+        """Yield, for every node in order, the cut of this node and the cut of all nodes but it."""
         nodes = np.arange(self._network.num_nodes)
         for node in nodes:
             is_node = nodes == node
@@ -285,7 +285,12 @@ def compute_evacuation_bound(
     chunks: Chunks,
     at_least_ps: int,
 ) -> EvacuationBound | None:
-    """Return the bound of an all-gather of all NPUs, or of a reversed reduce-scatter; else None."""
+    """Return the bound by the chunks that must leave each set of nodes; None if none applies.
+
+    It exists for an all-gather, and for a reduce-scatter on links of equal times, which is an
+    all-gather reversed in time; all NPUs must take part. `at_least_ps`: bounds below this time are
+    not searched.
+    """
     if collective.kind is CollectiveKind.ALL_GATHER:
         return evacuation_bound(network, times, chunks.origin, at_least_ps)
     if collective.kind is CollectiveKind.REDUCE_SCATTER and times.is_equal:

@@ -161,9 +161,10 @@ class _Phases:
     def candidates(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks], index: int
     ) -> list[SynthesisCandidate]:
-        """Return candidates with the window rule of the plan and with the other rules.
+        """Return a candidate for the window rule of the plan, and one for each other rule.
 
-        `index`: number of these spreadings among those of the form.
+        `form`: name of the form; `pieces`: chunks of a share; `parts`: (collective, chunks);
+        `index`: number of this spreading among those of the form, recorded in the variants.
         """
         candidates = []
         for rule in self._list_window_rules():
@@ -407,7 +408,10 @@ def _create_task(
 def _create_transposed_task(
     setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
 ) -> SpreadTask:
-    """Create the spreading task on the transposed network; its result is to be reversed."""
+    """Create the task of spreading on the transposed network, whose result is to be reversed.
+
+    If links are equal in both directions, the network itself is used. `origin`: node of each chunk.
+    """
     network, times = setting.network, setting.link_times(unit_count)
     # The times of a duplex network are also those of its transpose.
     if not is_duplex(network, times):
@@ -417,7 +421,11 @@ def _create_transposed_task(
 
 
 def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:
-    """Find the spreading that is the fastest as a reduction; `times`: on the network itself."""
+    """Find the spreading that is the fastest when it is reversed into a reduction.
+
+    `times`: link times of the original network, by which the reversed schedule is measured. Without
+    switches a reversed schedule takes as long as the spreading, so that nothing is measured.
+    """
     if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)
     return spread_out(

@@ -197,7 +197,11 @@ class _PipelinedTrees:
         return max(1, min(max_by_messages, max_by_size))
 
     def requested_repeats(self, setting: Setting) -> int | None:
-        """Return the repeats for about the requested chunks per rank, None without a request."""
+        """Return how often to repeat the trees to get about the requested chunks; None if free.
+
+        The request is `setting.pieces` chunks per rank. One repetition sends as many chunks as the
+        sum of the trees' weights, so the number is rounded; at least 1.
+        """
         if setting.pieces is None:
             return None
         # Only multiples of the total weight are possible.

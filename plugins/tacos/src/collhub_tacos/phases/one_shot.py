@@ -124,7 +124,10 @@ class _StepWriter:
         self._readers: list[list[list[int]]] = [[[] for _ in range(pieces)] for _ in range(npus)]
 
     def send(self, message: int, sender: int, receiver: int) -> None:
-        """Write the steps of the sum that a message carries, unless they exist, then its sends."""
+        """Write the SENDs of a message, one per piece, after the steps that compute its sum.
+
+        Steps of a sum that was written for an earlier message are not repeated.
+        """
         number = self._plan.sent[message]
         self._write_sum(sender, number)
         for piece in range(self._pieces):
@@ -201,9 +204,11 @@ class _StepWriter:
             total.steps.append(step)
 
     def _assign_buffer(self, npu: int, number: int, part: int) -> bool:
-        """Assign a buffer to a sum; return whether it already contains the summand `part`.
+        """Assign a buffer to sum `number` of an NPU; return whether it has summand `part` already.
 
-        It does if nothing else reads the summand; a result is in OUTPUT.
+        The sum reuses the buffer of `part` if nothing else reads that summand, and it is not the
+        rank's INPUT. Otherwise a new slot of SCRATCH is reserved. The final result is never in
+        place: it is in OUTPUT.
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]

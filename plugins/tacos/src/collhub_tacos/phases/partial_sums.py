@@ -243,9 +243,11 @@ class Vectors:
         return pending[0][1]
 
     def _sum(self, left: int, right: int) -> int:
-        """Return the number of the sum of two vectors; add it if it does not exist.
+        """Return the number of the vector left + right; add it if it does not exist.
 
-        It is available one addition after the later of its summands.
+        It is available `_ADDITION_PS` after the later of its summands. A new sum increases the
+        number of uses of both and becomes their `adder`. (left, right) and (right, left) are
+        different sums.
         """
         if (left, right) in self._sums:
             return self._sums[left, right]

@@ -42,7 +42,7 @@ class _Round:
         self.parent = np.concatenate([self.parent, more])
 
     def cut(self, used: int) -> None:
-        """Drop all rows after the first `used` ones."""
+        """Keep the first `used` rows of the round's arcs and parents, and drop the rest."""
         # The capacity of the next round follows from the size of this one.
         self.arc = self.arc[:used]
         self.parent = self.parent[:used]
@@ -63,11 +63,11 @@ class Router:
         needed: BoolArray,
         seed: int,
     ) -> None:
-        """Prepare the search without routing any chunk.
+        """Prepare the search; no chunk is routed yet.
 
-        `target`: node per chunk, or `ALL_NEEDED_NODES`; `needed`: bool per node, the destinations
-        of chunks with that target. The seed determines the order of chunks in later rounds. Raises
-        `InputError` that names an unreachable pair and the cut.
+        `origin`: node of each chunk; `target`: node of each chunk, or `ALL_NEEDED_NODES`; `needed`:
+        bool per node, the destinations of chunks with that target. The seed determines the order of
+        chunks in later rounds. Raises `InputError` that names an unreachable pair and the cut.
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)
@@ -252,7 +252,10 @@ def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, Link
 
 
 def _allocate_workspace(nodes: int) -> TreeWorkspace:
-    """Allocate the scratch arrays of a search, one entry per node."""
+    """Allocate the scratch arrays of a search, one entry per node, filled with 0.
+
+    Only `slot` is -1, which means that the node is not in the heap.
+    """
 
     def zeros() -> Int64Array:
         return np.zeros(nodes, np.int64)

@@ -221,7 +221,11 @@ def _change_load(
 
 @part
 def _trace_path(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
-    """Write the path from `node` back to the tree to the trail; return its number of nodes."""
+    """Write the nodes from `node` back to the tree to `space.trail`; return their number.
+
+    The node of the tree itself is not written; 0 if `node` is in the tree. A node is in the tree if
+    its `in_tree` equals `mark`. Backwards is over the arc by which the search reached a node.
+    """
     length: Integer = 0
     while space.in_tree[node] != mark:
         space.trail[length] = node
@@ -356,7 +360,11 @@ def _grow(
 
 @inlined
 def _count_targets(chunk: Integer, num_needed: Integer, state: RoutingState) -> Integer:
-    """Return the number of nodes that lack a chunk; `num_needed`: number of needed nodes."""
+    """Return the number of nodes that must still receive a chunk when its routing begins.
+
+    For a chunk with a single target 1, or 0 if it starts there; otherwise the needed nodes
+    (`num_needed`) without its origin.
+    """
     origin, target = state.origin[chunk], state.target[chunk]
     if target < 0:
         return num_needed - int(state.needed[origin])

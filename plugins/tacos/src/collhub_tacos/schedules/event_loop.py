@@ -156,7 +156,7 @@ def _pop(events: EventQueue) -> None:
 
 @inlined
 def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: Integer) -> bool:
-    """Whether heap entry `one` comes before heap entry `other`."""
+    """Return whether heap entry `one` precedes entry `other`: by time, then by sequence number."""
     if times[one] != times[other]:
         return bool(times[one] < times[other])
     return bool(sequences[one] < sequences[other])
@@ -164,7 +164,10 @@ def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: In
 
 @lean_part
 def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventQueue) -> None:
-    """Start the transmission of a message on a free link."""
+    """Start to send message `transfer` over the idle link, which becomes busy now.
+
+    Adds two events: the arrival after the link's `arrival` ps, and the release after `busy` ps.
+    """
     now = events.counter[_NOW]
     queues.is_busy[link] = True
     _add_event(events, now + queues.arrival[link], 2 * transfer)
@@ -409,7 +412,10 @@ def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 
 @inlined
 def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
-    """Return the next transfer of a link in a fixed order, -1 if it is not yet available."""
+    """Return the transfer that is next on a link in its fixed order; nothing is removed.
+
+    -1 if all are sent, or if it waits for other transfers; later ones must not overtake it.
+    """
     turn = queues.sent[link]
     if turn == queues.number[link]:
         return -1

@@ -154,7 +154,10 @@ class LinkSchedule(ColumnTable):
         )
 
     def select_touching(self, nodes: Sequence[int]) -> LinkSchedule:
-        """Select the transfers from or to `nodes`."""
+        """Return the schedule of only the transfers that begin or end at one of `nodes`.
+
+        Their order and times remain.
+        """
         is_from = np.isin(self.source, nodes)
         is_to = np.isin(self.destination, nodes)
         return self.select_rows(is_from | is_to)
@@ -290,7 +293,10 @@ class ArrivalLog:
 
     @property
     def time_ps(self) -> int:
-        """Arrival time of the last chunk in picoseconds; 0 without steps."""
+        """Return the arrival time of the last step's messages in picoseconds; 0 without steps.
+
+        It is (steps - 1) * `busy_ps` + `arrival_ps`, because a step starts every `busy_ps`.
+        """
         if not self.num_steps:
             return 0
         last_start = (self.num_steps - 1) * self.busy_ps

@@ -251,7 +251,11 @@ def _build_queues(
 
 
 def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
-    """Return the window of every link that begins an arc, 1 for other links: int64[links]."""
+    """Return int64[links]: how many messages a link may have under way, by its number.
+
+    It is the window of the arc for links that begin an arc. For all other links it is 1, without
+    effect: switches forward messages in order of arrival.
+    """
     paths, _ = get_links_of_arcs(network, times)
     window = np.ones(links, np.int64)
     # Messages are forwarded in order of arrival, without windows.

@@ -126,7 +126,11 @@ class Prospects:
         return self._times[most_pieces][variant] < required_gain * self._times[fewer[-1]][variant]
 
     def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
-        """Return whether to build a spreading: it has no recorded variant, or a promising one."""
+        """Return whether to build spreading `index` of a form with this number of pieces.
+
+        True if none of its variants (window rules) has a recorded time, or if one of them is still
+        promising.
+        """
         variants = {variant for times in self._times.values() for variant in times}
         known = [variant for variant in variants if (variant.form, variant.index) == (form, index)]
         return not known or any(self.is_promising(variant, pieces) for variant in known)

@@ -102,7 +102,11 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Keep a candidate if it is the fastest of its kind so far; among equal ones the first."""
+        """Record a candidate if it is faster than the previous ones; of equal ones the first stays.
+
+        Candidates that are simulated, or have an algorithm, compete by that time with all others of
+        this kind; the rest compete by `time_ps` within their form.
+        """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):
             self._compare(candidate)
@@ -132,9 +136,10 @@ class _BestCandidate:
         candidate: SynthesisCandidate,
         time_ps: int,
     ) -> bool:
-        """Return whether a candidate is faster than the best compared one.
+        """Return whether `time_ps` of a candidate beats the best compared one.
 
-        With more messages it must be faster by the minimum relative gain.
+        With more messages it must be faster by `_MIN_RELATIVE_GAIN`, else by any amount. True for
+        the first candidate.
         """
         if self._compared is None:
             return True
@@ -238,7 +243,11 @@ def _search_two_phases(
 def _search_latency(
     setting: Setting, best: _BestCandidate | None, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield the algorithm on one tree, unless a link that carries all data takes too long."""
+    """Yield the all-reduce on one tree as the only candidate.
+
+    Nothing if a link that carries all data would take longer than the best result so far. With
+    `best` None it is always built.
+    """
     from collhub_tacos.phases.fused import latency
 
     limit = None if best is None else best.limit_ps()

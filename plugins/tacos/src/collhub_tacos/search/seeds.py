@@ -35,7 +35,10 @@ def ignore_fraction(fraction: float) -> None:
 
 
 def report_part(progress: Progress, part: int, num_parts: int) -> Progress:
-    """Return a progress function for part number `part` of `num_parts` equal parts."""
+    """Return a progress function for part number `part`, from 0, of `num_parts` equal parts.
+
+    It reports fraction f of the part to `progress` as (part + f) / num_parts.
+    """
 
     def report(fraction: float, activity: str) -> None:
         """Report a fraction of the part, 0..1, as a fraction of the whole."""
@@ -176,7 +179,11 @@ class _SeedSearch(Generic[T]):
         return [future.result() for future in futures]
 
     def _build_report(self, seed: int) -> FractionReport:
-        """Return a report for a worker thread; only the main thread calls the user's function."""
+        """Return a function by which a worker thread reports the fraction done of its seed.
+
+        It only stores the fraction; the main thread passes it on to the user. It raises
+        `_AbandonedError` once the search is over, which ends the attempt.
+        """
 
         def report(fraction: float) -> None:
             if self._is_over.is_set():
@@ -216,7 +223,10 @@ class _SeedSearch(Generic[T]):
 
 
 def _split_into_waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
-    """Yield the first seed, then `threads` seeds at a time."""
+    """Yield the seeds in order: first a wave of one seed, then waves of `threads` seeds.
+
+    The last wave may be shorter.
+    """
     yield seeds[:1]
     for first in range(1, len(seeds), threads):
         yield seeds[first : first + threads]

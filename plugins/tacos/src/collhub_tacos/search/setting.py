@@ -131,7 +131,11 @@ class Setting:
         return self.link_times_on(self.network, unit_count)
 
     def link_times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
-        """Return `link_times` on the links of another network, such as the transposed one."""
+        """Return the link times of another network, such as the transposed one, for one unit.
+
+        A unit is the collective's bytes divided by `unit_count`. The window rule is `UNCAPPED` if
+        chunk counts are compared by simulation at this unit count, else `SLOW_START`.
+        """
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
         return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
 
@@ -173,7 +177,11 @@ class Setting:
         return self._list_allowed(tried or list(ladder[:1]), parts)
 
     def _list_allowed(self, ladder: Sequence[int], parts: int) -> list[int]:
-        """List the numbers of pieces that the limits of units allow."""
+        """Return those numbers of pieces in `ladder` that the limits of units allow, in order.
+
+        A number is allowed if its product with the larger of `parts` and the collective's unit
+        count is. Without limits all are.
+        """
         shares = max(parts, self.collective.unit_count)
         units = self.units
         return [one for one in ladder if units is None or units.allows(one * shares)]

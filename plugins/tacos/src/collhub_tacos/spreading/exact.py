@@ -84,9 +84,11 @@ def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
 def _build_columns(
     network: LinkNetwork, origin: Int64Array, steps: int
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return chunk, link and step of every variable, None if there are too many.
+    """Return (chunk, link, step) of every variable: it means that the link carries the chunk.
 
-    A link carries a chunk no earlier than the chunk can be at its source, and never to its origin.
+    int64 each; None if there are none, or more than `MAX_COLUMNS`. A link carries a chunk no
+    earlier than the chunk can be at its source, and never to its origin. `origin`: node of each
+    chunk.
     """
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:

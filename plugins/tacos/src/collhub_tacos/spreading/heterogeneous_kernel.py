@@ -229,7 +229,10 @@ def _find_later_start(
 
 @lean_part
 def _skip_present(supply: Float32Array, log: Int32Array, entry: int, end: int) -> int:
-    """Return the first log entry from `entry` on whose chunk is not present, or `end`."""
+    """Return the first log entry in `entry..end - 1` whose chunk is not present, else `end`.
+
+    A chunk is present at the receiver if its `supply` is `_PRESENT`.
+    """
     # Chunks stay present, so no cursor moves backwards.
     while entry < end and supply[log[entry]] == _PRESENT:
         entry += 1
@@ -247,9 +250,10 @@ def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
 
 @lean_part
 def _find_rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
-    """Return the entry with the lowest supply of a part of a log, the first of equal ones.
+    """Return the log entry in `first..end - 1` whose chunk has the lowest supply.
 
-    -1 if all chunks are present.
+    The supply is the rate at which neighbours could bring it. Of equal ones the first; -1 if all
+    chunks are present.
     """
     best, min_supply = -1, _PRESENT
     for entry in range(first, end):
@@ -305,7 +309,7 @@ def _pop(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array) 
 
 @lean_part
 def _is_sooner(finish: Int64Array, tie_rank: Int64Array, one: int, other: int) -> bool:
-    """Whether link `one` comes before link `other` in the heap."""
+    """Return whether link `one` precedes link `other`: by finish, then by smaller tie rank."""
     if finish[one] != finish[other]:
         return bool(finish[one] < finish[other])
     return bool(tie_rank[one] < tie_rank[other])

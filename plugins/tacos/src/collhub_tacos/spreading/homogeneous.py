@@ -156,7 +156,11 @@ def find_best_all_gather(
     tried = range(first_seed, first_seed + number)
 
     def results() -> Iterator[LockstepResult]:
-        """Yield the best result of each variant whose bound is below the best time so far."""
+        """Yield the best result over all seeds of each variant that may still be the fastest.
+
+        A variant is skipped if its lower bound is not below the best time so far; the first is
+        never skipped.
+        """
         fastest_ps: int | None = None
         for variant in variants:
             if fastest_ps is not None and variant.bound_ps(min_steps) >= fastest_ps:
@@ -306,7 +310,11 @@ class _LockstepGather:
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
-        """Rows of used links up to the last transfer; the kernel's last window is empty."""
+        """Return the rows of used links up to the last step with a transfer: uint8[steps, bytes].
+
+        One bit per link. Steps after it, such as the kernel's last window, are cut off; empty
+        without transfers.
+        """
         first = max(0, self._step - 2 * self._window)
         is_used = self._carried[first : self._step].any(axis=1)
         used = np.flatnonzero(is_used)
@@ -354,7 +362,11 @@ class _LockstepGather:
 
 
 def _check(network: LinkNetwork, step_ps: int, arrival_ps: int) -> None:
-    """Raise `InputError` for networks with switches, and for steps of 0 or above the arrival."""
+    """Check that steps of equal length model the links; raises `InputError` otherwise.
+
+    Codes: `switches` for a network with switches, `link-times` unless 0 < `step_ps` <=
+    `arrival_ps`.
+    """
     if network.num_nodes > network.num_npus:
         name = network.topology.name
         raise InputError(

@@ -138,7 +138,11 @@ def _append_to_log(
     now: int,
     taken: Int64Array,
 ) -> int:
-    """Append the chunks that the in-links of a node took to its log, in the order of links."""
+    """Append the chunks that a node's in-links took to its log, in the order of links.
+
+    `taken`: chunk per in-link, -1 for none; `end`: entries of the log before. Sets the bit of each
+    used link in row `now` of `carried`. Returns the new number of entries.
+    """
     for slot in range(degree):
         if taken[slot] >= 0:
             log[node, end] = taken[slot]

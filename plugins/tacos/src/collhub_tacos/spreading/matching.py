@@ -167,9 +167,10 @@ def find_best_matched_all_gather(
 
 
 def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16Array:
-    """Return the number of links between all nodes, int16.
+    """Return the number of links on a shortest path between all nodes, int16[from, to].
 
-    Raises `InputError` if a chunk cannot reach a node that needs it.
+    `_MAX_HOPS` - 1 also stands for all larger distances and for no path. Raises `InputError` if a
+    chunk (`origin`: its node) cannot reach a node of `needed`.
     """
     unit_length = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
@@ -241,9 +242,10 @@ class _MatchedSpread:
     def _build_schedule(
         self, chunk: Int64Array, link: Int64Array, step: Int64Array
     ) -> LinkSchedule:
-        """Return the schedule of messages in steps, retimed if links are free early.
+        """Return the schedule of the messages: (chunk, link, step) by message, int64 each.
 
-        Links are free early if their busy time is less than the time to the arrival.
+        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. If some links
+        are busy for a shorter time, messages are moved to the earliest possible times.
         """
         start = step * self._step_ps
         schedule = LinkSchedule.without_reduction(

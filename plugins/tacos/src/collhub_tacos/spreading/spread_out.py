@@ -73,7 +73,7 @@ class SpreadTask:
         return has_each and not self.setting.has_relays
 
     def members(self) -> BoolArray:
-        """Return the participating nodes, bool per node."""
+        """Return which nodes of the network take part in the collective: bool[nodes]."""
         is_member = np.zeros(self.network.num_nodes, np.bool_)
         is_member[self.setting.members] = True
         return is_member
@@ -143,13 +143,16 @@ class SpreadResult:
 
     @property
     def num_transfers(self) -> int:
-        """Number of transfers."""
+        """Return the number of transfers: one per chunk and link over which it is sent."""
         if isinstance(self.schedule_or_log, ArrivalLog):
             return self.schedule_or_log.num_transfers
         return len(self.schedule_or_log)
 
     def schedule(self, nodes: Sequence[int] | None = None) -> LinkSchedule:
-        """Return all transfers, or those from or to `nodes`."""
+        """Return all transfers, or only those from or to `nodes`, as a schedule with times.
+
+        A log is expanded, which takes memory in proportion to the selected transfers.
+        """
         if isinstance(self.schedule_or_log, ArrivalLog):
             return self.schedule_or_log.schedule(nodes)
         return (
@@ -408,10 +411,12 @@ def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
 def _search_exactly(
     task: SpreadTask, goal_ps: int, progress: Progress, result: SpreadResult
 ) -> SpreadResult:
-    """Search exactly for a faster schedule in small cases that miss the bound; else keep `result`.
+    """Search exactly for a faster schedule in small cases that miss the bound.
 
-    The search starts at the step count of the bound and tries at most `_MAX_EXACT_TRIES` counts.
-    The result contains the reason if there is no schedule at the bound.
+    Returns `result` unchanged if links differ, at switches, or if it meets the goal already. At
+    most `_MAX_EXACT_TRIES` step counts from that of the bound (`goal_ps`) on are tried, and the
+    first schedule is taken. If there is none at the bound, `exact_search` states why. Ctrl-C ends
+    the search.
     """
     from collhub_tacos.spreading.exact import find_exact_all_gather
 

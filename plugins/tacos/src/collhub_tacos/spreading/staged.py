@@ -35,7 +35,10 @@ class _Grid:
     groups: int
 
     def shift(self, node: Int64Array, axis: int, steps: Int64Array) -> Int64Array:
-        """Return the NPU `steps` further within the group (axis 0) or among groups (axis 1)."""
+        """Return the NPUs that are `steps` further, cyclically; other coordinate unchanged.
+
+        Axis 0: within the group, by member; axis 1: among groups, with the same member number.
+        """
         group, member = np.divmod(node, self.width)
         if axis == 0:
             return group * self.width + (member + steps) % self.width
@@ -77,7 +80,11 @@ class _Growth:
     def append(
         self, chunk: Int64Array, source: Int64Array, target: Int64Array, parent: Int64Array
     ) -> _Growth:
-        """Append transfers, all of which bring a new chunk to their target."""
+        """Return a new record with further transfers, each of which brings a new chunk.
+
+        `parent`: row of the transfer that brought the chunk to the source. The targets become
+        holders of the chunks.
+        """
         first_row = len(self.chunk)
         return _Growth(
             np.concatenate([self.chunk, chunk]),

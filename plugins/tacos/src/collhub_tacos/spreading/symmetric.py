@@ -138,9 +138,9 @@ def _find_next_event(
     arrival: Int64Array,
     free: Int64Array,
 ) -> np.int64:
-    """Return the picosecond of the next arrival of a chunk or release of an in-link.
+    """Return the picosecond of the next event after `now`: an arrival or an in-link's release.
 
-    `NEVER` if there is none after `now`.
+    An arrival is that of the first chunk in flight on an in-link. `NEVER` if there is none.
     """
     next_ps = np.int64(NEVER)
     for slot in range(len(free)):
