@@ -50,7 +50,12 @@ _INTEGER_KEYS = ("record_id", "pg_id", "collective_seq_id", "p2p_seq_id", *_TIME
 
 
 def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
-    """Return the dump of a rank. Raises `InputError` that names the entry and the key."""
+    """Convert the value of a Flight Recorder file to the dump of a rank.
+
+    `root`: unpickled or JSON value of the file. Calls, stacks and groups are added to `tables`,
+    which all dumps share. Raises `InputError` that names the entry and the key, also for a value
+    that is no dump.
+    """
     if not isinstance(root, dict) or not ({"entries", "version", "pg_config"} & set(root)):
         _fail(
             file,
@@ -292,9 +297,10 @@ class _DumpParser:
         return self.operations[-1].is_p2p and self.operations[-1].group == group
 
     def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
-        """Return the group of an entry by its `process_group`, a pair of name and description.
+        """Return the number in the tables of the group that an entry belongs to.
 
-        Entries without one name their group by `pg_id`. Raises `InputError` for another type.
+        It is found by `process_group`, a pair of name and description ("undefined" if missing); an
+        entry without it has the name `pg_id`. Raises `InputError` for another type.
         """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if type(pair) is tuple and pair in self.group_of:

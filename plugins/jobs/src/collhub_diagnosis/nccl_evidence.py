@@ -181,7 +181,11 @@ def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> Be
 
 
 def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
-    """Describe unequal counts of one query: at most 8 ranks, and how far they are behind."""
+    """Return a note on unequal counts of collectives in one query of a communicator.
+
+    It names at most 8 ranks with fewer collectives than the maximum, and by how many. `job_rank`:
+    rank of the job by rank of the communicator; unknown ones keep their number.
+    """
     newest = max(communicator.counts.values())
     slow = [
         f"rank {job_rank.get(rank, rank)} by {newest - count}"

@@ -364,9 +364,10 @@ class _Walker:
         return start + length
 
     def long_integer(self, opcode: int, position: int) -> int:
-        """Push a little-endian integer in two's complement, and return the position after it.
+        """Push the integer of opcode LONG1 or LONG4, and return the position after it.
 
-        Raises `InputError` for more than `MAX_INTEGER_BYTES` bytes.
+        It is little-endian in two's complement; length 0 is 0. Raises `InputError` for more than
+        `MAX_INTEGER_BYTES` bytes, and beyond the end of the file.
         """
         width = 1 if opcode == 0x8A else 4
         length = int.from_bytes(self.take(position, 1, width), "little")
@@ -473,7 +474,10 @@ class _Walker:
         return self.marks.pop()
 
     def take(self, position: int, start: int, length: int) -> bytes:
-        """Return `length` bytes of the argument of the opcode at `position`."""
+        """Return `length` bytes from `position` + `start` on; `position` is that of the opcode.
+
+        Raises `InputError` if the file has fewer.
+        """
         value = self.content[position + start : position + start + length]
         if len(value) < length:
             self.refuse(_WITHIN, cure=_COPY)

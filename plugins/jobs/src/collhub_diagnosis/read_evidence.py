@@ -90,7 +90,12 @@ class _Reader:
         self.notes: list[str] = []
 
     def read(self, file: str) -> None:
-        """Read one file. A pickle is recognized by its first byte, JSON by its keys."""
+        """Read one file, and add its content to the dumps, RAS reports or notes.
+
+        A pickle is recognized by its first byte, JSON lines of NCCL's Inspector by the first line,
+        and a RAS report by its keys; any other JSON object is a dump. Raises `InputError` for other
+        contents, and for an empty file.
+        """
         content = _read_content(file)
         if content[:64].lstrip()[:1] != b"{":
             if content[:1] not in _PICKLE_STARTS:
@@ -124,7 +129,10 @@ class _Reader:
 
 @contextmanager
 def _no_cycle_search() -> Iterator[None]:
-    """Suspend the search for unreachable cycles: dumps have none, and it takes much time."""
+    """Context manager: disable Python's garbage collector, and restore its state afterwards.
+
+    It searches for unreachable cycles, which takes much time on large dumps; they contain none.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

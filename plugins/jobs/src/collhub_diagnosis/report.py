@@ -137,7 +137,11 @@ def create_report(verdict: Verdict) -> DiagnoseReport:
 
 
 def create_picture(verdict: Verdict) -> WaitForGraph:
-    """Return the wait-for graph of a verdict for a picture."""
+    """Return the wait-for graph of a verdict for a picture: waiting and awaited ranks, culprits.
+
+    Each line of `waits` becomes an edge labelled with its operation and number; the title states
+    the kind of the verdict and its meaning.
+    """
     waits = [
         WaitingRanks(line.ranks, line.awaited, f"{line.operation} ({line.sequence})")
         for line in verdict.waits
@@ -181,7 +185,11 @@ def finding_lines(verdict: Verdict) -> list[str]:
 
 
 def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of the wait-for graph, one row per operation."""
+    """Return (header, rows) of the wait-for graph, one row per operation in which ranks wait.
+
+    At most `MAX_LINES` rows. The last column is the innermost frame that issued the operation, ""
+    if it is unknown.
+    """
     rows = [
         [
             format_ranks(line.ranks),

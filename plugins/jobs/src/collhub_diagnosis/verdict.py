@@ -262,9 +262,10 @@ class _Diagnosis:
         return findings
 
     def find_deviating_ranks(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
-        """Return the ranks of a cycle that wait in another operation than the majority.
+        """Return the ranks of a cycle that wait in other collectives than more than half of them.
 
-        Without a majority, all ranks of the cycle are returned.
+        `ranks`: of the cycle; `waits`: theirs. Messages are ignored. Without such a majority, or if
+        the majority waits in no collective, all ranks are returned.
         """
         keys: dict[int, set[tuple[int, int]]] = {rank: set() for rank in ranks}
         for wait in waits:
@@ -344,8 +345,9 @@ class _Diagnosis:
         return same[min(same)]
 
     def describe_last_operation(self, rank: int) -> str:
-        """Describe the last operation that a rank issued, for texts that begin with `rank N has
-        not`.
+        """Return a clause on the last operation of a rank, and the frame that issued it if known.
+
+        It starts with "; " and is appended to a text that begins with "rank N has not".
         """
         rows = self.records.rows_of(rank)
         if not rows:
@@ -469,9 +471,10 @@ class _Diagnosis:
         return findings
 
     def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
-        """Return the ranks of the causes, and those that wait for them, also through others.
+        """Return the ranks that the causes explain: their own ranks, and those that wait for them.
 
-        Ranks of a cause are its culprits and the ranks that wait in its operation.
+        Own ranks are the culprits and the ranks that wait in the operation of a cause; waiting also
+        counts through further ranks.
         """
         explained = {rank for finding in causes for rank in finding.culprits}
         operations = {(one.group, one.description, one.sequence) for one in causes}

@@ -182,7 +182,11 @@ def _expanded(
 
 
 def _check_queues(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` for an option `queues` other than `1`, the default."""
+    """Raise `UsageError` (code `queues`) if the simulator's option `queues` is not `1`.
+
+    With several queues the order of a collective's messages depends on earlier collectives, so that
+    it cannot be expanded. A missing option means 1.
+    """
     if options.get("queues", "1") == "1":
         return
     # Half of the queues run anticlockwise, and the queue of a stream depends on earlier streams.

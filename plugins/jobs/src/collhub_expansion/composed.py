@@ -108,7 +108,11 @@ class _Steps:
         self.add(rank, columns, np.zeros((2, 0), np.int64))
 
     def table(self) -> StepTable:
-        """Build the table of all steps."""
+        """Build the step table of all parts, in the order in which they were added.
+
+        Columns that a part lacks have their defaults. Raises `InputError` as
+        `StepTable.from_columns`.
+        """
         columns = {name: np.concatenate([_column(part, name) for part in self.columns])
                    for name in COLUMN_DTYPES}  # fmt: skip
         parents, children = np.concatenate(self.edges, axis=1)
@@ -116,7 +120,7 @@ class _Steps:
 
 
 def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
-    """Return a column, filled with its default if it is missing."""
+    """Return column `name` of a part; if it is missing, the default for every step."""
     if name in columns:
         return columns[name]
     steps = len(columns["rank"])

@@ -67,7 +67,11 @@ class _Chosen:
     rule: list[int] = field(default_factory=list)
 
     def add(self, templates: Sequence[int], waits: Waits, rule: int) -> None:
-        """Add the pieces of the next collective."""
+        """Append the next collective, which consists of these templates (numbers), one per piece.
+
+        `waits`: pairs of positions in `templates`, (earlier, later). `rule`: number of the rule
+        that chose it, -1 for none.
+        """
         first = len(self.template)
         self.instance += [len(self.rule)] * len(templates)
         self.template += templates
@@ -242,7 +246,11 @@ def _summarize_uses(
     algorithms: Sequence[AlgorithmRecord],
     origin: Int64Array,
 ) -> tuple[RuleUse, ...]:
-    """Summarize the collectives of every rule, and of the default rule if it was used."""
+    """Return one summary per rule, and a last one of the default rule if it was used.
+
+    It has the numbers of collectives, bytes and nodes, and the sorted names of the makers of
+    algorithms. `origin`: row of the old node by new node. A rule without collectives has zeros.
+    """
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)
     nodes_of = np.bincount(calls.instance, nodes[calls.row], len(calls.group)).astype(np.int64)

@@ -121,7 +121,11 @@ class Maker:
         )
 
     def own(self, index: int, algorithm: Algorithm, request: CollectiveRequest) -> int:
-        """Return the template number of an algorithm named by the job. Raises `HubError`."""
+        """Return the template number of algorithm `index`, which the job itself contains.
+
+        It is placed on the members of `request`; an equal request returns the same number. Raises
+        `HubError` if the algorithm does not fit the request or is incorrect.
+        """
         name = f"algorithm {index} of the job"
         return self._placed(name, request, lambda: self._own(name, algorithm, request))
 
@@ -276,7 +280,11 @@ class Maker:
         )
 
     def _numbered(self, key: Hashable, make: Callable[[], tuple[AlgorithmRecord, Template]]) -> int:
-        """Return the template number of this key, creating the template if it is new."""
+        """Return the template number of this key; if the key is new, `make` is called once for it.
+
+        `make` returns the record of the algorithm and the template, which are appended to the
+        lists.
+        """
         if key not in self._numbers:
             summary, template = make()
             self._numbers[key] = len(self.templates)
@@ -297,7 +305,11 @@ class Maker:
         return choice.synthesizer, {**choice.options, "root": tree_root(request.index)}
 
     def _file(self, name: str) -> Algorithm:
-        """Read the algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
+        """Return the algorithm of a file, read and verified once per name.
+
+        A name without `/` and `.` that is no file is taken for a misspelt synthesizer: `UsageError`
+        with the closest names. Otherwise raises the `HubError` of the reader.
+        """
         if name not in self._files:
             try:
                 self._files[name] = self._read(name)
@@ -337,7 +349,11 @@ class Maker:
         )
 
     def _locate_group(self, members: tuple[int, ...]) -> GroupNetwork:
-        """Return the network of a group; groups with equal networks share its identity."""
+        """Return the network of the group with these ranks, cached by its members.
+
+        Groups whose networks are equal have networks with the same identity, so that they share
+        algorithms.
+        """
         if members not in self._places:
             self._places[members] = group_network(self._topology, members)
         # Cached: subsets of a large network are slow to build.

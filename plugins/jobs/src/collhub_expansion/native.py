@@ -260,7 +260,12 @@ def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> N
 
 
 def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> tuple[str, int]:
-    """Return (name, concurrent messages) of the configured algorithm, or ring."""
+    """Return (name, concurrent messages) of the algorithm that the system configures for a kind.
+
+    0 means no limit. It is ring without a stated system, and for a small group if the system names
+    several algorithms; else that of the first dimension. Raises `InputError` if the system names
+    none.
+    """
     if not system.is_stated:
         return "ring", 0
     names = _configured_names(system, kind)
@@ -268,7 +273,10 @@ def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> t
 
 
 def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
-    """Return the configured algorithms, one per dimension."""
+    """Return the algorithms that the system configures for a kind, one per dimension.
+
+    Raises `InputError` if it names none.
+    """
     names = system.names.get(kind, ())
     if not names:
         message = f"the job's system names no algorithm of {kind}"
@@ -277,7 +285,11 @@ def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, 
 
 
 def _parse_spelling(name: str) -> tuple[str, int]:
-    """Parse the spelling in the configuration as (name, concurrent messages)."""
+    """Parse the name of an algorithm in the configuration as (name, concurrent messages).
+
+    A prefix `one` is ignored. `direct4` has 4 concurrent messages; 0 means no limit, also for all
+    other algorithms. Unknown spellings are returned in lower case.
+    """
     spelling = name.removeprefix("one").lower()
     if direct := re.fullmatch(r"direct(\d*)", spelling):
         return "direct", int(direct[1] or 0)
@@ -335,7 +347,11 @@ def _list_named_algorithms(workload: Workload) -> Int64Array:
 
 
 def _index_by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
-    """Return the algorithm index by node id, equal on all ranks."""
+    """Return the index of the algorithm by workload node id, which is equal on all ranks.
+
+    `stated`: the folder's configuration, with `custom` (prefixes) and `per_node` (prefix by id).
+    Empty if one of them is missing.
+    """
     prefixes, by_node = stated.get("custom"), stated.get("per_node")
     if not isinstance(prefixes, list) or not isinstance(by_node, dict):
         return {}

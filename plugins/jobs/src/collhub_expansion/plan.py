@@ -103,7 +103,10 @@ def _positions(
 
 
 def _roots(workload: Workload, root: npt.NDArray[np.int32], group: Int64Array) -> Int64Array:
-    """Convert roots to positions; -1 for unknown roots and non-members."""
+    """Convert roots (ranks, -1 for none) to positions in the group of each call: int64[calls].
+
+    -1 for calls without a root, and for a root that is no member of the group.
+    """
     positions = np.full(len(root), -1, np.int64)
     for index in np.flatnonzero(root >= 0).tolist():
         members = workload.members(int(group[index]))
@@ -164,9 +167,11 @@ class _Parts:
 
 
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
-    """Plan the blocks; the last template of the catalogue is a MARKER.
+    """Plan the blocks of the expanded job: the node or template of each, and their edges.
 
-    Rows are in id order, because the smallest ready id is issued first.
+    `entries`: its last template is a MARKER, which is added before or after a collective whose
+    pieces have many starts or ends. Blocks are ordered by rank, then by the id of the old node,
+    because the smallest ready id is issued first; a front marker precedes the pieces of its call.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True
@@ -251,7 +256,11 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """List per row the marker of its call, otherwise the outer parts."""
+        """List the blocks at one side of every old node, as CSR by row.
+
+        For a collective with a marker (`marked`: calls, `marker`: blocks) the marker; otherwise its
+        outer parts (`is_outer`: bool per part). For any other node its block.
+        """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True
         chosen = is_outer & ~has_marker[self.parts.call]
@@ -260,7 +269,10 @@ class _Doors:
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
-        """Return (marker, outer part) of the calls with a marker."""
+        """Return edges (marker, outer part) of the collectives with a marker, as two columns.
+
+        `is_outer`: bool per part; `marked`: calls; `marker`: their marker's block.
+        """
         marker_of_call = np.full(len(self.row_of), -1, np.int64)
         marker_of_call[marked] = marker
         chosen = is_outer & (marker_of_call[self.parts.call] >= 0)

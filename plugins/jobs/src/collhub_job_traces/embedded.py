@@ -37,9 +37,10 @@ def algorithm_texts(algorithm: Algorithm) -> list[str]:
 
 
 def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
-    """Decode an algorithm from base64 texts by rank; `what`: description of the texts for errors.
+    """Decode an algorithm from its traces as base64 texts, one per rank in order.
 
-    Raises `InputError` for texts that are not traces in base64.
+    `file` and `what` (description of the texts) are for errors. Raises `InputError` for texts that
+    are no base64, or no traces of one algorithm.
     """
     contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
     # Lazy imports, here and below: most jobs contain no algorithms.

@@ -30,7 +30,8 @@ ALL_RANKS_NAMES = ("", "0")
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return ranks by group name from METADATA nodes; the first definition of a group is used.
 
-    Invalid lists, and groups with ranks outside the job, are ignored.
+    An empty list of ranks means all ranks. Invalid lists, groups with ranks outside the job, and
+    names that mean all ranks are ignored.
     """
     groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
@@ -126,7 +127,10 @@ def build_groups(
 
 
 def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup, ...]:
-    """Infer groups, by index, from the ranks whose nodes name them."""
+    """Infer groups from their use: a group has the ranks whose nodes name it, ascending.
+
+    The result has one group per name, in the order of `names`; one that no node names is empty.
+    """
     ranks = [distinct(nodes.rank[nodes.group == index]) for index in range(len(names))]
     return tuple(
         ProcessGroup(name, tuple(members.tolist()))
@@ -199,7 +203,10 @@ def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
 
 
 def report(stand: Stand, source: Source) -> None:
-    """Report the assumed ranks, if any, to the source as a warning (`ranks-assumed`)."""
+    """Report the ranks without files, if any, to the source as one warning (`ranks-assumed`).
+
+    Each of them is assumed to have the nodes of the next lower rank with a file.
+    """
     if not stand.assumed:
         return
     ranks = format_ranks(stand.assumed)
@@ -239,7 +246,7 @@ def translate_groups(
 
 
 def _list_groups_by_rank(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
-    """List the groups that contain each rank, by index."""
+    """Return for each of `ranks` ranks the indices of the groups that contain it, ascending."""
     by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for index, group in enumerate(groups):
         for member in group.ranks:

@@ -162,7 +162,10 @@ class DecodedParts:
         )
 
     def attribute(self, body: bytes) -> Attribute:
-        """Decode an attribute, cached because many records contain equal attributes."""
+        """Decode an attribute; equal bytes give the same object.
+
+        Raises `ValueError` for invalid bytes.
+        """
         known = self._attributes.get(body)
         if known is None:
             known = self._attributes[body] = attribute(body)
@@ -306,12 +309,18 @@ class NodeDecoder:
     """Decode the records of one file."""
 
     def __init__(self, file: RankFile, parts: DecodedParts) -> None:
-        """Decode records of `file`; `parts`: cache shared by all files."""
+        """Prepare to decode the records of `file`; nothing is decoded yet.
+
+        `parts`: cache of decoded parts that all files share.
+        """
         self._file = file
         self._parts = parts
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
-        """Create an error located at a record."""
+        """Create (not raise) an error with code `node` at record `index`: its byte and rank.
+
+        `cure`: advice, "" for none.
+        """
         byte = int(self._file.starts[index])
         details = {"byte": byte, "rank": self._file.rank}
         return TraceError(message, self._file.name, code="node", cure=cure, **details)
@@ -324,7 +333,11 @@ class NodeDecoder:
         return self._file.content[int(self._file.starts[index]) : int(self._file.stops[index])]
 
     def node(self, index: int) -> DecodedNode:
-        """Decode a record. Raises `TraceError`."""
+        """Decode record `index` of the file to the columns of a node.
+
+        Usual encodings are decoded from cached parts, others completely. Raises `TraceError` with
+        the position for a malformed record and for values out of range.
+        """
         record = self._record(index)
         try:
             known = self._parts.node(record)

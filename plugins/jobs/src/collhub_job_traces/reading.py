@@ -361,7 +361,11 @@ def claims(source: Source) -> bool:
 
 
 def has_job_nodes(part: SourcePart) -> bool:
-    """Return whether a file belongs to a job. Raises `TraceError` for invalid traces."""
+    """Return whether a trace file belongs to a job rather than to one algorithm.
+
+    A file with the metadata `profile` states it; otherwise it is a job if it has nodes of a type
+    that only jobs have. Reads the whole file. Raises `TraceError` for invalid traces.
+    """
     file, metadata = open_rank_file(part.name, 0, part.load())
     if profile := metadata.text("profile"):
         return profile.startswith(_PROFILE)

@@ -94,7 +94,7 @@ def bridge_markers(workload: Workload) -> Bridged:
 
 
 def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
-    """Keep the edges without markers."""
+    """Return the edges (parents, children) of which neither end is a marker, in their order."""
     keeps = ~is_marker[edges[0]] & ~is_marker[edges[1]]
     return edges[0][keeps], edges[1][keeps]
 
@@ -267,7 +267,7 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
 
 
 def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
-    """Drop duplicate columns of a table, keeping the order."""
+    """Return the distinct columns of a table [2, pairs], in the order of their first occurrence."""
     order = np.lexsort(pairs[::-1])
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)

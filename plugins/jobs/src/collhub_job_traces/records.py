@@ -59,7 +59,11 @@ class StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def stated_fields(extra: str) -> StatedFields:
-    """Parse the tokens of a record; empty for extras of other formats."""
+    """Return node type, names of attributes and integer attributes that a record's tokens contain.
+
+    `extra`: the tokens, separated by spaces. Node type None if no token states it; all are empty
+    for extras of other formats. Undecodable tokens are ignored, and later values win.
+    """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
         if token[0] == "@":
@@ -103,7 +107,7 @@ class Attribute:
 
     @property
     def number(self) -> int:
-        """The value as a signed number."""
+        """Return the value as a signed 64-bit number; 0 for an attribute that is no number."""
         # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
@@ -116,7 +120,11 @@ class Attribute:
 
 
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Yield (number, value, raw bytes) of every field. Raises `ValueError` for invalid messages."""
+    """Yield (number, value, raw bytes) of every field of a protobuf message, in order.
+
+    The value is an unsigned integer for a varint, else bytes; raw bytes include tag and length.
+    Raises `ValueError` for invalid messages, when it reaches the fault.
+    """
     at = 0
     while at < len(record):
         start = at
@@ -194,7 +202,10 @@ def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) ->
 
 
 def node_field(token: str, value: int | list[int] | bytes) -> bytes:
-    """Encode the field of a token: a number, a list of numbers, or the name."""
+    """Encode the field that a token names: an integer, a packed list of integers, or the name.
+
+    The type of `value` decides; bytes are always the name, whatever the token.
+    """
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value
     if isinstance(value, list):
@@ -252,9 +263,9 @@ def attributes_extra(attributes: Mapping[str, str]) -> str:
 
 
 def attributes_of_extra(extra: str) -> dict[str, str]:
-    """Return the text attributes in an extra by name.
+    """Return the attributes of type text in an extra's tokens, by name; later ones win.
 
-    Empty for extras of other formats.
+    Empty for extras of other formats. Undecodable tokens are ignored.
     """
     texts = {}
     for token in extra.split():
@@ -309,7 +320,10 @@ class StatedInput:
 
 
 def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...]:
-    """Parse the tensors and numbers among the inputs (or `OUTPUTS`) recorded in an extra."""
+    """Return the tensors and numbers among a node's inputs (or `OUTPUTS`) recorded in an extra.
+
+    Only the first such field counts. Empty without one, and for extras of other formats.
+    """
     for token in extra.split():
         if token[0] not in "=!":
             continue

@@ -57,7 +57,11 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def _list_restated(workload: Workload) -> tuple[str, ...]:
-    """List fields that are read back in another form; empty for jobs read from traces."""
+    """Return the names of fields that are read back in another form, though nothing is lost.
+
+    Empty for jobs that were read from traces. For others extras, extensions and names, and groups
+    if one has a name that means all ranks.
+    """
     if EXTENSION in workload.extensions:
         return ()
     # For other jobs, the writer creates records, which the reader preserves, and writes only used
@@ -98,7 +102,10 @@ def _list_losses(workload: Workload) -> list[Loss]:
 
 
 def lost_extras(workload: Workload) -> list[Loss]:
-    """List losses of extras of other formats, such as data types."""
+    """Return one loss if the workload has extras of other formats, such as data types.
+
+    It states the number of different extras; [] if all are tokens of trace records.
+    """
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
         return []
@@ -135,7 +142,11 @@ def _content(
 
 
 def _reuse_heads(workload: Workload) -> list[bytes]:
-    """Return the original metadata of all ranks; empty if the groups may have changed."""
+    """Return the metadata records that the traces were read with, one per rank.
+
+    Empty if the job is from another format, or if its groups are not those that the metadata and
+    nodes define. One record may stand for all ranks.
+    """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None
     if not heads or workload.groups not in _derive_groups(workload):
@@ -221,7 +232,11 @@ class _RankColumns:
 
 
 def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
-    """Drop tokens of omitted attributes from a record that was read."""
+    """Return the tokens of a record without those of attributes named in `omitted`.
+
+    If `duration_ns` is omitted, the token `us` (microseconds) is added for durations of 1 us or
+    more, so that the duration is still written.
+    """
     left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
     is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
     if is_lost and "us" not in left and duration_ns >= _MICRO_NS:
@@ -230,7 +245,10 @@ def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> 
 
 
 def _add_algorithm_token(tokens: str, algorithm: int) -> str:
-    """Add or drop the algorithm token of a record that was read."""
+    """Return the tokens with the algorithm token if `algorithm` is not negative, else without.
+
+    The token is appended; if it is present already, nothing changes.
+    """
     stated = _ALGORITHM_TOKEN in tokens.split()
     if stated and algorithm < 0:
         return tokens.replace(f" {_ALGORITHM_TOKEN}", "")

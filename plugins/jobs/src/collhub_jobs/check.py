@@ -59,7 +59,10 @@ def describe_node(workload: Workload, row: int) -> str:
 
 
 def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
-    """Limit the findings of one kind to 8, and append one that states how many are omitted."""
+    """Return the findings of one kind; of more than `MAX_LISTED` (8) only the first ones.
+
+    A last finding then states how many are omitted, with the same code and file.
+    """
     if len(findings) <= MAX_LISTED:
         return findings
     last = findings[MAX_LISTED - 1]

@@ -69,7 +69,12 @@ def _text(workload: Workload) -> str:
 
 
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
-    """Yield name and values of every column with a non-default value."""
+    """Yield (name, values as a list) of every column that a document stores.
+
+    Rank and kind are always stored, others only if some value differs from the default, and
+    identities if they differ from the positions. Kinds and collectives are words, None for none.
+    Last come the lists of parents.
+    """
     # A document without identities has positions as identities.
     position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
     for name in NODE_DTYPES:
@@ -151,7 +156,10 @@ class _Document:
         raise InputError(f"{path}: {message}", location=location, code="invalid-json")
 
     def _check_types(self, values: object, path: str, expected: type) -> None:
-        """Check that a value is a list of exactly this type; a bool is not an int."""
+        """Raise `InputError` unless the value at `path` is a list of elements of this type only.
+
+        Types are compared exactly: a bool is not an int. The first wrong element is named.
+        """
         if not isinstance(values, list):
             self._fail(path, "a list was expected")
         if not set(map(type, values)) <= {expected}:
@@ -159,13 +167,20 @@ class _Document:
             self._fail(f"{path}[{index}]", f"{expected.__name__} was expected")
 
     def _algorithm(self, index: int, traces: Any) -> Algorithm:
-        """Decode an algorithm from canonical traces, one base64 text per rank."""
+        """Decode algorithm `index` of the document from base64 traces, one text per rank.
+
+        Raises `InputError` with the JSON path for another value and for invalid traces.
+        """
         path = f"$.algorithms[{index}]"
         self._check_types(traces, path, str)
         return algorithm_of_texts(traces, self._file, f"{path}: a text")
 
     def _counts(self, index: int, table: object) -> UnitCounts:
-        """Check a table of counts: rows of all ranks, or one count per rank."""
+        """Convert table `index` of counts: a list of rows per sender, or one count per rank.
+
+        The first element decides which. Raises `InputError` with the JSON path for an invalid
+        table.
+        """
         is_per_pair = isinstance(table, list) and isinstance(next(iter(table), None), list)
         try:
             return UnitCounts.from_table(table, is_per_pair, f"$.counts[{index}]")
@@ -247,7 +262,10 @@ def samples() -> Sequence[Source]:
 
 
 def json_samples() -> Sequence[Source]:
-    """Return the trace of `samples` as one file in the JSON form of chakra_jsonizer."""
+    """Return one file in the JSON form of chakra_jsonizer: a computation and an all-reduce.
+
+    The all-reduce of 1 MiB depends on the computation of 7 us.
+    """
     size = {"name": "comm_size", "int64Val": str(1 << 20)}
     kind = {"name": "comm_type", "int64Val": "0"}
     messages = [

@@ -77,7 +77,10 @@ class Call:
     splits: tuple[str, str] | None = None
 
     def extra(self) -> str:
-        """Format the fields without a column in a workload as JSON; "" without such fields."""
+        """Return dtype and splits of the call as JSON; workloads have no columns for them.
+
+        The keys are dtype, in_split and out_split; "" without any of them.
+        """
         fields: dict[str, object] = {"dtype": self.dtype} if self.dtype else {}
         if self.splits is not None:
             fields |= {"in_split": self.splits[0], "out_split": self.splits[1]}
@@ -172,7 +175,11 @@ def call_of_kernel(name: str) -> Call | None:
 
 
 def elements_of(shape: Sequence[Any]) -> int:
-    """Count the elements of a tensor of this shape, or of a list of tensors."""
+    """Return the number of elements of a tensor with this shape: the product of its lengths.
+
+    A shape that is a list of shapes is that of a list of tensors, whose elements are added up. 1
+    for an empty shape.
+    """
     if shape and isinstance(shape[0], list):
         return sum(elements_of(tensor_shape) for tensor_shape in shape)
     product = 1

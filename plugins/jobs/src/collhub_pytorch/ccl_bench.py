@@ -54,9 +54,12 @@ class Card:
 
 
 def read(source: Source, options: ProfileOptions) -> Workload:
-    """Read the traces next to a card, and compare their ranks with the card.
+    """Read the traces in the folder of a CCL-Bench card as a job, with the facts of the card.
 
-    Raises `InputError` for an invalid card, without traces, and as the reader of the traces.
+    A difference between card and traces, the network of the card and ignored files are reported as
+    notes; the extension has model, device, framework and parallelism. Raises `InputError` for an
+    invalid card and without traces, `UsageError` for the option `step` if the traces mark no steps,
+    and as the reader of the traces.
     """
     card = read_card(source)
     parts = tuple(part for part in source.parts if _TRACE.search(part.name))

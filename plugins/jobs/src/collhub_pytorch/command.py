@@ -50,7 +50,11 @@ _READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 def _parse_algorithms(
     context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
 ) -> dict[CollectiveKind, str]:
-    """Parse repeated options such as `all-reduce=ring`."""
+    """Parse a repeated option such as `all-reduce=ring` to the algorithm's name by collective kind.
+
+    Of a repeated kind the last value counts. Raises `click.BadParameter` for an unknown kind or a
+    missing name. It is the callback of a click option.
+    """
     algorithms = {}
     for pair in pairs:
         text, _, name = pair.partition("=")
@@ -200,7 +204,11 @@ def profile(
 def _write_page(
     context: CommandContext, workload: Workload, name: str, timing: str, out: str
 ) -> None:
-    """Write an interactive page of a job, with the durations of its nodes."""
+    """Write an interactive page with the timeline of a job to `out`, and print the path.
+
+    Times are those of the recorded durations; `timing` names their kind, such as "measured". Raises
+    `InputError` for a job without durations.
+    """
     from collhub_pytorch.analysis import measured_timeline
 
     times = measured_timeline(workload)
@@ -357,7 +365,10 @@ def _no_steps_error(formats: str) -> UsageError:
 
 
 def _refuse_comparisons(topology_text: str | None, machine: str | None) -> None:
-    """Raise `UsageError` for options that require times of collectives."""
+    """Raise `UsageError` if `--topology` or `--machine` is given for a job without times.
+
+    Both compare with times of collectives, which such a job lacks.
+    """
     if topology_text is not None:
         message = "without times of collectives there is no job to replay"
         raise UsageError(message, cure="leave out --topology, or profile the device as well")

@@ -184,7 +184,12 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
 
 
 def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | None:
-    """Parse a call with the bytes of its first input, a tensor or a list of tensors."""
+    """Return the call of operation `name`, with the bytes and the dtype of its first input.
+
+    The first of `inputs` is a tensor ([id, storage, offset, elements, bytes per element, device])
+    or a list of tensors, whose bytes are added up; without tensors the bytes stay unknown. None if
+    `name` is no communication.
+    """
     first = inputs[0] if inputs and isinstance(inputs[0], list) else []
     tensors = first if first and isinstance(first[0], list) else [first] if first else []
     # A tensor is [id, storage, offset, elements, bytes of an element, device].
@@ -196,7 +201,10 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
-    """Build the nodes in order; each depends on the previous one, as torch issues them."""
+    """Build one node per call, in order; each depends on the previous one, as torch issues them.
+
+    Nodes have no durations.
+    """
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
     for call in range(len(calls)):
@@ -207,10 +215,11 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 
 
 def _with_targets(trace: _Trace) -> list[Call]:
-    """Add the roots and peers from the enclosing operators to the calls.
+    """Return the calls in the order of their ids, with roots and peers from enclosing operators.
 
-    Host libraries communicate in separate threads: there the k-th call of a kind belongs to the
-    k-th operator of that kind.
+    A call without such an operator keeps -1. Without calls of devices, those of host libraries are
+    returned: they run in other threads, so that the k-th call of a kind belongs to the k-th
+    operator of this kind.
     """
     if trace.calls:
         pairs = [
@@ -236,7 +245,7 @@ def _inputs(node: Record) -> list[Any]:
 
 
 def _dtype(node: Record) -> str:
-    """Return the torch type of the first input, "" if it is not a tensor."""
+    """Return the torch type of the first input, such as `float`; "" if it is not a tensor."""
     inputs = node.get("inputs", [])
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
     match = _TENSOR.search(str(types[0])) if types else None

@@ -57,7 +57,10 @@ class CallGroup:
 
     @property
     def waiting_percent(self) -> float | None:
-        """Percentage of the kernel time of ranks with files that is waiting."""
+        """Return the percentage of waiting in the kernel time of the ranks that have files.
+
+        Kernel time is waiting plus transferring. None if waiting is unknown, 0 without kernel time.
+        """
         if self.waiting_ns is None:
             return None
         transferring = self.transferring_ns * self.measured_count / max(1, self.rank_count)
@@ -339,9 +342,10 @@ def _rank_findings(
 
 
 def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
-    """Sum the idle times in ns of all streams of a rank by their reason.
+    """Return the sum of idle times in ns over all streams of a rank, by reason.
 
-    None without a device, or if the workload does not state them.
+    Reasons: waiting for the host, delay between kernels, other. None without a device, or if the
+    workload does not state them.
     """
     streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):

@@ -156,7 +156,10 @@ def _check_numbers(part: RankNodes) -> None:
 
 
 def fact_list(workload: Workload, name: str) -> list[JsonValue]:
-    """Return a list of the plugin's extension; empty if another reader created the workload."""
+    """Return the list `name` of the plugin's extension, not copied.
+
+    Empty if it is missing or no list, as in a workload of another reader.
+    """
     facts = workload.extensions.get(EXTENSION)
     values = facts.get(name) if isinstance(facts, dict) else None
     return values if isinstance(values, list) else []
@@ -276,7 +279,11 @@ class _Tables:
         }
 
     def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
-        """Name communication by the name in torch, other work by the name in the profile."""
+        """Return the index of each node's name in `names`, to which new names are added.
+
+        `call`: index in `calls` of each node. Communication has the name of its call in torch,
+        other work the name in the profile, -1 without one.
+        """
         index = [_index(self.names, name) for name in part.names]
         names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
         of_call = np.array([_index(self.names, job_call.name) for job_call in calls], np.int64)

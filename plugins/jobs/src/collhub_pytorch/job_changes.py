@@ -205,7 +205,11 @@ def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArr
 
 
 def _started_by(workload: Workload) -> Int64Array:
-    """Return for every row the row itself; for a gap of a profile the row that starts after it."""
+    """Return int64[nodes]: each row itself; for a gap of a profile the node that follows the gap.
+
+    A gap is a node named `GAP` in a workload of this plugin's readers; of several nodes after it,
+    the last edge decides.
+    """
     nodes = workload.nodes
     started = np.arange(len(nodes))
     if EXTENSION in workload.extensions:
@@ -217,7 +221,10 @@ def _started_by(workload: Workload) -> Int64Array:
 
 
 def _without_edges(workload: Workload, data: BoolArray, control: BoolArray) -> Workload:
-    """Return the job without the marked data and control edges; the job itself is unchanged."""
+    """Return a copy of the job without some dependencies.
+
+    `data`, `control`: bool per data edge and per control edge, True for those to drop.
+    """
     nodes = workload.nodes
     kept = [
         (edges[0][~dropped], edges[1][~dropped])
@@ -239,7 +246,11 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
 
 
 def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
-    """Yield the best bucket size per class of collectives, most transfer time first."""
+    """Yield the change with the best bucket size for each class of collectives.
+
+    Classes come by descending transfer time, at most `MAX_CLASSES`. The best change saves the most
+    time, also if that is negative. A class without a predictable bucket size is left out.
+    """
     classes = sorted(
         _split_classes(job.workload),
         key=lambda one: (-int(job.transfer_ns[one.rows].clip(0).sum()), one.name),
@@ -391,7 +402,11 @@ class _BucketTrials:
         return results
 
     def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
-        """Predict the time of every bucket; None if the time of one is not predicted."""
+        """Return the predicted time of every bucket: a collective that replaces several ones.
+
+        A prediction is scaled by the ratio of measured to predicted times of the replaced
+        collectives. None if the time of one is not predicted.
+        """
         before, after = self._job.workload.nodes, joined.workload.nodes
         members: dict[int, list[int]] = {}
         for row in self._class.rows.tolist():

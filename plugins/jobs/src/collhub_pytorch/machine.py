@@ -244,7 +244,12 @@ def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> M
         return None
 
     def replay_ns(sign: int | None) -> int:
-        """Replay with p / (1 + sign * e), or with measured times for None."""
+        """Replay the job with predicted times of collectives; return its time in ns.
+
+        `sign` 1 or -1: each prediction is divided by 1 + sign * its error. None: with measured
+        times. A measured time that is shorter than the prediction remains, as does one without a
+        prediction or with an error that has no upper limit.
+        """
 
         def time_of(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
             time = time_of_key.get((kind, size, ranks))

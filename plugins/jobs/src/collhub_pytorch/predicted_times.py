@@ -58,7 +58,10 @@ class MachinePredictor:
 
     @property
     def description(self) -> MachineDescription:
-        """Machine of the profile. Raises `HubError` for an unknown profile."""
+        """Return the machine of the profile, read at the first use.
+
+        Raises `HubError` for an unknown profile.
+        """
         if self._description is None:
             self.predict(())
         assert self._description is not None
@@ -198,7 +201,11 @@ def _add_order(workload: Workload, meetings: Meetings) -> Workload:
 
 
 def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) -> Workload:
-    """Add control dependencies between consecutive computations of a lane."""
+    """Return the job with control dependencies between consecutive computations of each lane.
+
+    `lane`: number by node, -1 for none. The order is by start, then duration, so that a computation
+    without time precedes one that starts at the same time, then by row.
+    """
     rows = np.flatnonzero(lane >= 0)
     # Computations without a duration start at the same time as their successor.
     order = rows[np.lexsort((rows, workload.nodes.duration_ns[rows], start_ns[rows], lane[rows]))]

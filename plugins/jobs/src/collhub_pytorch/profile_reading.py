@@ -39,7 +39,10 @@ def read_source(
     read_files: Callable[[Sequence[TraceFile], Options, Provenance], Workload],
     options: Options,
 ) -> Workload:
-    """Read all files of a source with `read_files`, and report the notes of the workload."""
+    """Read all files of a source as one job with `read_files`; report its notes to the source.
+
+    `format_name` is recorded as the producer, with name and SHA-256 of the source.
+    """
     provenance = Provenance(format_name, "", source.name, source.sha256())
     workload = read_files(files_of(source), options, provenance)
     report_notes(workload, source)

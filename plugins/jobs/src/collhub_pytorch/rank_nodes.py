@@ -117,7 +117,11 @@ class RankNodes:
     facts: RankFacts = field(default_factory=RankFacts)
 
     def add(self, name: int, duration_ns: int, *, on_host: bool, call: int = NONE) -> int:
-        """Append a node and return its row; with `call`, it is a node of communication."""
+        """Append a node and return its row.
+
+        `name`: index in `names`, `duration_ns`: -1 if unknown, `call`: index in `calls`. With a
+        call it is a node of communication, of the call's kind, otherwise a computation.
+        """
         kind = NodeKind.COMPUTE if call < 0 else self.calls[call].kind
         self.kind.append(int(kind))
         self.name.append(name)
@@ -166,7 +170,10 @@ def translate_group(
 
 
 def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
-    """Return the group of a rank if groups have `count` ranks at this distance."""
+    """Return the ranks of the group of a rank, ascending: `count` ranks at equal distance.
+
+    Groups divide blocks of count * distance consecutive ranks.
+    """
     block = count * distance
     first = rank // block * block + rank % distance
     return tuple(first + distance * index for index in range(count))

@@ -108,7 +108,10 @@ def build_blocks(findings: Findings) -> list[Block]:
 
 
 def simulated_table(times: NetworkTimes) -> Table:
-    """Build the table of simulated collectives."""
+    """Build the table of collectives whose times were simulated: one row per kind, size and ranks.
+
+    Further columns: algorithm and time.
+    """
     rows = [
         [collective_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,
          format_time(entry.time_ns)]
@@ -222,7 +225,10 @@ def _idle_values(rank: RankFindings) -> list[int | None]:
 
 
 def overlap_definition(findings: Findings) -> str:
-    """Return the definition of `overlap` for this profile."""
+    """Return the sentence that defines `overlap` in this report.
+
+    That for devices if any rank has memory times of a device, else that for hosts.
+    """
     has_device = any(rank.times.memory_ns is not None for rank in findings.ranks)
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
 
@@ -235,7 +241,11 @@ def _definitions(findings: Findings) -> list[str]:
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
-    """Build the table of stragglers: over all communications, and per call group."""
+    """Return a heading and the table of ranks that start last; [] if no rank waits.
+
+    First the ranks that cause most waiting in all calls, at most `_LISTED_TOTALS`, then those of
+    each call group. Percentages are shares of the waiting of all calls, or of the group.
+    """
     total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:
         return []
@@ -322,7 +332,10 @@ def create_report(
 
 
 def _list_idle_streams(streams: JsonValue) -> list[IdleStream] | None:
-    """Convert the idle times of a rank's streams in a workload; None if it states none."""
+    """Convert the idle times of a rank, a list of JSON objects per stream, to records.
+
+    A missing time is 0; entries that are no objects are left out. None if `streams` is no list.
+    """
     if not isinstance(streams, list):
         return None
     names = IdleStream.__struct_fields__

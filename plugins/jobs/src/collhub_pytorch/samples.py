@@ -55,7 +55,11 @@ def profile_of(rank: int, events: Sequence[Event], world_size: int = 2) -> Mappi
 
 
 def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list[Event]:
-    """Work from `start_us` on, an all-reduce that ends at 200, and work that waits for it."""
+    """Return the events of one step of a rank: a kernel, an all-reduce, and a kernel after it.
+
+    The first runs shortly before `start_us`; the all-reduce from `start_us` to 200 us, and the
+    third waits for it. `call`: arguments of the all-reduce's event, None for the usual ones.
+    """
     stated = all_reduce_args() if call is None else call
     return [
         *launched("gemm", 1, stream=7, call_us=start_us - 90, start_us=start_us - 80, dur_us=70),
@@ -106,7 +110,7 @@ def runtime(name: str, correlation: int, start_us: float, dur_us: float) -> Even
 
 
 def execution_trace() -> Mapping[str, object]:
-    """An all-reduce among two ranks, in the form of schema 1.1.0."""
+    """Return an execution trace of schema 1.1.0: one all-reduce of 1000 floats of two ranks."""
     values = {
         "collective_name": "allreduce", "dtype": "Float", "in_msg_nelems": 1000,
         "out_msg_nelems": 1000, "in_split_size": "[]", "out_split_size": "[]",
@@ -255,7 +259,11 @@ def profiler_events() -> Sequence[Source]:
 
 
 def profiler_file(rank: int, offset_us: float) -> str:
-    """Format the events of one process, with types without quotes and without the bracket."""
+    """Return the events of one process of NCCL's profiler as text: an all-reduce, an all-gather.
+
+    As in its files, the list has no closing bracket, and types have no quotes. The clock is shifted
+    by `offset_us`.
+    """
     lines = []
     for number, (name, count, begin, end) in enumerate(
         [("AllReduce", 1 << 18, 10 + 20 * rank, 130), ("AllGather", 1 << 16, 140, 190)]

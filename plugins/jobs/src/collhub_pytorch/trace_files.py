@@ -28,7 +28,7 @@ class TraceFile:
     rank: int | None = None
 
     def rank_or(self, stated: int | None, order: int) -> int:
-        """Return the rank: from the content, otherwise from the name, otherwise the order."""
+        """Return the rank of the file: `stated` by its content, else in its name, else `order`."""
         if stated is not None:
             return stated
         return order if self.rank is None else self.rank
@@ -50,7 +50,11 @@ def files_of(source: Source) -> list[TraceFile]:
 
 
 def list_files(paths: Sequence[str]) -> list[TraceFile]:
-    """Create the trace files of these paths. Raises `UsageError` for a path given twice."""
+    """Create the trace files of these paths, in order, with the ranks in their names.
+
+    A rank is None if the name has none. Nothing is opened. Raises `UsageError` for a path given
+    twice.
+    """
     twice = sorted(path for path in set(paths) if paths.count(path) > 1)
     if twice:
         raise UsageError(f"{twice[0]} is named more than once", cure="name each rank's file once")
@@ -139,7 +143,11 @@ class JsonStream:
             separator = self._next(",}")
 
     def _items(self) -> Iterator[Record]:
-        """Yield the records up to the end of the array whose opening bracket has been read."""
+        """Yield the objects up to the end of the array whose opening bracket has been read.
+
+        Elements of other types are skipped. The closing bracket is consumed. Raises `InputError` if
+        the text is invalid or truncated.
+        """
         if self._next("]", keep=True, optional=True):
             self._position += 1
             return
@@ -154,7 +162,11 @@ class JsonStream:
             self._skip_space()
 
     def _complete_items(self) -> Iterator[Record]:
-        """Yield the records that, with the following comma, are completely in the current text."""
+        """Yield the objects that are in the current text completely, with the following comma.
+
+        The position moves behind each comma. Ends at the first element without a comma or with an
+        error, which the caller parses again.
+        """
         # Hot loop: it takes most of the reading time.
         text, position = self._text, self._position
         try:
@@ -194,7 +206,11 @@ class JsonStream:
                 return
 
     def _value(self) -> Any:
-        """Parse the next value, of any length."""
+        """Parse and return the next value, of any type; read further chunks if necessary.
+
+        Raises `InputError` for invalid or truncated text, and for an integer of more than 4300
+        digits.
+        """
         self._skip_space()
         while True:
             try:
@@ -213,7 +229,11 @@ class JsonStream:
                 return value
 
     def _grow(self) -> bool:
-        """Read one more chunk, discard parsed text; false at the end and for oversized values."""
+        """Read one more chunk and drop the parsed text; return whether there may be more.
+
+        False at the end of the file, which may still have completed the text, and without reading
+        if the unparsed value exceeds `_MAX_VALUE_CHARACTERS`.
+        """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False
         content = self._file.read(_CHUNK_BYTES)

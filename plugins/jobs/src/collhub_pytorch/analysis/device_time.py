@@ -105,7 +105,10 @@ def is_computation(workload: Workload) -> BoolArray:
 
 
 def _is_named(workload: Workload, fact: str) -> BoolArray:
-    """Mark COMPUTE nodes whose name is in a list of the plugin's extension."""
+    """Return which COMPUTE nodes have a name in a list of the plugin's extension: bool[nodes].
+
+    `fact`: name of the list, such as `memory_names`. All False without the list.
+    """
     listed = set(map(str, fact_list(workload, fact)))
     named = np.array([*(name in listed for name in workload.names), False], np.bool_)
     mask: BoolArray = named[workload.nodes.name] & workload.nodes.is_kind(NodeKind.COMPUTE)

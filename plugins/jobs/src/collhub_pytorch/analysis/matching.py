@@ -84,7 +84,12 @@ def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
 def _check_equal(
     workload: Workload, group: int, members: Sequence[int], columns: Sequence[Int64Array]
 ) -> None:
-    """Raise `InputError` for the first collective that differs from that of the first member."""
+    """Check that all members of a group have the same collectives in the same order.
+
+    `columns`: rows of the collectives of each of `members`. Each member is compared with the first.
+    Raises `InputError` for the first collective that differs, else for the first one that only one
+    of the two has.
+    """
     first = columns[0]
     for rank, column in zip(members[1:], columns[1:], strict=True):
         shared = min(len(first), len(column))

@@ -294,7 +294,11 @@ def _propagate_offsets(
 
 
 def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
-    """Compute the lower median of the values of each group, 0 for empty groups."""
+    """Return the lower median of the values of each group, int64[count]; 0 for empty groups.
+
+    `group`: number of the group of each value, below `count`. Of an even number of values it is the
+    smaller one in the middle.
+    """
     medians = np.zeros(count, np.int64)
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)

@@ -340,7 +340,11 @@ def _add_runtime_call(events: RankEvents, record: Record) -> None:
 
 
 def classify_runtime_call(name: str) -> int:
-    """Return the kind of a call of the runtime: BLOCK, STREAM_WAIT, else LAUNCH."""
+    """Return the kind of a call of the device's runtime, from its name.
+
+    BLOCK if it blocks the host, STREAM_WAIT if a stream waits for an event; all others count as
+    LAUNCH.
+    """
     if _BLOCKING.search(name):
         return BLOCK
     return STREAM_WAIT if _STREAM_WAIT.search(name) else LAUNCH
@@ -365,7 +369,10 @@ def _add_operator(events: RankEvents, record: Record) -> None:
 
 
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
-    """Parse the sizes of an operator's inputs, and its root or peer, whose index depends on it."""
+    """Return the sizes of an operator's inputs in elements, and its root or peer (-1: none).
+
+    The position of root or peer in `Concrete Inputs` depends on the operator's name.
+    """
     inputs = args.get("Concrete Inputs", ())
     index = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
     is_stated = index < len(inputs) and str(inputs[index]).isdigit()
@@ -408,9 +415,10 @@ _HANDLERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
 
 
 def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
-    """Complete a truncated group by the ranks in another event or in the header of the file.
+    """Return the group with its list of ranks; a group whose list is complete is returned as it is.
 
-    Raises `InputError` if neither lists them.
+    A truncated list is replaced by that of another event of the same group, else by that in the
+    file's header. Raises `InputError` if neither has it.
     """
     if not group.is_cut:
         return group

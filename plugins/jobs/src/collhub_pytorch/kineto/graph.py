@@ -121,7 +121,7 @@ class Launches:
         return times
 
     def launch_mask(self) -> BoolArray:
-        """Mask of the calls that launched an activity."""
+        """Return which calls launched at least one activity: bool[calls]."""
         mask = np.zeros(len(self.start), np.bool_)
         mask[self.of_activity[self.of_activity >= 0]] = True
         return mask
@@ -347,7 +347,11 @@ class _Builder:
             nodes.link(parent, row, is_stated=is_stated)
 
     def _launch(self, issue: int, latency_ns: int) -> int:
-        """Add a launch node, and return the row after which the device can start."""
+        """Return the row after which the device can start the activity that the host issues.
+
+        `issue`: point of the host. With a positive latency a launch node of this duration is added
+        after the point; otherwise it is the point's row.
+        """
         row = self._row_of_point[issue]
         if latency_ns <= 0:
             return row

@@ -287,10 +287,11 @@ def _issued_calls(
 def _host_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """List the collectives of host libraries in issue order.
+    """List the collectives of host libraries, each with its issuing operator, in issue order.
 
-    All ranks issue them in the same order; threads of a library may start them in another order.
-    Raises `InputError` for collectives without an issuing operator.
+    `window`: only those issued from its start to before its end (None: all). All ranks issue them
+    in the same order; threads of a library may start them in another one. Raises `InputError` for a
+    collective in the window without an issuing operator.
     """
     of_host = [span for span in events.spans if span.is_of_host]
     issuers = operators.issuers(events)
@@ -344,9 +345,10 @@ def _no_issuer_error(events: RankEvents, orphans: Sequence[Span], count: int) ->
 def _points(
     operators: _Operators, visible: Int64Array, issue_times: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return start and end times of operators, and the host's work before each, -1 for idle.
+    """Return (points in time, label of the host's work before each point, -1 for idle).
 
-    `issue_times` of collectives that no visible operator issues are further points.
+    Points are the starts and ends of the `visible` operators, and `issue_times` that are no start.
+    The work is that of the operator that started last and has not ended.
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)

@@ -67,7 +67,11 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """Assign all spans, and return the index of the issuer of each span or -1."""
+        """Assign all spans; return the index of the issuer of each span, -1 for none.
+
+        First by enclosure in time. The rest is assigned in order of time by kind and size, by kind,
+        then by implementing kinds: to operators that are no wrappers, then to all.
+        """
         self._assign_enclosing()
         plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]
         for candidates in (plain, self._by_start):

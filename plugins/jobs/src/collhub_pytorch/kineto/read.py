@@ -84,7 +84,11 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
 
 
 def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
-    """Build the nodes of a rank, with the facts about its file."""
+    """Build the nodes of a rank from its profile; `facts` of the result describe its file.
+
+    Facts are for example whether it has a device, numbers of unknown kernels and calls, and idle
+    times (None without a device).
+    """
     nodes = build_nodes(profile)
     is_recorded = profile.is_recorded
     has_device = bool(events.device.start)
@@ -151,7 +155,10 @@ def _format_rank_list(ranks: Sequence[int]) -> str:
 
 
 def _window(events: RankEvents, step: int) -> tuple[int, int]:
-    """Return start and end of an iteration. Raises `InputError` if the file lacks it."""
+    """Return (start, end) in ns of iteration `step` of a profile.
+
+    Raises `InputError` (code `step`) with the recorded steps if the file lacks it.
+    """
     if step in events.steps:
         return events.steps[step]
     have = ", ".join(map(str, sorted(events.steps))) or "none"

@@ -69,7 +69,10 @@ class CallGraph:
         ]
 
     def _members_with_records(self) -> dict[str, list[int]]:
-        """Return the ranks with records by communicator, in the order of their first record."""
+        """Return the ranks of the job that have records, by communicator.
+
+        Communicators and ranks are in the order of their first record.
+        """
         ranks: dict[str, dict[int, None]] = defaultdict(dict)
         for kind, rank in zip(self._calls.kinds, self._rank_of_kind, strict=True):
             ranks[kind.member.communicator][rank] = None
@@ -229,7 +232,12 @@ class CallGraph:
         return nodes
 
     def _call(self, kind: int) -> Call:
-        """Convert a kind of record to a call with ranks of the job."""
+        """Convert a kind of record to a call; the peer becomes a rank of the job.
+
+        The root stays a position in the communicator, and bytes become those of the input buffer.
+        If the operation or the ranks of the communicator are unknown, the call becomes a
+        computation of unknown size with the operation's name.
+        """
         record = self._calls.kinds[kind]
         communicator = record.member.communicator
         ranks = self._job.ranks_of[communicator]
@@ -255,7 +263,11 @@ class CallGraph:
         label: Int64Array,
         call: Int64Array,
     ) -> RankNodes:
-        """Build nodes whose durations and gaps reproduce the times of the calls."""
+        """Build nodes whose durations and gaps reproduce the start and end times of the calls.
+
+        `label`, `call`: index in `names` and in `calls` by record. Each communicator has a stream
+        if start times are recorded; otherwise all calls of the rank are in one stream.
+        """
         count = len(rows.kind)
         start, end = np.array(rows.start_ns, np.int64), np.array(rows.end_ns, np.int64)
         communicators: dict[str, int] = {}
@@ -284,7 +296,10 @@ class CallGraph:
         label: Int64Array,
         call: Int64Array,
     ) -> RankNodes:
-        """Build nodes without times; each depends on the previous one."""
+        """Build nodes without times; each has an assumed dependency on the previous one.
+
+        `label`, `call`: index in `names` and in `calls` by record, -1 for no call.
+        """
         nodes = RankNodes(self._files[rank], rank, self._job.world_size, names, calls)
         for name, number in zip(label.tolist(), call.tolist(), strict=True):
             row = nodes.add(name, NONE, on_host=False, call=number)
@@ -322,7 +337,11 @@ def order_calls(
     contradictions = 0
 
     def advance(rank: int) -> CallKey | None:
-        """Move to the next open call of a rank; return it if all its ranks have reached it."""
+        """Move to the next call of a rank that is not done, and count the rank's arrival at it.
+
+        Returns its key if all ranks of the call have arrived; None otherwise, and if no call is
+        left.
+        """
         queue = queues[rank]
         while position[rank] < len(queue) and queue[position[rank]] in is_done:
             position[rank] += 1

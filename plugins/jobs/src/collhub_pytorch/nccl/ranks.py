@@ -167,7 +167,10 @@ def _describe_unknown_members(ranks_of: Mapping[str, tuple[int, ...]]) -> list[s
 
 
 def _natural_order(device: Device) -> tuple[list[str], list[int], int]:
-    """Order host2 before host10."""
+    """Return a sort key for (host, device) in which host2 precedes host10.
+
+    Texts between numbers come first, then the numbers in the name, then the device number.
+    """
     pieces = _NUMBERS.split(device[0])
     return pieces[::2], [int(piece[:18]) for piece in pieces[1::2]], device[1]
 

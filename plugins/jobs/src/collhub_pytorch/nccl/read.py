@@ -84,7 +84,8 @@ def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
 def has_calls(source: Source) -> bool:
     """Return whether a log has calls of all ranks of its largest communicator.
 
-    Other logs describe the rings and trees of a communicator, but no job.
+    Such a log can be read as a job; others only describe rings and trees. The whole log is read.
+    False if it contains an error.
     """
     log, ranks = NcclLog(), defaultdict[str, set[int]](set)
     try:

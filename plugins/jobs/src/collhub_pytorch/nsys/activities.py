@@ -102,7 +102,10 @@ def read_activities(tables: Tables) -> Activities:
 
 
 def _read_kernel_names(tables: Tables, column: str) -> dict[int, str]:
-    """Return the texts of the ids that occur as names of kernels."""
+    """Return the texts of all ids in `column` of the table of kernels, by id.
+
+    Negative ids are ignored.
+    """
     ids: set[int] = set()
     for chunk in tables.numbers(KERNELS, (column,), ("start",)):
         ids.update(np.unique(chunk).tolist())
@@ -136,7 +139,7 @@ def _narrow(chunk: Int64Array) -> Records:
 
 
 def _sorted(records: Records) -> Records:
-    """Sort by process, device, stream and start."""
+    """Return the records sorted by process, then device, stream and start; stable."""
     columns = ("start", "stream", "device", "pid")
     return records[np.lexsort([records[column] for column in columns])]
 
@@ -226,7 +229,11 @@ def _device_keys(records: Records) -> Int64Array:
 
 
 def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
-    """Read the calls that launched the activities, and those that wait."""
+    """Read the calls of the runtime that launched one of the activities, and those that wait.
+
+    Launches belong together with activities by process and correlation id. The columns are
+    contiguous, in the order of the table.
+    """
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}
     parts = [*_select_calls(tables, needed, kinds)]
@@ -237,7 +244,11 @@ def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
 def _select_calls(
     tables: Tables, needed: Int64Array, kinds: dict[int, int]
 ) -> Iterator[Int64Array]:
-    """Yield chunks of calls: int64[calls, 6] in the order of the fields of `RuntimeCalls`."""
+    """Yield int64[calls, 6], the fields of `RuntimeCalls`, for the calls that are needed.
+
+    These are launches with a key in `needed` (ascending; process << 40 ^ correlation), and calls of
+    other kinds. Calls with invalid times are left out. New names are added to `kinds`.
+    """
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):
         start, end, thread, correlation, name = chunk.T
@@ -256,7 +267,10 @@ def _select_calls(
 
 
 def _classify(tables: Tables, names: Sequence[int], kinds: dict[int, int]) -> None:
-    """Add the kinds of calls with names that are new."""
+    """Add the kind of the runtime call of each name id to `kinds`, unless it is present.
+
+    A name without a text counts as a launch.
+    """
     new = [number for number in names if number not in kinds]
     texts = read_texts(tables, [number for number in new if number >= 0])
     kinds |= {number: classify_runtime_call(texts.get(number, "")) for number in new}

@@ -95,7 +95,10 @@ class Database:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the stored columns of a table, see `Tables`."""
+        """Return the names of the stored columns of a table; empty if the file lacks the table.
+
+        They are read once. Raises `InputError` for a damaged file.
+        """
         if table not in self._columns:
             self._columns[table] = self._read_columns(table)
         return self._columns[table]
@@ -171,7 +174,10 @@ class Database:
                 yield chunk
 
     def count(self, table: str) -> int:
-        """Return the number of rows of a table, see `Tables`."""
+        """Return the number of rows of a table; 0 if the file lacks it.
+
+        Raises `InputError` for a damaged file.
+        """
         if not self.columns(table):
             return 0
         with self._errors():
@@ -249,7 +255,10 @@ def _connect(stream: BinaryIO, name: str) -> sqlite3.Connection:
 
 
 def _is_same_file(stream: BinaryIO, path: str) -> bool:
-    """Whether a path still names the file of a stream."""
+    """Return whether a path still names the regular file that `stream` has open.
+
+    False also for a path that does not exist, and for a stream without a file.
+    """
     try:
         opened, named = os.fstat(stream.fileno()), os.stat(path)
     except (OSError, ValueError):

@@ -40,7 +40,10 @@ class ParquetTables:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of a table; empty without its file."""
+        """Return the names of the columns of a table; empty without its file.
+
+        A name that occurs more than once is ambiguous and left out. They are read once.
+        """
         if table not in self._columns:
             names: frozenset[str] = frozenset()
             if table in self._files:
@@ -114,7 +117,11 @@ class ParquetTables:
 
     @contextmanager
     def _open(self, table: str) -> Iterator[Any]:
-        """Open the file of a table; errors of pyarrow become `InputError`."""
+        """Context manager: open the Parquet file of a table, whose file must exist.
+
+        Errors of pyarrow and of the file, also inside the block, become `InputError` (code
+        `parquet`). Sizes of metadata are limited.
+        """
         pyarrow, parquet = _import_pyarrow()
         try:
             with self._files[table]() as stream:

@@ -216,7 +216,11 @@ def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) 
 
 
 def _enclosing_call(calls: Sequence[CallRange], moment: int) -> CallRange | None:
-    """Return the innermost call around a time."""
+    """Return the call whose range contains the time `moment`, ends included, or None.
+
+    `calls` are sorted by start. Of nested ranges the one with the latest start is returned; only
+    the last `_MAX_NESTING` that started before are examined.
+    """
     last = bisect_right(calls, moment, key=lambda call: call.start)
     around = [call for call in calls[max(0, last - _MAX_NESTING) : last] if call.end >= moment]
     return around[-1] if around else None

@@ -106,7 +106,10 @@ def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
 def _nccl_launches(
     activities: Activities, runtime: RuntimeCalls, launch: Int64Array
 ) -> list[tuple[int, int, int, str]]:
-    """List row, thread, launch time and name of the kernels of NCCL."""
+    """List (row, thread, launch time in ns, name) of the kernels of NCCL, by row.
+
+    `launch`: row of the launching call by activity; kernels without one (-1) are left out.
+    """
     rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
     return [
         (

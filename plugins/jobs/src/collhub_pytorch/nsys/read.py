@@ -54,9 +54,10 @@ def workload_of(
 
 
 def read_folder(source: Source, options: NsysOptions) -> Workload:
-    """Read folders of Parquet files, one per export; otherwise as `read`.
+    """Read a folder with one export of Parquet files per process as a job.
 
-    Raises `UsageError` without pyarrow.
+    Ranks in the names of folders are used as those of files. Notes are reported to `source`. Raises
+    `UsageError` without pyarrow, and `InputError` without exports or for damaged files.
     """
     provenance = Provenance(NSYS_PARQUET, "", source.name, source.sha256())
     exports = group_exports(source.parts)
@@ -177,7 +178,10 @@ def _number_ranks(
 
 
 def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[str, list[str]]:
-    """Return the processes that use each communicator."""
+    """Return the processes whose calls use each communicator, by its name ("": none given).
+
+    `parts` and `ranks` describe the same processes in the same order.
+    """
     users: dict[str, list[str]] = defaultdict(list)
     for part, rank in zip(parts, ranks, strict=True):
         for communicator in sorted({call.group.name for call in part.calls}):
@@ -188,7 +192,11 @@ def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[s
 def _resolve_call(
     call: Call, group_of: Mapping[str, GroupRecord], ranks_of: Mapping[str, tuple[int, ...]]
 ) -> Call:
-    """Convert bytes of the API to bytes of the input buffer, and the peer to a rank of the job."""
+    """Return the call with ranks of the job: bytes of the input buffer, peer, and group.
+
+    NCCL's call counts bytes as its API does, and peers in the communicator. An unknown peer is -1;
+    a group with a rank that has no file loses its list of ranks.
+    """
     communicator = call.group.name
     ranks = ranks_of[communicator]
     size = input_bytes(operation_word(call.name), call.bytes, len(ranks))

@@ -69,12 +69,18 @@ class Export:
                 self._insert("NVTX_PAYLOAD_SCHEMA_ENTRIES", row)
 
     def initialise(self, rank: int, ranks: int, communicator: int = COMMUNICATOR) -> None:
-        """Add the range of the initialisation of a communicator."""
+        """Add the NVTX range of `ncclCommInitRankConfig`, from 1000 to 5000 ns.
+
+        `rank`: this process in a communicator of `ranks` ranks.
+        """
         content = struct.pack("<QiiiI", communicator, ranks, rank, self.device, 0)
         self._range("ncclCommInitRankConfig", 1000, 5000, 16777227, content)
 
     def launch(self, name: str, start: int, end: int, *, stream: int, called: int) -> None:
-        """Add a kernel and its launch, which takes 200 ns."""
+        """Add a kernel that runs from `start` to `end` on a stream (ns), and its launch.
+
+        The launch begins at `called` and takes 200 ns; both have the next correlation id.
+        """
         self._correlation += 1
         number = self._correlation
         row = (start, end, self.device, 1, stream, number, self.pid << 24, *[self._text(name)] * 2)
@@ -82,7 +88,10 @@ class Export:
         self.runtime("cudaLaunchKernelExC", called, called + 200, number)
 
     def runtime(self, name: str, start: int, end: int, correlation: int = 0) -> None:
-        """Add a call of the runtime."""
+        """Add a call of the CUDA runtime from `start` to `end` (ns) in the thread of the export.
+
+        `correlation` 0: it launches no activity.
+        """
         row = (start, end, self._thread, correlation, self._text(name), 0)
         self._insert("CUPTI_ACTIVITY_KIND_RUNTIME", row)
 
@@ -96,18 +105,21 @@ class Export:
         peer: int | None = None,
         communicator: int = COMMUNICATOR,
     ) -> None:
-        """Add the range of a collective (sum) or, with `peer`, of a message."""
+        """Add the NVTX range of a collective (sum) or, with `peer`, of a message.
+
+        `start`, `end`: ns; `size`: as NCCL's API counts it.
+        """
         schema = 16777221 if peer is None else 16777225
         content = struct.pack("<QQiI", communicator, size, peer or 0, 0)
         self._range(name, start, end, schema, content)
 
     def mark(self, name: str, start: int, end: int) -> None:
-        """Add a range without a payload, as of `ncclGroupStart`."""
+        """Add an NVTX range (ns) without a payload, such as that of `ncclGroupStart`."""
         row = (start, end, 59, None, self._thread, self._text(name), 1, None)
         self._insert("NVTX_EVENTS", row)
 
     def content(self) -> bytes:
-        """Return the file."""
+        """Return the bytes of the SQLite file with everything that was added so far."""
         self.connection.commit()
         return self.connection.serialize()
 
