@@ -173,7 +173,8 @@ def _order_accesses(
 ) -> Int64Array:
     """Return the indices that sort accesses by (block, unit, row), a read before a write.
 
-    Sorts by one combined key if it fits into 63 bits, else by four keys. Empty without accesses.
+    One access per entry: thread block, unit of memory, row of the step. Sorts by one combined key
+    if it fits into 63 bits, else by four keys. Empty without accesses.
     """
     if not len(row):
         return row

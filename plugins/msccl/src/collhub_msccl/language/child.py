@@ -167,8 +167,10 @@ class _MscclLanguage:
         return _build_report(self._recorder, end, chosen)
 
     def message(self, error: BaseException) -> str:
-        """Explain an `AttributeError` on None after an empty slot was requested; empty for other
-        errors.
+        """Return an explanation of an error that a program raised, "" for none.
+
+        Only an `AttributeError` on None after a request of an empty slot is explained: the program
+        uses a chunk that was never written.
         """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:

@@ -154,8 +154,9 @@ class _TabulatedCollective(Collective, ABC):
         return {Buffer.input: data, Buffer.output: output}
 
     def _to_input(self, buffer: Hashable) -> Hashable:
-        """Return `Buffer.input` for the output of an in-place collective, else the buffer
-        itself.
+        """Return `Buffer.input` for the output of an in-place collective, else `buffer` itself.
+
+        In place, both are one list of slots, which is stored as the input.
         """
         if self.inplace and buffer is Buffer.output:
             return Buffer.input
@@ -227,8 +228,10 @@ class AllGather(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: output}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """Map the input of a rank to its part of the output if in place, else return the slot
-        itself.
+        """Return the (buffer, index) under which slot `index` of a rank's buffer is stored.
+
+        In place, the input of a rank is its part of the output, which begins at rank times chunk
+        factor. All other slots are returned unchanged.
         """
         if self.inplace and buffer is Buffer.input:
             return Buffer.output, rank * self.chunk_factor + index
@@ -302,8 +305,10 @@ class ReduceScatter(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: _build_empty_slots(share)}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """Map the output of a rank to its part of the input if in place, else return the slot
-        itself.
+        """Return the (buffer, index) under which slot `index` of a rank's buffer is stored.
+
+        In place, the output of a rank is its part of the input, which begins at rank times chunk
+        factor. All other slots are returned unchanged.
         """
         if self.inplace and buffer is Buffer.output:
             return Buffer.input, rank * self.chunk_factor + index

@@ -415,6 +415,9 @@ def _format_buffer(buffer: Hashable) -> str:
 
 
 def _describe_out_of_range(rank: int, buffer: Hashable, index: int, size: int, length: int) -> str:
-    """Build the message for a reference of `size` slots outside of its buffer of `length` slots."""
+    """Return the message for a reference of `size` slots from `index` on, outside of its buffer.
+
+    `length`: number of slots of the buffer.
+    """
     indices = f"index {index}" if size == 1 else f"indices {index}..{index + size - 1}"
     return f"rank {rank}: {_format_buffer(buffer)} has {length} chunks, {indices} is outside"

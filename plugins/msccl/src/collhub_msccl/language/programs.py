@@ -143,8 +143,9 @@ def _list_peers(rank: int, size: int) -> Iterable[int]:
 
 
 def _require_chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
-    """Return a reference to chunks of the current program. Raises `ValueError` if the slot is
-    empty.
+    """Return a reference to `size` chunks of the current program, which must be filled.
+
+    Raises `ValueError` if slot `index` is empty, and as `chunk` for slots out of range.
     """
     reference = chunk(rank, buffer, index, size)
     if reference is None:

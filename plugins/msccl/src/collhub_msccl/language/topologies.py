@@ -71,7 +71,11 @@ class Topology:
         return (dst for dst in self.nodes() if self.link(src, dst) > 0)
 
     def bandwidth_constraints(self) -> Iterator[Switch]:
-        """Yield every link, then every switch, as (sources, destinations, bandwidth, name)."""
+        """Yield every limit of bandwidth: (sources, destinations, bandwidth, name).
+
+        First the links, by destination, then by source, named `src->dst`; links without bandwidth
+        are left out. Then the switches, in their order.
+        """
         for dst, row in enumerate(self.links):
             for src, bandwidth in enumerate(row):
                 if bandwidth > 0:

@@ -232,7 +232,7 @@ def _find_steps_before_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """Find for every nop the steps that must finish before it: {thread block: latest step}.
+    """Return, for every nop, the steps that must finish before it: {thread block: latest step}.
 
     These are the step before it in its thread block and the steps for which it waits; a nop among
     them is replaced by the steps before that nop. The latest step of a thread block covers all

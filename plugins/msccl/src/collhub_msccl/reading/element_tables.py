@@ -40,7 +40,7 @@ class Texts:
 
     @cached_property
     def missing(self) -> int:
-        """Code of missing attributes; -1 if no attribute is missing."""
+        """Return the code that stands for a missing attribute; -1 if no attribute is missing."""
         if None not in self._texts:
             return -1
         return self._texts.index(None)

@@ -328,11 +328,11 @@ def _check_operand(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse an unknown buffer, and a first chunk outside the declared size, on a side (`src` or
-    `dst`).
+    """Check one operand of a step, `side` src or dst; record violations in `refusals`.
 
-    Like the parsers, accepts the offset -1 and does not check the last chunk. The offset is checked
-    only if the type of the step uses the side.
+    Refused: an unknown buffer and, if the type of the step uses the side, a first chunk outside of
+    the size declared in `gpu`. Like the parsers, it accepts the offset -1 and does not check the
+    last chunk. `name`: of the step, for messages.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]

@@ -284,8 +284,10 @@ class Refusals:
         line: int,
         cure: str = "",
     ) -> None:
-        """Refuse for a defect that many elements share: only the first call per (code, subject)
-        counts.
+        """Record a refusal, unless one of equal code and subject is recorded already.
+
+        For defects that many elements share; `subject`: for example the step type. `line`: of the
+        first element, `cure`: advice, "" for none.
         """
         if (code, subject) in self._subjects:
             return

@@ -178,11 +178,11 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Return the channel of every connection part; None if lanes were separated instead (a
-        restart).
+        """Return the channel of every connection of the blocks; None if the caller must restart.
 
-        The producer's channels if the lanes are the producer's and the runtime accepts them. Raises
-        `NoProgramError` if the channels do not suffice.
+        None means that lanes were separated, which changes the blocks. The producer's channels are
+        kept if the lanes are the producer's and the runtime accepts them. Raises `NoProgramError`
+        if the runtime has too few channels.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):

@@ -274,9 +274,10 @@ class _ChannelUse:
     peers: dict[Side, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def is_free(self, channel: int, group: _Group) -> bool:
-        """Whether a group can use a channel.
+        """Return whether all connections of a group can use a channel.
 
-        No pair of its ranks uses it yet, and no rank gets more than 32 peers on it.
+        No pair of its ranks may use it yet, and no rank may get more than 32 peers on it per
+        direction.
         """
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False

@@ -324,12 +324,11 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Return a mask of reducing receives whose sum in SCRATCH is used only by the send fused with
-    them.
+    """Return which rows are reducing receives whose sum only the fused send uses: bool[rows].
 
-    No other step may access the units of the sum. A candidate that shares a unit with another
-    access must store its sum, which makes its units unavailable for the remaining candidates:
-    repeated until no candidate is removed.
+    The sum must be in SCRATCH, and no other step may access its units. A candidate that shares a
+    unit with another access must store its sum, which makes its units unavailable for the remaining
+    candidates: repeated until no candidate is removed.
     """
     # Candidates: reducing receives into SCRATCH with a fused send.
     send = np.flatnonzero(arrangement.fused_into >= 0)

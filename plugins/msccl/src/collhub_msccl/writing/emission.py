@@ -131,10 +131,12 @@ def _build_documented_sides(
     send_of_head: Int64Array,
     is_slot: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return the columns of the location at the peer of messages, which no runtime reads.
+    """Return four columns by step: buffer and offset of source and destination, for the file.
 
-    The source of receives and the destination of sends; for an `rrs` at the peer, the location of
-    its operand.
+    The source of a receive and the destination of a send are those at the peer, which no runtime
+    reads; for an `rrs` at the peer its operand. All other sides are the step's. `heads`: first row
+    of each step; `send_of_head`: row of the fused send, -1 without one; `is_slot`: rows of an
+    `rrs`.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]

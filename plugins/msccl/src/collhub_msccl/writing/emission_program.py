@@ -201,7 +201,10 @@ class WaitHistory:
         return self.clocks[-1] if self.clocks else {}
 
     def add(self, ordinal: int, clock: Clock) -> None:
-        """Set the clock from step `ordinal` on, which must not be before the last recorded one."""
+        """Record the clock that holds from step `ordinal` on.
+
+        `ordinal` must not be before the last recorded one; if it is equal, the clock is replaced.
+        """
         if self.ordinals and self.ordinals[-1] == ordinal:
             self.clocks[-1] = clock
             return

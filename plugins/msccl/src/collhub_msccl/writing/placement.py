@@ -264,10 +264,11 @@ class _Placer:
         channel: int,
         best: _Trial | None,
     ) -> _Trial | None:
-        """Try a chain on a channel, and leave its changes of the tables in the ledger.
+        """Try to place a chain on a channel; return the trial with its cost, or None.
 
-        None if a limit is exceeded, or it finishes later than the best trial. `ready`: earliest
-        begin of each node.
+        None if a limit is exceeded, or if it finishes later than the trial `best`. `ready`:
+        earliest begin of each node. The changes of the tables remain in the ledger, also with None;
+        the caller undoes or keeps them.
         """
         is_sparing = self._limits.is_sparing
         trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
@@ -316,10 +317,11 @@ class _Placer:
         return start
 
     def _is_one_block(self, node: int, incoming: int, outgoing: int) -> bool:
-        """Whether one block can execute both sides of a step, given the owners of its connections.
+        """Return whether one thread block can execute both sides of a step that receives and sends.
 
-        `incoming`, `outgoing`: owners, or NONE. The owner of one side can take the other side if it
-        has no peer there yet.
+        `incoming`, `outgoing`: blocks that own its connections, NONE for none. They must be equal;
+        if only one exists, it must have no peer on the other side yet. True for a step with one
+        side.
         """
         if self._graph.recv[node] == NONE or self._graph.send[node] == NONE:
             return True

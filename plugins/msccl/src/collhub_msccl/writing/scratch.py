@@ -339,7 +339,10 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
 
 
 def _find_leader(leader: list[int], number: int) -> int:
-    """Return the first access of a group: union-find with path halving, which changes `leader`."""
+    """Return the first access of the group of access `number` (union-find).
+
+    `leader` has a parent by access, and is changed by path halving: groups stay equal.
+    """
     while leader[number] != number:
         leader[number] = leader[leader[number]]
         number = leader[number]

@@ -281,14 +281,21 @@ class ListScheduler:
         return -graph.tail[node], graph.get_rank_distance(node), node
 
     def _park_node(self, node: int, earliest: int, resource: _Resource) -> None:
-        """Let a node wait for a resource; queue it if it is the first one there."""
+        """Add a node to those that wait for a resource, ordered by priority.
+
+        If it is the first in this order, an event at `earliest` is queued, at which it is tried.
+        """
         parked = self._parked.setdefault(resource, [])
         heapq.heappush(parked, self._get_priority(node))
         if parked[0][2] == node:
             heapq.heappush(self._queue, (earliest, *parked[0], resource))
 
     def _get_free_time(self, resource: _Resource) -> int:
-        """Time from which a node may begin as far as this resource is concerned."""
+        """Return the time from which a node may begin as far as this resource is concerned.
+
+        A resource is (kind, number, receive time): a thread block, the link into a rank, or the
+        link from a rank; for the latter the node begins its receive time before the link is free.
+        """
         kind, number, receive_time = resource
         if kind == _BLOCK:
             return self._free[number]

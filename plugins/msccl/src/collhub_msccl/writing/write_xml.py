@@ -71,10 +71,11 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
 
 def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
-    """Return the resources of a program of an algorithm; raises as `write` does.
+    """Return the resources of the file that `write` would write; raises as `write` does.
 
-    Up to 1 024 steps, it is the one that `write` writes; above, the first one that cannot deadlock
-    at any size: `write` may choose a faster one, whose search takes several times as long.
+    Maxima over ranks: thread blocks, operations (without nops), steps of a block, channels. `units`
+    are the chunks of the file; `max_bytes` is the largest size without a deadlock, None without a
+    limit. No file is created.
     """
     coarse = _convert_to_larger_units(algorithm)
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
@@ -97,8 +98,9 @@ def _choose(
 ) -> tuple[Target, ChosenProgram]:
     """Choose the header and the program of a file for an algorithm in the units of the file.
 
-    `is_first`: the first safe program instead of the best one. Raises `InputError` with the
-    exceeded limit, as `write` does.
+    Limits are those of the runtime, lowered by the options; without the option `channels`, the
+    producer's channels are kept if there are any. Raises `InputError` (code `runtime-limit` for
+    ranks and chunks) with the exceeded limit, as `write` does.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.

@@ -232,9 +232,10 @@ _WORDS = {
 
 
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check the plan of a request by the executor's rules, over 3 launches.
+    """Check whether MSCCL++ loads the plan of a request and runs it rightly, for 3 launches.
 
-    A file that is no plan gives a report with `ok=False`. Raises `UsageError` without a file.
+    A file that is no plan gives a report with `ok=False`. Calls are listed only if the plan is
+    correct. Raises `UsageError` without a file.
     """
     del options
     if request.source is None:

@@ -78,11 +78,11 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Initialise memory and counters before the first launch.
+        """Prepare the execution of a plan: memory and counters before the first launch.
 
-        `proxies`: number of port channels whose proxy may lag; `has_host`: whether accesses of the
-        host to inputs and outputs are checked for races; `late`: counters that are incremented
-        without an order.
+        `proxies`: number of port channels whose proxy may lag behind its block; `launches`: number
+        that the tables must hold; `has_host`: accesses of the host to inputs and outputs are
+        checked for races; `late`: counters that are incremented without an order.
         """
         self.memory = memory
         self.contents = contents

@@ -511,10 +511,11 @@ def _note_race(
     actor: int,
     is_late: int,
 ) -> None:
-    """Record a race, unless the last recorded one is of the same two operations or the table is
-    full.
+    """Append a race to `state.races`: `actor` accesses `cell` after `other` did at time `when`.
 
-    `actor` with `operation` (-1: host) accesses `cell` after `other` did so at time `when`.
+    `operation`: of the actor, -1 for the host; `is_late`: flag that is stored with the race.
+    Nothing is recorded if the last recorded race is of the same operations and time, or if the
+    table is full.
     """
     count = state.scalars[RACES]
     if count:

@@ -98,7 +98,10 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error about a rank."""
+        """Add an error about rank `rank` of the plan, at the JSON path `$.gpus[rank]`.
+
+        `cure`: advice, "" for none.
+        """
         location = Location(self.plan.file, rank=rank, path=f"$.gpus[{rank}]")
         self.found.add(code, message, location, cure)
 

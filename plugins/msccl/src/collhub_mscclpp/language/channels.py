@@ -114,7 +114,10 @@ class _Channel:
             current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
     def _check_local(self, chunk: Chunk) -> Chunk:
-        """Return the chunk unchanged. Raises `RuntimeError` unless it belongs to the local rank."""
+        """Return the chunk unchanged.
+
+        Raises `RuntimeError` unless it belongs to the channel's local rank.
+        """
         if chunk.rank != self.src_rank:
             raise RuntimeError(
                 f"a local chunk of rank {chunk.rank} on a channel from rank {self.src_rank}"
@@ -238,9 +241,10 @@ class SwitchChannelAtRank:
     def _record(
         self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int, reduce_op: str = ""
     ) -> None:
-        """Record an operation of the switch channel for thread block `tb` in the current program.
+        """Record operation `name` of the switch channel for thread block `tb`.
 
-        Raises `RuntimeError` for chunks of other ranks, or of other sizes than the first source.
+        `src` must not be empty. Raises `RuntimeError` for a chunk of another rank, or of another
+        size than the first source.
         """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:

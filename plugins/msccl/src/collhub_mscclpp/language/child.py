@@ -158,7 +158,7 @@ class _PlanLanguage:
         return {"plan": plan, "line": line, "package": self._uses_package, "defects": defects}
 
     def message(self, error: BaseException) -> str:
-        """Add nothing to error messages."""
+        """Return "": no error of a program gets an additional explanation."""
         del error
         return ""
 

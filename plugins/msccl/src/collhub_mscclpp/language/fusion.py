@@ -82,9 +82,10 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
 
 
 def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Return both operations with one barrier between them if each of them has one there.
+    """Return two neighbouring operations with only one barrier between them.
 
-    The synchronising one gives up its barrier.
+    If the first ends and the second begins with a barrier, and one of them is a synchronisation,
+    that one gives up its barrier; the first one if both are. Otherwise they are unchanged.
     """
     if first.is_synchronisation and second.starts_with_barrier:
         return replace(first, sync=first.sync & ~SyncType.after), second

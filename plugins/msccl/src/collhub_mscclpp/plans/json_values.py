@@ -22,7 +22,10 @@ class JsonValue:
     __slots__ = ("_key", "_parent", "value")
 
     def __init__(self, value: object, key: str, parent: JsonValue | None = None) -> None:
-        """Create a member or element of `parent`; without it `key` is the file of the document."""
+        """Wrap a parsed JSON value with its position in the document, for errors.
+
+        `key`: `.name` or `[index]` within `parent`; without a parent, the name of the file.
+        """
         self.value = value
         self._key = key
         self._parent = parent
@@ -82,7 +85,10 @@ class JsonValue:
         return JsonValue(self.value[key], f".{key}", self)
 
     def items(self) -> list[JsonValue]:
-        """Return the elements of a list. Raises `InputError` for any other value."""
+        """Return the elements of a list in order, each with its index as position.
+
+        Raises `InputError` for any other value.
+        """
         if not isinstance(self.value, list):
             raise self._report_expected("a list")
         return [
@@ -123,7 +129,10 @@ class JsonValue:
         self,
         known: Sequence[str],
     ) -> str:
-        """Return one of the strings `known`. Raises `InputError` for any other value."""
+        """Return the string if it is one of `known`, with equal case.
+
+        Raises `InputError` that lists them for any other value.
+        """
         if not isinstance(self.value, str) or self.value not in known:
             raise self._report_expected(f"one of {', '.join(known)}")
         return self.value

@@ -285,14 +285,19 @@ class Operation:
         is_dst: bool,
         position: int,
     ) -> Scope:
-        """Return the location of operand `position` of one side; the first may differ from the
-        others.
+        """Return where operand `position` of a side is located, such as at the rank or at the peer.
+
+        `is_dst`: destinations, else sources. Operand 0 may differ from all others of the side.
         """
         first, rest = self.dst if is_dst else self.src
         return rest if position else first
 
     def has_packets(self, is_dst: bool, position: int) -> bool:
-        """Whether operand `position` of one side is packets."""
+        """Return whether operand `position` of a side consists of packets.
+
+        `is_dst`: destinations, else sources. All operands from a position on are packets, which
+        depends on the operation.
+        """
         first = self.dst_packets if is_dst else self.src_packets
         return position >= first
 

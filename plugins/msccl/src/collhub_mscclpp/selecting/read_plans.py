@@ -201,9 +201,11 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 
 
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
-    """Explain why the loader throws for these buffer sizes (`checkMessageSize`); None if not.
+    """Return why the executor refuses a call with these buffer sizes; None if it accepts them.
 
-    Sizes must be multiples of the alignment for every chunk, and within the plan's window.
+    Sizes (bytes) must be multiples of chunks times alignment on every rank. The message must be
+    within the plan's window: the output of an all-gather, else the input. Source:
+    `checkMessageSize`.
     """
     header = plan.header
     for gpu in plan.gpus:

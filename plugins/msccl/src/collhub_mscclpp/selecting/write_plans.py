@@ -304,9 +304,10 @@ def _add_minimum_chunks_plan(
 
 
 def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """Yield the algorithm of the window, then further ones that serve its sizes, fastest first.
+    """Yield the names of algorithms to try for a window: the chosen one, then others.
 
-    No name is yielded twice.
+    The others serve the sizes of the window and come by ascending slowdown. No name is yielded
+    twice.
     """
     yield window.algorithm
     names = selected.slowdowns(window.sizes)
