@@ -95,7 +95,7 @@ if TYPE_CHECKING:
         with_algorithms,
     )
     from hub_core.pipeline.measurements import read_measurements
-    from hub_core.pipeline.outputs import Written, write
+    from hub_core.pipeline.outputs import Written, render_report, write
     from hub_core.pipeline.runtimes import (
         choose_runtimes,
         describe_unserved,
@@ -240,6 +240,7 @@ __all__ = [
     "read_topology",
     "read_workload",
     "reduce_op_option",
+    "render_report",
     "resolve_counts",
     "root_option",
     "run_executor",
@@ -320,7 +321,7 @@ _HOMES = {
         "ExactTime TimingSource choose_timing exact_time predict_library_times run_simulator "
         "simulate"
     ),
-    "hub_core.pipeline.outputs": "Written write",
+    "hub_core.pipeline.outputs": "Written render_report write",
     "hub_core.pipeline.synthesis": (
         "create_synthesis_request estimate_synthesis fit_to_runtime resolve_counts "
         "run_synthesizer synthesize"

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import hub_core
 from collhub_zoo.cards import CARD_FILE, MACHINES_FILE
 from collhub_zoo.catalogue import COPY_FOLDER, INDEX_FILE, Catalogue
+from collhub_zoo.create_algorithm import AlgorithmSource
 from collhub_zoo.evaluate import (
+    MAX_FILE_STEPS,
     GroupOutcome,
     GroupRequest,
     choose_machine_timing,
@@ -20,12 +22,14 @@ from collhub_zoo.evaluate import (
 from collhub_zoo.zoo_records import (
     IndexEntry,
     MachineItem,
+    ResultItem,
     SkippedItem,
+    ViewItem,
     WorseCurve,
     ZooBuildReport,
 )
-from hub_core import HubError, Registry
-from hub_core.plugin_api import EngineRequest
+from hub_core import CollectiveKind, HubError, Registry
+from hub_core.plugin_api import EngineRequest, InteractivePage, RunTimeline
 from hub_core.reports import to_json
 
 FULL_SIZES = tuple(1 << power for power in (10, 14, 18, 22, 26, 30))
@@ -93,13 +97,14 @@ def build_index(
         for error in catalogue.errors
     ]
     titles = {machine.topology: machine.title for machine in catalogue.machines}
+    views, view_files = draw_views(request, results, registry)
     report = ZooBuildReport(
         sizes=request.sizes,
         machines=[
             _describe_machine(text, titles.get(text, text), registry) for text in request.machines
         ],
         entries=[
-            IndexEntry(card=entry.card, files=entry.hash_files())
+            IndexEntry(card=entry.card, files=entry.hash_files(), view=views.get(entry.card.name))
             for entry in catalogue.entries
             if entry.card.name in request.names
         ],
@@ -116,7 +121,57 @@ def build_index(
             worse=worse,
         )
     files = {path: content for outcome in outcomes for path, content in outcome.files.items()}
-    return report, files
+    return report, files | view_files
+
+
+def draw_views(
+    request: BuildRequest, results: Sequence[ResultItem], registry: Registry
+) -> tuple[dict[str, ViewItem], dict[str, bytes]]:
+    """Draw an interactive page of one run of every entry; return the pages and their files.
+
+    The run is the one with the fewest steps, of the first collective of the card that has results,
+    at the largest size on nominal links. An entry whose results all have more than 4000 steps has
+    no page, nor has any entry if no loaded plugin writes pages.
+    """
+    views: dict[str, ViewItem] = {}
+    files: dict[str, bytes] = {}
+    downloads = dict(request.downloads)
+    for name in request.names:
+        entry = request.catalogue.find(name)
+        kinds = entry.card.collectives
+        drawn = [
+            result for result in results if result.entry == name and result.steps <= MAX_FILE_STEPS
+        ]
+        if not drawn:
+            continue
+        run = min(drawn, key=lambda one: (kinds.index(one.collective), one.steps))
+        topology = hub_core.read_topology(run.machine, registry=registry)
+        source = AlgorithmSource(entry, registry, downloads.get(name))
+        size = request.sizes[-1]
+        try:
+            algorithm = source.create(CollectiveKind(run.collective), topology, size)
+            simulated = hub_core.simulate(
+                algorithm, topology, size, registry=registry, wants_transfers=True
+            )
+            title = f"{entry.card.title}: {run.collective} on {run.machine}"
+            timeline = RunTimeline(
+                title,
+                algorithm,
+                size,
+                simulated.step_start_ns,
+                simulated.step_end_ns,
+                topology,
+                simulated,
+                timing=f"simulated on {topology.name}, nominal links",
+            )
+            page = hub_core.render_report(InteractivePage(title, (timeline,)), registry=registry)
+        except HubError:
+            continue
+        views[name] = ViewItem(
+            file=f"views/{name}.html", machine=run.machine, collective=run.collective, size=size
+        )
+        files[views[name].file] = page
+    return views, files
 
 
 def create_output(

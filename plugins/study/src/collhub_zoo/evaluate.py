@@ -60,7 +60,7 @@ _FORMATS = {
     "rccl": ("msccl-xml", ".xml"),
 }
 # Runtimes refuse larger programs; writing them would only take time.
-_MAX_FILE_STEPS = 4_000
+MAX_FILE_STEPS = 4_000
 # NCCL, and the runtimes derived from it, buffer 8 transfers per connection (NCCL_STEPS).
 _FIFO_CAPACITY = 8
 
@@ -203,6 +203,7 @@ def _create_result(
     """Create, verify and time the algorithm at all sizes, the largest last; write its files."""
     points = []
     verified: Algorithm | None = None
+    latency_ns: int | None = None
     is_correct, verdicts, fifo = True, {}, "ok"
     for size, bound in zip(place.request.sizes, place.bounds, strict=True):
         algorithm = source.create(place.kind, place.topology, size)
@@ -217,10 +218,14 @@ def _create_result(
             is_correct = is_correct and report.ok
             verdicts = {n: mode.verdict for n, mode in report.modes.items() if mode.is_claimed}
             verified = algorithm
+            # A message has at least one byte.
+            latency_ns = hub_core.simulate(
+                algorithm, place.topology, 1, registry=place.registry
+            ).time_ns
         else:
             # Simulators keep what does not depend on the size by the identity of the steps.
             algorithm = verified if algorithm.collective == verified.collective else algorithm
-        points.append(_time_algorithm(algorithm, size, bound, place))
+        points.append(_time_algorithm(algorithm, size, bound, latency_ns, place))
     runtimes, files, thread_blocks = _check_runtimes(entry, algorithm, place)
     steps = algorithm.steps
     result = ResultItem(
@@ -241,14 +246,20 @@ def _create_result(
 
 
 def _time_algorithm(
-    algorithm: Algorithm, size: int, bound: ProvenBound | None, place: _Place
+    algorithm: Algorithm,
+    size: int,
+    bound: ProvenBound | None,
+    latency_ns: int | None,
+    place: _Place,
 ) -> PointItem:
     """Simulate on nominal links and on the machine; the ratio to the bound is that of picoseconds.
 
     A ratio is null without a bound, and for a time below it by more than the rounding error.
+    `latency_ns`: time with messages of one byte, which the point repeats.
     """
     topology, registry = place.topology, place.registry
-    time_ns = hub_core.simulate(algorithm, topology, size, registry=registry).time_ns
+    simulated = hub_core.simulate(algorithm, topology, size, registry=registry)
+    time_ns = simulated.time_ns
     calibrated_ns = None
     if place.timing.machine is not None:
         timing = place.timing
@@ -269,6 +280,8 @@ def _time_algorithm(
     return PointItem(
         size=size,
         time_ns=time_ns,
+        latency_ns=latency_ns,
+        link_ns=max((load.busy_ns for load in simulated.link_loads), default=0),
         calibrated_ns=calibrated_ns,
         ratio_to_bound=None if ratio is None else round(ratio, 4),
     )
@@ -294,7 +307,7 @@ def _check_runtimes(
     thread blocks of a rank in the file for MSCCL. A format that cannot express the algorithm has no
     verdicts.
     """
-    if len(algorithm.steps) > _MAX_FILE_STEPS:
+    if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None
     registry, request = place.registry, place.request
     checks = [one.offer for one in registry.all(Check) if one.offer.subject is Subject.RUNTIME]
@@ -369,8 +382,14 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
                     time_ns=time_ns,
                     ratio_to_bound=fastest.points[position].ratio_to_bound,
                     slower=[
-                        SlowerItem(entry=other, ratio=round(other_ns / time_ns, 4))
-                        for other_ns, other, _ in ranking[1:]
+                        SlowerItem(
+                            entry=other,
+                            ratio=round(other_ns / time_ns, 4),
+                            reason=explain_difference(
+                                result.points[position], fastest.points[position]
+                            ),
+                        )
+                        for other_ns, other, result in ranking[1:]
                     ],
                 )
             )
@@ -388,6 +407,24 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
         measured=_list_measured(place),
         best=best,
     )
+
+
+def explain_difference(slower: PointItem, best: PointItem) -> str:
+    """Return the part of the simulated time that differs the most between two algorithms.
+
+    The parts add up to the time: the latency, that is the time with messages of one byte; the time
+    for which the busiest link is occupied; and the rest (`waits`), in which links wait for data. It
+    is negative if messages overlap with latencies. `equal` for equal times; of equal differences,
+    the first part counts.
+    """
+    if slower.time_ns == best.time_ns:
+        return "equal"
+    parts = {
+        "latency": (slower.latency_ns or 0) - (best.latency_ns or 0),
+        "link": (slower.link_ns or 0) - (best.link_ns or 0),
+    }
+    parts["waits"] = (slower.time_ns or 0) - (best.time_ns or 0) - sum(parts.values())
+    return max(parts, key=lambda name: parts[name])
 
 
 def _list_measured(place: _Place) -> list[MeasuredItem]:

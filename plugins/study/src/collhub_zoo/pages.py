@@ -10,6 +10,13 @@ from collhub_zoo.cards import Card
 from collhub_zoo.zoo_records import GroupItem, ResultItem, ZooBuildReport
 from hub_core.model import format_bytes, format_time
 
+_REASONS = (
+    "In brackets: the time by that of the fastest entry, and the part of the time that accounts for"
+    " the most of the difference. *latency*: longer chains of messages (time with messages of one"
+    " byte). *link*: the busiest link is occupied for longer. *waits*: links wait for data for"
+    " longer."
+)
+
 
 def create_pages(report: ZooBuildReport) -> dict[str, str]:
     """Return the texts of all pages by path; links between them are relative."""
@@ -78,7 +85,7 @@ def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
 
 def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
     """Return the page of a collective: per machine, times of all entries by size, and the bound."""
-    lines = [f"# {kind}", "", "[All collectives](../index.md)", ""]
+    lines = [f"# {kind}", "", "[All collectives](../index.md)", "", _REASONS, ""]
     sizes = [format_bytes(size) for size in report.sizes]
     for group in (one for one in report.groups if one.collective == kind):
         lines += [f"## {group.machine}", ""]
@@ -114,13 +121,17 @@ def _rank_results(report: ZooBuildReport, group: GroupItem) -> list[ResultItem]:
 
 
 def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
-    fastest_ns = {one.size: one.time_ns for one in group.best}
+    slower = {
+        one.size: item for one in group.best for item in one.slower if item.entry == result.entry
+    }
     for point in result.points:
+        item = slower.get(point.size)
         if point.time_ns is None:
             yield "never finishes"
-            continue
-        ratio = point.time_ns / fastest_ns.get(point.size, point.time_ns)
-        yield f"{format_time(point.time_ns)} (x {ratio:.2f})"
+        elif item is None:
+            yield f"{format_time(point.time_ns)} ({'fastest' if result.ok else 'not correct'})"
+        else:
+            yield f"{format_time(point.time_ns)} (x {item.ratio:.2f}, {item.reason})"
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
@@ -142,6 +153,10 @@ def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
         lines += [f"Created by `collhub {command}`; `collhub zoo get {card.name}` writes it.", ""]
     if card.fetch is not None:
         lines += [f"Download [the file]({card.fetch.url}), SHA-256 `{card.fetch.sha256}`.", ""]
+    view = next((one.view for one in report.entries if one.card.name == card.name), None)
+    if view is not None:
+        run = f"{view.collective} of {format_bytes(view.size)} on {_escape(view.machine)}"
+        lines += [f"[Interactive page of a run](../{view.file}): {run}, nominal links.", ""]
     results = [result for result in report.results if result.entry == card.name]
     if results:
         lines += ["## Verdicts", ""]

@@ -45,11 +45,23 @@ class MachineItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     timing: Annotated[str, Meta(description="Source of the calibrated times; empty: none.")]
 
 
+class ViewItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Interactive page of a run of an entry: its path in the output, and the simulated run."""
+
+    file: str
+    machine: str
+    collective: str
+    size: Count
+
+
 class IndexEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Entry of a build, with the SHA-256 of its card and files."""
 
     card: Card
     files: Mapping[str, str]
+    view: Annotated[
+        ViewItem | None, Meta(description="Null without a result of at most 4000 steps.")
+    ] = None
 
 
 class RuntimeItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +78,12 @@ class PointItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     size: Count
     time_ns: Annotated[TimeNs | None, Meta(description="Simulated on nominal links.")]
+    latency_ns: Annotated[
+        TimeNs | None, Meta(description="Simulated time with messages of 1 byte.")
+    ]
+    link_ns: Annotated[
+        TimeNs | None, Meta(description="How long the busiest link is occupied, within time_ns.")
+    ]
     calibrated_ns: Annotated[
         TimeNs | None, Meta(description="Simulated on the measured machine; null without one.")
     ]
@@ -117,10 +135,19 @@ class MeasuredItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SlowerItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slower entry and its time by that of the best one."""
+    """Slower entry, its time by that of the best one, and the reason of the difference."""
 
     entry: str
     ratio: float
+    reason: Annotated[
+        str,
+        Meta(
+            description="The part of the time with the largest difference to that of the best"
+            " entry. latency: latency_ns; link: link_ns; waits: the rest of time_ns, in which"
+            " links wait for data; equal: the times are equal.",
+            extra_json_schema={"enum": ["latency", "link", "waits", "equal"]},
+        ),
+    ]
 
 
 class BestItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from collhub_zoo.build import compare_indexes
+from collhub_zoo.evaluate import explain_difference
+from collhub_zoo.zoo_records import PointItem
 
 CARD = """schema: collhub/zoo-card-1
 name: NAME
@@ -41,10 +44,25 @@ def test_build_lists_results_and_continues_after_a_failing_entry(collhub, tmp_pa
     (group,) = index["groups"]
     assert group["best"][0]["entry"] == "swift"
     assert group["best"][0]["slower"][0]["entry"] == "ring"
+    # A ring has a longer chain of messages; large ones pass the switch as a whole, in which time
+    # the next link waits.
+    reasons = [best["slower"][0]["reason"] for best in group["best"]]
+    assert (reasons[0], reasons[-1]) == ("latency", "waits")
+    ring, direct = index["results"]
+    for slow, fast in zip(ring["points"], direct["points"], strict=True):
+        assert slow["latency_ns"] > fast["latency_ns"]
+        assert slow["link_ns"] == fast["link_ns"] <= fast["time_ns"]
+    assert ", latency)" in (out / "collectives" / "all-gather.md").read_text()
     for best, bound in zip(group["best"], group["bounds"], strict=True):
         assert best["time_ns"] >= bound["time_ns"]
     page = (out / "entries" / "ring.md").read_text()
     assert "A &lt;b&gt;title&lt;/b&gt; \\| of ring" in page
+    assert "[Interactive page of a run](../views/ring.html): all-gather of 1 GiB" in page
+    views = {entry["card"]["name"]: entry["view"] for entry in index["entries"]}
+    assert views["missing"] is None
+    view = views["ring"]
+    assert (view["machine"], view["collective"]) == ("switch:4", "all-gather")
+    assert (out / view["file"]).read_bytes().startswith(b"<!doctype html>")
     for target in index["results"][0]["runtimes"]:
         assert target["file"] is None or (out / target["file"]).is_file()
     # The output of a build is a catalogue.
@@ -78,6 +96,50 @@ def test_small_build_of_the_installed_zoo_has_no_failure(collhub, tmp_path: Path
     assert all(point["calibrated_ns"] > 0 for one in index["results"] for point in one["points"])
     assert index["groups"][0]["measured"]
     assert "optimal algorithm bandwidth" in (out / "entries" / "forestcoll.md").read_text()
+
+
+def test_the_reason_is_the_part_with_the_largest_difference() -> None:
+    def point(time_ns: int, latency_ns: int, link_ns: int) -> PointItem:
+        return PointItem(
+            size=1,
+            time_ns=time_ns,
+            latency_ns=latency_ns,
+            link_ns=link_ns,
+            calibrated_ns=None,
+            ratio_to_bound=None,
+        )
+
+    best = point(100, 10, 80)
+    assert explain_difference(point(150, 40, 90), best) == "latency"
+    assert explain_difference(point(150, 20, 120), best) == "link"
+    assert explain_difference(point(150, 10, 80), best) == "waits"
+    # Less data on the busiest link, but more waits.
+    assert explain_difference(point(110, 20, 60), best) == "waits"
+    assert explain_difference(point(100, 90, 10), best) == "equal"
+
+
+@pytest.mark.once
+def test_an_entry_is_added_as_the_page_says(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_msccl")
+    root = Path(__file__).parents[4]
+    if not (root / "zoo").is_dir():
+        pytest.skip("the catalogue is only in a checkout")
+    page = (root / "docs" / "zoo.md").read_text()
+    card = page.partition("```yaml\n")[2].partition("```")[0]
+    zoo = tmp_path / "zoo"
+    shutil.copytree(root / "zoo", zoo)
+    (zoo / "my-ring").mkdir()
+    (zoo / "my-ring" / "card.yaml").write_text(card)
+    program = (zoo / "mscclang-rings" / "program.py").read_text()
+    (zoo / "my-ring" / "program.py").write_text(program)
+    command = page.partition("Check it with `collhub ")[2].partition("`")[0].split()
+    assert command[:4] == ["zoo", "build", "--zoo", "zoo"]
+    result = collhub(*command[:3], zoo, *command[4:-1], tmp_path / "out")
+    assert result.code == 0, result.err
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    (added,) = index["results"]
+    assert (added["entry"], added["machine"], added["ok"]) == ("my-ring", "dgx-h100", True)
+    assert collhub("zoo", "show", "my-ring", "--zoo", str(zoo)).code == 0
 
 
 def test_index_without_changes_has_no_worse_curve() -> None:
