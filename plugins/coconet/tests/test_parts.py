@@ -17,12 +17,13 @@ from collhub_coconet import (
     compare,
     dropout,
     fuse,
+    norm,
     program_from_json,
     program_to_json,
     sqrt,
     update,
 )
-from collhub_coconet.search.parts import assemble, divide
+from collhub_coconet.search.parts import assemble, divide, is_stand_in
 from flat_programs import clip_by_norm
 from training_step import training_step
 
@@ -84,9 +85,47 @@ def test_seeds_may_differ_between_equal_parts_and_are_kept() -> None:
     assert {entry.seed for entry in whole.operations} == {None, 7, 11}
 
 
-def test_a_norm_over_all_tensors_keeps_them_together() -> None:
-    (part,) = divide(clip_by_norm(3))
+@pytest.mark.parametrize("count", [2, 4, 100])
+def test_tensors_that_share_a_norm_are_equal_parts(count: int) -> None:
+    program = clip_by_norm(count)
+    part, scalars = divide(program)
+    assert [len(part.copies), len(scalars.copies)] == [count, 1]
+    # The factor waits for the norm of every tensor, so that it is a stand-in in the part.
+    (stand_in,) = (entry for entry in part.program.operations if is_stand_in(entry))
+    assert stand_in.operands == tuple(scalars.program.declared)[:1]
+    whole, origins = assemble(program, [part, scalars], [part.program, scalars.program])
+    assert sorted(map(str, whole.operations)) == sorted(map(str, program.operations))
+    assert len(origins) == len(program.operations)
+    if count < 100:
+        assert compare(program, whole, Binding(2, {"N": 5})).ok
+
+
+def test_a_norm_of_different_tensors_keeps_them_together() -> None:
+    build = ProgramBuilder("p", N=(1, 64), M=(1, 64))
+    x, y = (
+        all_reduce(build.argument(name, "float32", size, layout=LOCAL))
+        for name, size in (("x", "N"), ("y", "M"))
+    )
+    length = (norm(x) + norm(y)).named("length")
+    (part,) = divide(build.program(x / length, y / length))
     assert len(part.copies) == 1
+
+
+def test_more_tensors_with_a_shared_norm_gain_equally(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    gains = []
+    for count in (2, 4):
+        program = clip_by_norm(count)
+        options = ("-O", "search.simulate=0")
+        winner, lines, _ = winner_of(collhub, tmp_path, program, *options, size=2**24)
+        assert compare(program, winner, Binding(3, {"N": 10})).ok
+        assert not any(is_stand_in(entry) for entry in winner.operations)
+        assert "restriction: tensors that share only scalars" in " ".join(lines)
+        # The gain: `times as fast as before`.
+        gains.append(float(lines[0].split(", ")[1].split()[0]))
+    assert gains[0] == pytest.approx(gains[1], rel=0.02)
+    assert gains[0] > 1.2
 
 
 def test_layers_of_a_step_are_divided_and_assembled() -> None:

@@ -3,7 +3,9 @@
 Equal tensors are one decision: a bucket size, not a set of tensors. Bases are the original program
 and the fastest and the smallest result, each with its computations fused but its collectives in
 kernels of their own. For every base a short list of sizes is compared: all bytes in one bucket,
-then powers of two. Simulated times include the overlap of a bucket with kernels that compute.
+then powers of two. Simulated times include the overlap of a bucket with kernels that compute. If
+tensors share only scalars, such as a global norm, their computations are also tried as one kernel,
+with buckets, without, and with the last collective.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.cost_models import FormulaModel, Timing
 from collhub_coconet.search.explore import Candidate, Exploration, PartStep, count_uneven_values
-from collhub_coconet.search.parts import PartClass, assemble
+from collhub_coconet.search.parts import PartClass, assemble, is_stand_in
 from collhub_coconet.search.simulation import Simulation
 from collhub_coconet.transformations.buckets import coalesce_by_size, list_bucket_sizes
 from collhub_coconet.transformations.grouping import fuse
 from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
-from collhub_coconet.transformations.moves import FUSIBLE, grow_stage
+from collhub_coconet.transformations.moves import FUSIBLE, fuse_scalars, grow_stage
 from hub_core.plugin_api import SearchBudget
 
 MAX_BUCKET_SIZES = 6
 """Bucket sizes that are compared for a program; fewer for more than `_LARGE` operations."""
+
+MAX_CHUNKED = 64
+"""Kernels that communicate above which a program with one kernel of computations, or with buckets,
+is simulated in one chunk only."""
 
 _LARGE = 300
 
@@ -118,11 +124,21 @@ class _BucketChoice:
                     best = self._select(best, steps_with_buckets, size_index)
                 if is_fused:
                     best = self._select(best, together, size_index)
+                if all_in_one := self._fuse_all(steps_with_buckets):
+                    best = self._select(best, all_in_one, size_index)
+            for count in (0, 1):
+                if not self._budget.reason and (all_in_one := self._fuse_all(steps, base, count)):
+                    best = self._select(best, all_in_one, size_index)
         return [] if best is None else [self._choose_chunks(best)]
 
     def _choose_chunks(self, candidate: Candidate) -> Candidate:
-        """Simulate the collectives of a candidate in further chunk counts, at every size."""
-        if self._simulation is None:
+        """Simulate the collectives of a candidate in further chunk counts, at every size.
+
+        Candidates of very many collectives keep one chunk.
+        """
+        kernels = candidate.program.kernels()
+        count = sum(any(entry.is_communication for entry in kernel) for kernel in kernels)
+        if self._simulation is None or count > MAX_CHUNKED:
             return candidate
         timings = list(candidate.timings)
         for index, binding in enumerate(self._bindings):
@@ -141,6 +157,28 @@ class _BucketChoice:
             except RefusedMoveError:
                 continue
         return extended
+
+    def _fuse_all(
+        self, steps: Sequence[PartStep], base: Program | None = None, num_collectives: int = 0
+    ) -> list[PartStep] | None:
+        """Add the fusion of all computations, and of the last collectives, to `steps`.
+
+        `base`: program after `steps`; None: that of the last one. None if no parts wait for scalars
+        of each other, or if the fusion is refused.
+        """
+        if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
+            return None
+        program = base or steps[-1].rewrite.program
+        stage_of = {member: stage.name for stage in program.stages for member in stage.members}
+        members = [entry.name for entry in program.operations if entry.kind in FUSIBLE]
+        if num_collectives:
+            collectives = [entry.name for entry in program.operations if entry.is_communication]
+            members += collectives[-num_collectives:]
+        labels = list(dict.fromkeys(stage_of.get(name, name) for name in members))
+        try:
+            return [*steps, PartStep(fuse(program, labels), program, 1)]
+        except RefusedMoveError:
+            return None
 
     def _select(
         self, best: Candidate | None, steps: list[PartStep], size_index: int
@@ -221,6 +259,8 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
         if step.record.transformation not in ("fuse", "overlap", "coalesce")
     ]
     before = steps[-1].program if steps else program
+    if not steps and (rewrite := fuse_scalars(program)):
+        return [rewrite]
     covered = {name for stage in before.stages for name in stage.members}
     for operation in before.operations:
         if operation.kind not in FUSIBLE or operation.name in covered:

@@ -8,7 +8,7 @@ from collhub_coconet.program.operations import Binding
 from collhub_coconet.search.bucket_sizes import BucketTrials
 from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.hub_algorithms import Omission
-from collhub_coconet.search.parts import PartClass, exchanged_values
+from collhub_coconet.search.parts import PartClass, exchanged_values, is_stand_in
 from collhub_coconet.search.simulation import Simulation
 from collhub_coconet.transformations.passes import format_parameter
 from hub_core.model import format_bytes, format_time
@@ -101,6 +101,11 @@ def list_restrictions(
         restrictions.append(
             f"the layouts of {len(values)} values between separately searched parts are those of "
             "the original program"
+        )
+    if any(is_stand_in(each) for part in classes for each in part.program.operations):
+        restrictions.append(
+            "tensors that share only scalars have separate kernels, apart from equal computations, "
+            "and all computations, that become one kernel"
         )
     if trials.programs:
         restrictions.append(

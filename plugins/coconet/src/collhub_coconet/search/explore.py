@@ -19,7 +19,11 @@ from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
 from collhub_coconet.search.cost_models import CostModel, Timing
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
-from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrites
+from collhub_coconet.transformations.moves import (
+    TRANSFORMATIONS,
+    fuse_scalars,
+    legal_rewrites,
+)
 from hub_core.model import InputError
 from hub_core.plugin_api import SearchBudget
 
@@ -170,6 +174,20 @@ def explore(
     in `budget`; the result is then incomplete. A time limit makes the result depend on the machine.
     """
     budget = budget or SearchBudget()
+    if rewrite := fuse_scalars(program):
+        # A thousand scalars have too many moves to try, and the best one is known.
+        known = [(program, ()), (rewrite.program, (rewrite,))]
+        evaluations = run_tasks(
+            workers, evaluate, [(each, bindings, cost_model) for each, _ in known]
+        )
+        budget.count(len(known))
+        return Exploration(
+            [
+                Candidate(each, steps, *evaluation)
+                for (each, steps), evaluation in zip(known, evaluations, strict=True)
+            ],
+            expanded=len(known),
+        )
     search = _Search(program, bindings, cost_model, max_states)
     result = search.result
     while search.queue:

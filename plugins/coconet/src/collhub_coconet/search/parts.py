@@ -3,6 +3,10 @@
 Parts are equal if a renaming of values, arguments and seeds maps one onto the other. The search
 decides once for each class of equal parts, and the program of its decisions is assembled from the
 rewritten first part of each class and its renamed copies.
+
+Tensors that share only scalars, such as a global norm, are different parts although each part reads
+a scalar that depends on it. In the program of a part, a stand-in is such a scalar: an opaque
+operation, which cannot be fused, with the results of the part that the scalar depends on.
 """
 
 from __future__ import annotations
@@ -11,15 +15,18 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress
 from operator import attrgetter
 
 from collhub_coconet.program.checking import Bounds
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
     CONTRACTIONS,
+    POINTWISE,
     Argument,
     Kind,
     Operation,
+    Rule,
     TensorType,
 )
 from collhub_coconet.program.program import Chain, Program, Stage, order_groups
@@ -58,29 +65,40 @@ def divide(program: Program) -> list[PartClass]:
     Parts share no operations, and no states that may become slices. Parts without common values are
     separate; a part of more than 40 operations is divided further: around each collective, the
     operations that may move before its AllGather and the product before it stay together. A value
-    that another part reads is an output of its part with a fixed layout. Programs with stages or
-    chains are one part.
+    that another part reads is an output of its part with a fixed layout. Parts may wait for
+    scalars of each other (`is_stand_in`). Programs with stages or chains are one part.
     """
-    names = [operation.name for operation in program.operations]
-    if program.stages or program.chains or not names:
+    if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
-    groups = _Groups(names)
-    for operation in program.operations:
-        for read in operation.reads:
-            if read in program.by_name:
-                groups.unite(read, operation.name)
-    _unite_readers_of_states(program, groups)
-    members = groups.list_groups()
-    if any(len(group) > _LARGE for group in members):
-        members = _divide_at_collectives(program, members)
-    groups_in_order = _order(program, members)
-    if len(groups_in_order) == 1:
+    members, shared = _divide_at_scalars(program)
+    classes = _classify(program, members, shared)
+    if shared and all(len(part.copies) == 1 for part in classes):
+        # Without equal parts, one decision for all of them finds more.
+        groups = _Groups(operation.name for operation in program.operations)
+        for operation in program.operations:
+            for read in operation.reads:
+                if read in program.by_name:
+                    groups.unite(read, operation.name)
+        _unite_readers_of_states(program, groups)
+        classes = _classify(program, groups.list_groups(), set())
+    return classes
+
+
+def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
+    """Find the classes of equal sets of operations, and divide large sets before.
+
+    `shared`: scalars that are computed from several of the sets; a set of them remains.
+    """
+    if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
+        members = _divide_at_collectives(program, members, shared)
+    if len(members) == 1:
         return [PartClass(program, (_identity(program),))]
+    members, coupled = _order(program, members)
     parts: dict[str, Program] = {}
     copies: dict[str, list[Copy]] = {}
     orders: dict[str, _Order] = {}
-    for position, group in enumerate(groups_in_order):
-        draft = _extract(program, group)
+    for position, group in enumerate(members):
+        draft = _extract(program, group, coupled)
         order = _Order(draft)
         key = order.key
         if key not in parts:
@@ -98,8 +116,19 @@ def divide(program: Program) -> list[PartClass]:
     return [PartClass(part, tuple(copies[key])) for key, part in parts.items()]
 
 
+_STAND_IN = '{"operator": "collhub::stand_in"}'
+
+
+def is_stand_in(operation: Operation) -> bool:
+    """Whether an operation of a part stands for a scalar of another part that waits for it."""
+    return operation.kind is Kind.OPAQUE and operation.call == _STAND_IN
+
+
 def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
-    """Return the names of the values of parts that other parts read."""
+    """Return the names of the values of parts that other parts read, without scalars.
+
+    Scalars have one layout only, and no decision depends on it.
+    """
     produced = {
         copy.names[name]
         for part in classes
@@ -111,6 +140,7 @@ def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
         for part in classes
         for copy in part.copies
         for argument in part.program.arguments
+        if argument.type.shape
     }
     return produced & read
 
@@ -136,6 +166,7 @@ def assemble(
     `InputError` if stages of different parts would wait for each other.
     """
     types: dict[str, TensorType] = {}
+    is_interleaved = False
     origins: dict[str, Origin] = {}
     arguments: dict[str, Argument] = {}
     pieces: list[tuple[int, list[Operation], list[Stage], list[Chain]]] = []
@@ -145,14 +176,19 @@ def assemble(
             names = _name_values(result, copy, taken)
             is_first = copy is part.copies[0]
             types |= {names[name]: kind for name, kind in result.types.items()}
-            for operation in result.operations:
+            is_stating = [not is_stand_in(operation) for operation in result.operations]
+            for operation in compress(result.operations, is_stating):
                 origins[names[operation.name]] = Origin(index, operation.name, is_first)
             for argument in result.arguments:
                 if names[argument.name] in program.by_name:
                     # A value of another part.
                     continue
                 arguments[names[argument.name]] = replace(argument, name=names[argument.name])
-            operations = [_rename(entry, names, copy.seeds) for entry in result.operations]
+            operations = [
+                _rename(entry, names, copy.seeds)
+                for entry in compress(result.operations, is_stating)
+            ]
+            is_interleaved |= not all(is_stating)
             labels = dict(names)
             for stage in result.stages:
                 labels[stage.name] = _choose_free_name(stage.name, taken)
@@ -168,11 +204,16 @@ def assemble(
             ]
             pieces.append((copy.position, operations, stages, chains))
     pieces.sort(key=lambda piece: piece[0])
+    operations = [entry for piece in pieces for entry in piece[1]]
+    if is_interleaved:
+        order = order_groups(operations, [])
+        assert order is not None
+        operations = [entry for (entry,) in order]
     # Arguments without readers are in no part.
     types = {entry.name: entry.type for entry in program.arguments} | types
     whole = program.with_typed_operations(
         tuple(arguments.get(entry.name, entry) for entry in program.arguments),
-        tuple(entry for piece in pieces for entry in piece[1]),
+        tuple(operations),
         types,
     )
     all_stages = tuple(stage for piece in pieces for stage in piece[2])
@@ -209,6 +250,61 @@ class _Groups:
         return list(groups.values())
 
 
+def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
+    """Divide the operations into sets that have no common values, or only scalars.
+
+    A scalar that is computed from one set, or that only one set reads, belongs to this set. The
+    second result are the remaining scalars; connected ones are one set. Reductions to scalars and
+    communications belong to the set of their operand.
+    """
+    scalars = {
+        operation.name
+        for operation in program.operations
+        if not program.types[operation.name].shape and not operation.is_communication
+    }
+    computed = {name for name in scalars if program.by_name[name].kind in POINTWISE}
+    groups = _Groups(operation.name for operation in program.operations)
+    for operation in program.operations:
+        for read in operation.reads:
+            is_scale = operation.kind in POINTWISE and not program.types[read].shape
+            if read in program.by_name and not is_scale:
+                groups.unite(read, operation.name)
+    _unite_readers_of_states(program, groups)
+    # The set on which a scalar depends, or that depends on it: "" for none, None for several.
+    sources = _propagate(program, computed, groups, is_forward=True)
+    readers = _propagate(program, scalars, groups, is_forward=False)
+    for name in (operation.name for operation in program.operations if operation.name in scalars):
+        for owner in filter(None, (readers[name], sources.get(name))):
+            groups.unite(owner, name)
+    shared = {name for name in computed if not readers[name] and not sources[name]}
+    for operation in program.operations:
+        for read in operation.reads:
+            if {read, operation.name} <= shared:
+                groups.unite(read, operation.name)
+    return groups.list_groups(), shared
+
+
+def _propagate(
+    program: Program, scalars: set[str], groups: _Groups, *, is_forward: bool
+) -> dict[str, str | None]:
+    """Return for each scalar the only set from which it is computed, through scalars alone.
+
+    With `is_forward` False, it is the set that reads it, directly or through scalars. A set is
+    given by its representative; "" for none, None for several.
+    """
+    only: dict[str, str | None] = {}
+    for operation in program.operations if is_forward else reversed(program.operations):
+        name = operation.name
+        if name not in scalars:
+            continue
+        others = [read for read in operation.reads if read in program.by_name]
+        if not is_forward:
+            others = [reader.name for reader in program.readers.get(name, ())]
+        known = {only[other] if other in scalars else groups.find(other) for other in others} - {""}
+        only[name] = known.pop() if len(known) == 1 else None if known else ""
+    return only
+
+
 def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
     """Unite all readers of a state that may become a slice, since its layout is one decision."""
     for name, state in program.states.items():
@@ -219,15 +315,18 @@ def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
             groups.unite(readers[0].name, reader.name)
 
 
-def _divide_at_collectives(program: Program, members: list[list[str]]) -> list[list[str]]:
+def _divide_at_collectives(
+    program: Program, members: list[list[str]], shared: set[str]
+) -> list[list[str]]:
     """Divide connected sets of operations around their collectives; small sets remain.
 
-    Sets that would wait for each other are united.
+    Sets that would wait for each other are united, except through `shared` scalars, whose sets
+    remain.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
     for group in members:
-        if len(group) <= _LARGE:
+        if len(group) <= _LARGE or not shared.isdisjoint(group):
             near.update(group)
             for name in group[1:]:
                 groups.unite(group[0], name)
@@ -251,7 +350,7 @@ def _divide_at_collectives(program: Program, members: list[list[str]]) -> list[l
             if {read, operation.name} <= loose and levels[read] == levels[operation.name]:
                 groups.unite(read, operation.name)
     _unite_readers_of_states(program, groups)
-    _unite_cycles(program, groups)
+    _unite_cycles(program, groups, shared)
     return groups.list_groups()
 
 
@@ -303,18 +402,18 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
     return [name for name in dict.fromkeys(names) if name in program.by_name]
 
 
-def _unite_cycles(program: Program, groups: _Groups) -> None:
-    """Unite sets until they have an order in which every set reads earlier ones only."""
+def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
+    """Unite sets until they have an order in which every set reads earlier ones only.
+
+    `shared`: scalars that do not count.
+    """
+    operations = [operation for operation in program.operations if operation.name not in shared]
     while True:
-        members = groups.list_groups()
-        if order_groups(program.operations, [group for group in members if len(group) > 1]):
+        members = [group for group in groups.list_groups() if shared.isdisjoint(group)]
+        if order_groups(operations, [group for group in members if len(group) > 1]):
             return
         # Unite the sets on a cycle, found by removing sets that wait for nothing that remains.
-        node_of = {name: index for index, group in enumerate(members) for name in group}
-        waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
-        for operation in program.operations:
-            node = node_of[operation.name]
-            waits[node] |= {node_of[read] for read in operation.reads if read in node_of} - {node}
+        waits = _find_waits(operations, members)
         node = min(_find_blocked(waits))
         path: list[int] = []
         while node not in path:
@@ -325,6 +424,16 @@ def _unite_cycles(program: Program, groups: _Groups) -> None:
             groups.unite(members[cycle[0]][0], members[other][0])
 
 
+def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> dict[int, set[int]]:
+    """Return the sets whose values each set reads, all by their index in `members`."""
+    node_of = {name: index for index, group in enumerate(members) for name in group}
+    waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
+    for operation in operations:
+        node = node_of[operation.name]
+        waits[node] |= {node_of[read] for read in operation.reads if read in node_of} - {node}
+    return waits
+
+
 def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
     """Find the nodes that wait, directly or indirectly, for a cycle or are in one."""
     blocked = set(waits)
@@ -333,11 +442,37 @@ def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
     return blocked
 
 
-def _order(program: Program, members: list[list[str]]) -> list[list[str]]:
-    """Order sets of operations so that every set reads values of earlier sets only."""
+def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]], set[str]]:
+    """Order sets of operations so that every set reads values of earlier sets only.
+
+    Sets that wait for each other are in the order of their first operations; all of their
+    operations are the second result.
+    """
     ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
-    assert ordered is not None
-    return [[operation.name for operation in group] for group in ordered]
+    if ordered is not None:
+        return [[operation.name for operation in group] for group in ordered], set()
+    waits = _find_waits(program.operations, members)
+    followers: dict[int, set[int]] = {node: set() for node in waits}
+    for node, sources in waits.items():
+        for source in sources:
+            followers[source].add(node)
+    coupled = _trim(waits, followers) & _trim(followers, waits)
+    return members, {name for node in coupled for name in members[node]}
+
+
+def _trim(waits: Mapping[int, set[int]], followers: Mapping[int, set[int]]) -> set[int]:
+    """Return the nodes that wait, directly or indirectly, for a cycle or are in one."""
+    missing = {node: len(sources) for node, sources in waits.items()}
+    ready = [node for node, count in missing.items() if not count]
+    blocked = set(waits)
+    while ready:
+        node = ready.pop()
+        blocked.remove(node)
+        for follower in followers[node]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+    return blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,17 +495,24 @@ class _Draft:
         )
 
 
-def _extract(program: Program, members: Sequence[str]) -> _Draft:
+def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
     """Extract a part of a program; values of other parts become arguments.
+
+    `coupled`: operations of the parts that wait for each other. A scalar of such a part is a
+    stand-in if it depends on results of this part: those that another of these parts reads, and
+    that precede the scalar in the program. A result on which it does not depend may be among them.
 
     Its outputs are those of the program, values that other parts read, and without either all its
     updates.
     """
-    inside = set(members)
+    own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)
+    if not coupled.isdisjoint(members):
+        operations = _add_stand_ins(program, operations, coupled)
+        inside.update(operation.name for operation in operations)
     arguments: dict[str, Argument] = {}
     for operation in operations:
-        for read in operation.reads:
+        for read in () if is_stand_in(operation) else operation.reads:
             if read in program.declared:
                 arguments[read] = program.declared[read]
             elif read not in inside:
@@ -379,7 +521,7 @@ def _extract(program: Program, members: Sequence[str]) -> _Draft:
         name
         for name in members
         if name in program.output_names
-        or any(reader.name not in inside for reader in program.readers.get(name, ()))
+        or any(reader.name not in own for reader in program.readers.get(name, ()))
     ]
     if not outputs:
         outputs = [entry.name for entry in operations if entry.kind is Kind.UPDATE]
@@ -391,6 +533,45 @@ def _extract(program: Program, members: Sequence[str]) -> _Draft:
     }
     sizes = {name: bounds for name, bounds in program.sizes.items() if name in symbols}
     return _Draft(arguments, operations, tuple(outputs), sizes)
+
+
+def _add_stand_ins(
+    program: Program, operations: tuple[Operation, ...], coupled: set[str]
+) -> tuple[Operation, ...]:
+    """Add the stand-ins of a part to its operations; the result is in the order of the program."""
+    inside = {operation.name for operation in operations}
+    results = [
+        operation.name
+        for operation in operations
+        if any(
+            reader.name in coupled and reader.name not in inside
+            for reader in program.readers.get(operation.name, ())
+        )
+    ]
+    outside = {
+        read
+        for operation in operations
+        for read in operation.reads
+        if read in coupled and read not in inside and not program.types[read].shape
+    }
+    extended = list(operations)
+    for name in outside:
+        before = tuple(one for one in results if program.places[one] < program.places[name])
+        if before:
+            extended.append(
+                Operation(
+                    name,
+                    Kind.OPAQUE,
+                    before,
+                    element=program.types[name].element,
+                    call=_STAND_IN,
+                    shape=(),
+                    rule=Rule.PER_RANK,
+                    work=0,
+                    traffic=0,
+                )
+            )
+    return tuple(sorted(extended, key=lambda operation: program.places[operation.name]))
 
 
 class _Order:

@@ -167,6 +167,21 @@ def grow_stage(
     return [entry.name for entry in program.operations if entry.name in set(members)]
 
 
+def fuse_scalars(program: Program) -> Rewrite | None:
+    """Fuse all operations of a program of several pointwise operations on scalars.
+
+    No other arrangement is faster: the kernels of scalars are launches. None for other programs,
+    and for programs with stages.
+    """
+    is_scalar = all(
+        operation.kind in POINTWISE and not program.types[operation.name].shape
+        for operation in program.operations
+    )
+    if not is_scalar or program.stages or len(program.operations) < 2:
+        return None
+    return fuse(program, [operation.name for operation in program.operations])
+
+
 def _can_fuse(program: Program, members: list[str]) -> bool:
     """Whether `fuse` accepts these operations as one stage; nothing is changed."""
     try:
