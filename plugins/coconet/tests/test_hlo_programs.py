@@ -15,6 +15,7 @@ from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_gra
 from collhub_hlo.samples import source_of
 from collhub_hlo_modules.module import read_module
 from collhub_hlo_modules.program_graph import build_graph
+from collhub_hlo_modules.shardings import find_placement
 from collhub_hlo_modules.text import StatementReader
 
 from hub_core import read_workload
@@ -210,6 +211,64 @@ def test_groups_of_two_partitions_are_axes_of_a_mesh() -> None:
     expected = np.concatenate([p[0] + p[1], p[2] + p[3]])
     for result in values[bound.program.outputs[0]]:
         np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+LAYER = f"""HloModule layer, num_partitions=4
+{SUM}ENTRY %main () -> f32[] {{
+%x = f32[4,6] parameter(0), sharding={{devices=[2,1,2]<=[4] last_tile_dim_replicate}}
+%w = f32[6,4] parameter(1), sharding={{devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}}
+%v = f32[4,5] parameter(2), sharding={{devices=[2,1,2]0,2,1,3 last_tile_dims={{replicated}}}}
+%a = f32[4,4] dot(%x, %w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+%h = f32[4,4] tanh(%a)
+%b = f32[4,5] dot(%h, %v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+%y = f32[4,5] all-reduce(%b), channel_id=1, replica_groups=[2,2]<=[4], use_global_device_ids=true, \
+to_apply=%sum
+%c = f32[4,5] dot(%h, %y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+ROOT %g = f32[4,5] all-reduce(%c), channel_id=2, replica_groups={{{{0,2}},{{1,3}}}}, \
+use_global_device_ids=true, to_apply=%sum
+}}
+"""
+
+
+def test_shardings_on_two_axes_are_layouts() -> None:
+    """Data parallel on the first axis, tensor parallel on the second, as JAX compiles it."""
+    bound = type_module(LAYER)
+    layouts = {name: str(kind.layout) for name, kind in bound.program.types.items()}
+    assert {name: layouts[name] for name in "xwvbyg"} == {
+        "x": "(S_0, R)", "w": "(R, S_1)", "v": "(R, S_0)",
+        "b": "(S_0, P(sum))", "y": "(S_0, R)", "g": "(R, S_0)",
+    }  # fmt: skip
+    random = np.random.default_rng(2)
+    shapes = {"x": (8, 6), "w": (6, 8), "v": (8, 5)}
+    data = {name: random.uniform(-1, 1, shape) for name, shape in shapes.items()}
+    h = np.tanh(data["x"] @ data["w"])
+    expected = h.T @ (h @ data["v"])
+    arrays = {name: one.astype(np.float32) for name, one in data.items()}
+    np.testing.assert_allclose(run_module(bound, **arrays)[0], expected[:4], rtol=1e-4)
+    moves = legal_moves(bound.program, bound.binding)
+    assert moves
+    for move in moves:
+        assert compare(bound.program, move.rewrite.program, bound.binding).ok, move
+
+
+@pytest.mark.parametrize(
+    ("sharding", "placement"),
+    [
+        ("{replicated}", "R"),
+        ("{devices=[4,1]<=[4]}", "(S(0), S(0))"),
+        ("{devices=[4,1]<=[2,2]T(1,0)}", ""),
+        ("{devices=[2,2]<=[4]}", "(S(0), S(1))"),
+        ("{devices=[2,2]0,2,1,3}", "(S(1), S(0))"),
+        ("{devices=[2,1,2]<=[4] last_tile_dims={manual}}", ""),
+        ("{devices=[3,1]<=[4]}", ""),
+        ("{devices=[2,2]0,0,1,3}", ""),
+        ("{manual}", ""),
+        ("{maximal device=1}", ""),
+        ("{{replicated}, {devices=[4,1]<=[4]}}", ""),
+    ],
+)
+def test_placement_of_a_sharding(sharding: str, placement: str) -> None:
+    assert find_placement(sharding, range(4), (2, 2), 4) == placement
 
 
 def test_nodes_of_a_module_have_the_shapes_of_its_instructions() -> None:

@@ -12,6 +12,7 @@ from collhub_captured_graphs.graph import (
     graph_from_json,
     graph_to_json,
 )
+from collhub_captured_graphs.meshes import derive_axes
 from collhub_captured_graphs.operators import (
     Layouts,
     describe_node,
@@ -26,6 +27,7 @@ __all__ = [
     "GraphOutput",
     "Layouts",
     "Tensor",
+    "derive_axes",
     "describe_node",
     "find_operator",
     "graph_from_json",

@@ -115,7 +115,7 @@ def parse_groups(text: str, count: int) -> Groups:
         sizes = parse_integers(match[1])
         if len(sizes) != 2:
             raise ValueError(f"replica_groups {text[:60]!r}: not [groups, size]<=[...]")
-        return _to_groups(_iota(match[2], match[3], count), sizes[1], text)
+        return _to_groups(expand_iota(match[2], match[3], count), sizes[1], text)
     if match := _MESH.match(text):
         return _mesh_groups(match, count, text)
     if not text.startswith("{") or re.sub(r"[\s,{}\d]", "", text):
@@ -167,7 +167,7 @@ def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool
         raise ValueError(f"{noun} {missing} is in no group")
 
 
-def _iota(dimensions: str, order: str | None, count: int) -> Int64Array:
+def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
     """Return the ids 0 to count - 1, arranged in dimensions, transposed by `order` and flattened.
 
     Without `order` they keep their sequence. Raises `ValueError` if the dimensions do not have
@@ -223,7 +223,7 @@ def _device_ids(text: str, count: int) -> Int64Array:
     text = text.strip()
     inside = text[1:-1] if text.startswith("(") else text
     if match := _DEVICE_IOTA.match(inside):
-        devices = _iota(match[2] or match[1], match[3], count)
+        devices = expand_iota(match[2] or match[1], match[3], count)
     else:
         devices = np.array(parse_integers(inside), np.int64)
     if sorted(devices.tolist()) != list(range(count)):

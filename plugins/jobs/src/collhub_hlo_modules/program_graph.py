@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from collhub_captured_graphs import derive_axes
 from collhub_captured_graphs.graph import (
     ArgumentValue,
     CapturedGraph,
@@ -28,6 +29,7 @@ from collhub_captured_graphs.graph import (
 
 from collhub_hlo_modules.collectives import collective_of, read_call
 from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
+from collhub_hlo_modules.shardings import find_placement
 from collhub_hlo_modules.text import Instruction, Shape, invalid, parse_integers
 
 MAX_NODES = 30_000
@@ -74,7 +76,6 @@ _STRUCTURAL = frozenset((
     "reshape", "bitcast", "transpose", "slice", "reduce", "dot", "dynamic-slice",
     "dynamic-update-slice",
 ))  # fmt: skip
-_TILES = re.compile(r"devices=\[([\d,\s]+)\]")
 _SLICE = re.compile(r"\[\s*(\d{1,18})\s*:\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?\]")
 
 
@@ -137,10 +138,7 @@ class _GraphBuilder:
             for name, instruction in self._irregular.items():
                 cure = "read the module as a workload: --from hlo"
                 self._refuse(instruction, f"has groups {name:.60} of no mesh", cure)
-            # A placement along one axis of all devices does not state the axes of the groups.
-            for number, one in enumerate(self._inputs):
-                if one.placement.startswith("S"):
-                    self._inputs[number] = replace(one, placement="")
+        mesh = self._place_inputs()
         return CapturedGraph(
             self._module.name or "module",
             tuple(self._inputs),
@@ -149,12 +147,34 @@ class _GraphBuilder:
             self._groups,
             "XLA",
             self._file,
+            tuple(mesh),
+            tuple(mesh.values()),
         )
+
+    def _place_inputs(self) -> dict[str, int]:
+        """Replace the shardings of all inputs by placements; returns the axes of several groups.
+
+        Raises `InputError` for groups that form no mesh.
+        """
+        mesh: dict[str, int] = {}
+        count = self._module.devices.count
+        devices: Sequence[int] = next(iter(self._groups.values()), range(count))
+        if len(self._groups) > 1:
+            mesh = derive_axes(dict.fromkeys(self._groups.values(), ""), self._file)
+            size = math.prod(mesh.values())
+            first = min(devices) // size * size
+            devices = range(first, first + size)
+        sizes = tuple(mesh.values()) or (len(devices),)
+        for number, one in enumerate(self._inputs):
+            placement = find_placement(one.placement, devices, sizes, count)
+            self._inputs[number] = replace(one, placement=placement)
+        return mesh
 
     def _add_parameter(self, instruction: Instruction, is_state: bool) -> Value:
         role = InputRole.STATE if is_state else InputRole.INPUT
-        placement = _read_placement(instruction.attributes.get("sharding", ""), self._module)
-        return self._add_inputs(instruction, role, placement)
+        # Replaced by a placement when all groups are known.
+        sharding = instruction.attributes.get("sharding", "")
+        return self._add_inputs(instruction, role, sharding)
 
     def _add_inputs(self, instruction: Instruction, role: InputRole, placement: str) -> Value:
         tensors = self._create_tensors(instruction)
@@ -855,16 +875,3 @@ def _parse_number(literal: str, dtype: str) -> int | float | None:
         return float(text) if dtype[0] in "fb" else None
     except ValueError:
         return None
-
-
-def _read_placement(sharding: str, module: Module) -> str:
-    """Return the placement of a parameter: `R`, `S(d)`, or "" for other shardings and none."""
-    text = sharding.strip().strip("{}").strip()
-    if text.startswith("replicated"):
-        return "R"
-    match = _TILES.search(text)
-    if match is None or "last_tile" in text:
-        return ""
-    tiles = [(place, size) for place, size in enumerate(parse_integers(match[1])) if size > 1]
-    is_one = len(tiles) == 1 and tiles[0][1] == module.devices.count
-    return f"S({tiles[0][0]})" if is_one else ""

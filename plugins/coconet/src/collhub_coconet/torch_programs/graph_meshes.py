@@ -7,21 +7,23 @@ ranks of the groups.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 
-from collhub_captured_graphs import CapturedGraph, GraphNode, describe_node, is_collective
+from collhub_captured_graphs import (
+    CapturedGraph,
+    GraphNode,
+    derive_axes,
+    describe_node,
+    is_collective,
+)
 
 from collhub_coconet.program.operations import Binding
 from hub_core.model import InputError, Location
 
 DEFAULT_RANKS = 4
-
-_MAX_AXES = 6
-_NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def find_mesh(
             cure = f"name their axes: -O mesh=dp=2,tp=2 -O groups={name}=dp"
             raise _build_error(graph, message, cure, "groups")
     if not sizes:
-        sizes = _derive_axes(graph, {graph.groups[name]: name for name in reversed(used)})
+        sizes = derive_axes({graph.groups[name]: name for name in reversed(used)}, graph.file)
     if num_ranks not in (None, prod(sizes.values())):
         number = prod(sizes.values())
         message = f"the graph was captured on {number} ranks, not {num_ranks}"
@@ -167,54 +169,6 @@ def _find_num_ranks(
         message = f"the graph was captured on {number} ranks, not {requested}"
         raise _build_error(graph, message, "leave num_ranks out", "ranks")
     return number or requested or DEFAULT_RANKS
-
-
-def _derive_axes(graph: CapturedGraph, groups: Mapping[tuple[int, ...], str]) -> dict[str, int]:
-    """Derive the axes from the ranks of all groups: names and sizes, the slowest first.
-
-    A group of equal distances is an axis; further axes are those between two distances. An axis has
-    the name of the group that goes along it only.
-    """
-    bounds = {1}
-    for ranks, name in groups.items():
-        found = _find_strides(ranks)
-        if found is None:
-            message = f"process group {name:.60} has ranks {list(ranks)[:8]}, no axes of a mesh"
-            raise _build_error(graph, message, "use groups of equal distances", "groups")
-        bounds |= {stride * count for stride, count in found} | {stride for stride, _ in found}
-    ascending = sorted(bounds)
-    sizes: dict[str, int] = {}
-    for low, high in zip(ascending[-2::-1], ascending[:0:-1], strict=True):
-        if high % low:
-            message = f"process groups have distances {low} and {high}, which fit no mesh"
-            raise _build_error(graph, message, "use groups of a device mesh", "groups")
-        single = [n for ranks, n in groups.items() if _find_strides(ranks) == [(low, high // low)]]
-        name = f"group_{_NO_LETTER.sub('_', single[0])}"[:40] if single else f"axis_{len(sizes)}"
-        sizes[name if name not in sizes else f"{name}_{len(sizes)}"] = high // low
-    if len(sizes) > _MAX_AXES:
-        message = f"process groups form a mesh of {len(sizes)} axes, at most {_MAX_AXES} are read"
-        raise _build_error(graph, message, "use groups of a device mesh", "groups")
-    return sizes
-
-
-def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Return (distance, count) of the nested runs of a group; None if it is no grid.
-
-    Ranks 0, 1, 4, 5 are two runs at distance 4, of two ranks at distance 1.
-    """
-    offsets = [rank - ranks[0] for rank in ranks]
-    strides: list[tuple[int, int]] = []
-    size = 1
-    while size < len(offsets):
-        stride, count = offsets[size], 1
-        while count * size < len(offsets) and offsets[count * size] == count * stride:
-            count += 1
-        if stride < 1 or count < 2:
-            return None
-        strides.append((stride, count))
-        size *= count
-    ranges = [range(0, stride * count, stride) for stride, count in reversed(strides)]
-    return strides if [sum(parts) for parts in product(*ranges)] == offsets else None
 
 
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:

@@ -1,0 +1,67 @@
+"""Derive the axes of a mesh from the ranks of process groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from hub_core.model import InputError, Location
+
+_MAX_AXES = 6
+_NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
+
+
+def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
+    """Derive the axes from the ranks of all groups: names and sizes, the slowest first.
+
+    `groups`: names by ranks; `file`: for messages. A group of equal distances is an axis; further
+    axes are those between two distances. An axis has the name of the group that goes along it only,
+    and a number if there is none or its name is empty. Raises `InputError` for groups of no mesh.
+    """
+    bounds = {1}
+    for ranks, name in groups.items():
+        found = _find_strides(ranks)
+        if found is None:
+            message = f"process group {name:.60} has ranks {list(ranks)[:8]}, no axes of a mesh"
+            raise _build_error(file, message, "use groups of equal distances")
+        bounds |= {stride * count for stride, count in found} | {stride for stride, _ in found}
+    ascending = sorted(bounds)
+    sizes: dict[str, int] = {}
+    for low, high in zip(ascending[-2::-1], ascending[:0:-1], strict=True):
+        if high % low:
+            message = f"process groups have distances {low} and {high}, which fit no mesh"
+            raise _build_error(file, message, "use groups of a device mesh")
+        single = [n for ranks, n in groups.items() if _find_strides(ranks) == [(low, high // low)]]
+        name = f"axis_{len(sizes)}"
+        if single and single[0]:
+            name = f"group_{_NO_LETTER.sub('_', single[0])}"[:40]
+        sizes[name if name not in sizes else f"{name}_{len(sizes)}"] = high // low
+    if len(sizes) > _MAX_AXES:
+        message = f"process groups form a mesh of {len(sizes)} axes, at most {_MAX_AXES} are read"
+        raise _build_error(file, message, "use groups of a device mesh")
+    return sizes
+
+
+def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return (distance, count) of the nested runs of a group; None if it is no grid.
+
+    Ranks 0, 1, 4, 5 are two runs at distance 4, of two ranks at distance 1.
+    """
+    offsets = [rank - ranks[0] for rank in ranks]
+    strides: list[tuple[int, int]] = []
+    size = 1
+    while size < len(offsets):
+        stride, count = offsets[size], 1
+        while count * size < len(offsets) and offsets[count * size] == count * stride:
+            count += 1
+        if stride < 1 or count < 2:
+            return None
+        strides.append((stride, count))
+        size *= count
+    ranges = [range(0, stride * count, stride) for stride, count in reversed(strides)]
+    return strides if [sum(parts) for parts in product(*ranges)] == offsets else None
+
+
+def _build_error(file: str, message: str, cure: str) -> InputError:
+    return InputError(message, location=Location(file or None), cure=cure, code="groups")
