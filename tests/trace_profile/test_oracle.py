@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 from google.protobuf import descriptor_pb2
 
+import hub_core
 from hub_core.chakra import record_bounds
 from hub_core.chakra.trace_records import file_descriptor_set
 from hub_core.plugin_api import Source, SourcePart
@@ -115,3 +117,35 @@ def test_chakra_visualizer_draws_all_nodes_and_dependencies(
         assert f'<node id="{node.id}">' in text
         edges += len({*node.data_deps, *node.ctrl_deps})
     assert text.count("<edge ") == edges > 0
+
+
+def test_the_distribution_has_these_programs_and_neither_feeder_nor_replay(
+    bindings: ModuleType,
+) -> None:
+    distribution = importlib.metadata.distribution("mlc-chakra")
+    assert distribution.version == "1.0.0"
+    assert {entry.name for entry in distribution.entry_points} == {
+        *("chakra_converter", "chakra_generator", "chakra_jsonizer"),
+        *("chakra_timeline_visualizer", "chakra_trace_link", "chakra_visualizer"),
+    }
+    files = [str(file) for file in distribution.files or ()]
+    assert [file for file in files if "feeder" in file or file.endswith((".cpp", ".h"))] == []
+    # The only file with this word in its name is an exception of trace_link.
+    replay = [file.rpartition("/")[2] for file in files if "replay" in file]
+    assert set(replay) == {"et_replay_import_error.py"}
+
+
+@pytest.mark.needs_plugins
+def test_the_hub_reads_all_traces_that_chakra_generator_writes(
+    bindings: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_tool("generator.generator", monkeypatch, "--num_npus", 2)
+    names = sorted({file.name.removesuffix(".0.et") for file in tmp_path.glob("*.0.et")})
+    assert len(names) == 14
+    for name in names:
+        job = hub_core.read_workload(
+            tmp_path / f"{name}.0.et", format="chakra-workload", report=lambda finding: None
+        )
+        assert job.num_ranks == 2
+        assert len(job.nodes.kind) >= 2
