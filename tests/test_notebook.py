@@ -45,14 +45,16 @@ def test_the_notebook_prints_and_displays_what_it_says() -> None:
         assert printed == stored
         if value is not None:
             shown.append(value._repr_html_())  # type: ignore[attr-defined]
-    assert len(shown) == 4
-    network, algorithm, result, page = shown
+    network, algorithm, result, comparison, *pages = shown
     assert "mesh:4x2" in network
     assert "data:image/svg+xml;base64," in network
     assert "all-gather" in algorithm
     assert result.count("<rect") == 8
-    assert page.startswith("<iframe srcdoc=")
-    assert "collhub-view-1" in html.unescape(page)
+    assert "fastest at 8 MiB</th><td style='text-align:left'>ring</td>" in comparison
+    assert len(pages) == 2
+    for page in pages:
+        assert page.startswith("<iframe srcdoc=")
+        assert "collhub-view-1" in html.unescape(page)
 
 
 def test_texts_of_a_model_are_escaped() -> None:
@@ -85,5 +87,11 @@ def test_a_comparison_shows_the_fastest_algorithm() -> None:
     comparison = BandwidthComparison("all-reduce on ring:4", (1024, 2048), series)
     shown = comparison._repr_html_()
     assert "fastest at 2 KiB</th><td style='text-align:left'>ring</td>" in shown
-    with pytest.raises(TypeError, match="compare --view"):
-        comparison.view()
+
+
+def test_a_comparison_is_viewed_with_its_bandwidths() -> None:
+    pytest.importorskip("collhub_viewer", reason="collhub-study writes the page")
+    series = [BandwidthSeries("ring", (1e9, 2e9))]
+    bound = BandwidthSeries("bound", (3e9, 4e9))
+    view = BandwidthComparison("all-reduce on ring:4", (1024, 2048), series, bound).view()
+    assert "&quot;rates&quot;:[3000000000.0,4000000000.0]" in view._repr_html_()

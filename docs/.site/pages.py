@@ -7,13 +7,18 @@ site these links lead to the pages that are added here.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -81,9 +86,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for address, path in _pages().items():
         files.append(File.generated(config, address, abs_src_path=str(path)))
     for notebook in sorted((ROOT / "docs").glob("*.ipynb")):
-        files.append(
-            File.generated(config, f"{notebook.stem}.md", content=convert_notebook(notebook))
-        )
+        displays, pages = run_notebook(notebook)
+        content = convert_notebook(notebook, displays)
+        files.append(File.generated(config, f"{notebook.stem}.md", content=content))
+        for name, page in pages.items():
+            files.append(File.generated(config, f"pages/{name}.html", content=page))
     for name, content in write_interactive_pages().items():
         files.append(File.generated(config, f"pages/{name}.html", content=content))
     for path, content in build_zoo().items():
@@ -168,10 +175,41 @@ def list_interactive_pages() -> str:
     return "\n".join(parts)
 
 
-def convert_notebook(path: Path) -> str:
-    """Return the cells of a notebook, and the texts that they print, as a page in Markdown."""
+def run_notebook(path: Path) -> tuple[dict[int, str], dict[str, str]]:
+    """Execute the cells of a notebook; return the displays of cells by number, and pages by name.
+
+    The last line of a cell is displayed, if it is an expression of an object with a display. An
+    interactive page becomes a page of the site, which the display shows in a frame.
+    """
+    names: dict[str, Any] = {}
+    displays: dict[int, str] = {}
+    pages: dict[str, str] = {}
+    for number, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(tree, path.name, "exec"), names)
+            if not isinstance(last, ast.Expr):
+                continue
+            value = eval(compile(ast.Expression(last.value), path.name, "eval"), names)
+        if hasattr(value, "page"):
+            name = f"{path.stem}-{number}"
+            pages[name] = value.page
+            displays[number] = (
+                f'<iframe src="pages/{name}.html" title="interactive page" width="100%"'
+                f' height="{value.height}"></iframe>'
+            )
+        elif hasattr(value, "_repr_html_"):
+            displays[number] = " ".join(value._repr_html_().split("\n"))
+    return displays, pages
+
+
+def convert_notebook(path: Path, displays: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Return the cells of a notebook, the texts that they print, and their displays in Markdown."""
     parts = []
-    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+    for number, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
         source = "".join(cell["source"]).rstrip("\n")
         if cell["cell_type"] == "markdown":
             parts.append(source)
@@ -180,6 +218,8 @@ def convert_notebook(path: Path) -> str:
         printed = "".join(line for output in cell["outputs"] for line in output["text"])
         if printed:
             parts.append(f"```text\n{printed.rstrip()}\n```")
+        if number in displays:
+            parts.append(displays[number])
     return "\n\n".join(parts) + "\n"
 
 
@@ -242,7 +282,7 @@ def link_terms(markdown: str, glossary: str) -> str:
     for line in markdown.splitlines():
         if line.startswith("```"):
             is_code = not is_code
-        if is_code or line.startswith(("```", "#", "|", "    ", "!!!", "---")):
+        if is_code or line.startswith(("```", "#", "|", "    ", "!!!", "---", "<")):
             lines.append(line)
             continue
         parts = UNLINKED.split(line)
@@ -276,6 +316,22 @@ def on_page_content(html: str, **_: Any) -> str:
     """Let the keyboard scroll wide tables and blocks of code."""
     html = html.replace("<table>", '<table tabindex="0">')
     return re.sub(r"<pre\b(?=[^>]*>(?:<span></span>)?<code)", '<pre tabindex="0"', html)
+
+
+# The names of collectives in the field: search finds both spellings.
+_SPELLINGS = re.compile(r"\b(all-reduce|all-to-all|all-gather|reduce-scatter)\b", re.IGNORECASE)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Let the search for `allreduce` find pages that write `all-reduce`."""
+    path = Path(config.site_dir) / "search" / "search_index.json"
+    index = json.loads(path.read_text("utf-8"))
+    for entry in index["docs"]:
+        spelled = _SPELLINGS.findall(f"{entry['title']} {entry['text']}")
+        words = sorted({word.lower().replace("-", "") for word in spelled})
+        if words:
+            entry["text"] += f" ({', '.join(words)})"
+    path.write_text(json.dumps(index, ensure_ascii=False), "utf-8")
 
 
 def on_post_page(output: str, **_: Any) -> str:

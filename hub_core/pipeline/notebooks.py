@@ -111,7 +111,7 @@ def create_view(
         request = WorkloadRequest(model, network, registry, wants_transfers=True)
         subject = _create_job(model, simulate_job(request, _SIMULATOR, {}), network)
     elif isinstance(model, BandwidthComparison):
-        raise TypeError("a comparison has no view(); 'collhub compare --view FILE' writes its page")
+        subject = model
     else:
         assert isinstance(model, SimulationResult)
         if algorithm is not None:

@@ -237,7 +237,13 @@ class TextFiles:
 
 
 PageSubject = (
-    TopologyDrawing | RunTimeline | JobTimeline | WaitForGraph | ReportDocument | TextFiles
+    TopologyDrawing
+    | RunTimeline
+    | JobTimeline
+    | BandwidthComparison
+    | WaitForGraph
+    | ReportDocument
+    | TextFiles
 )
 """What an interactive page can show."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hub_core.model import UsageError, format_bytes, format_time
-from hub_core.plugin_api import ReportDocument, WaitForGraph
+from hub_core.plugin_api import BandwidthComparison, ReportDocument, WaitForGraph
 
 COMPARISON_SCHEMA = "collhub/report-compare-1"
 JOB_COMPARISON_SCHEMA = "collhub/report-compare-job-1"
@@ -35,6 +35,28 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
     }
     nodes = [{"rank": rank, "state": state} for rank, state in states.items()]
     return {"nodes": nodes, "edges": edges[:_MAX_WAITS]}
+
+
+def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
+    """Return the curves of bus bandwidths over size, which have no times."""
+    bound = () if comparison.bound is None else (comparison.bound,)
+    series = [*comparison.series, *bound]
+    kinds = ["simulated"] * len(comparison.series) + [_BOUND] * len(bound)
+    unknown = [None] * len(comparison.sizes)
+    curves = [
+        {**_create_curve(number, kind, unknown), "rates": list(one.bandwidths)}
+        for number, (kind, one) in enumerate(zip(kinds, series, strict=True))
+    ]
+    return {
+        "title": comparison.title,
+        "collective": "",
+        "axis": "size_bytes",
+        "facts": [["bandwidth", "bus bandwidth, as nccl-tests define it"]],
+        "algorithms": [{"name": one.name, "facts": []} for one in series],
+        "sizes": list(comparison.sizes),
+        "curves": curves,
+        "winners": [],
+    }
 
 
 def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:

@@ -117,7 +117,7 @@ def _index_steps_until(
         "end": run.last,
         "ranks": subject.table.num_ranks,
         "rank_names": None,
-        "lanes": _index_lanes(laned, sort_names, lines),
+        "lanes": _index_lanes(laned, sort_names, _count_blocks(subject), lines),
         "kinds": None,
         "steps": None,
         "links": None,
@@ -148,19 +148,32 @@ def _index_steps_until(
 def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
     """Return the sort of every row and the names of sorts; None: sorts are thread blocks.
 
-    Steps with a known thread block are sorted by it, all others by their kind of work.
+    Steps are sorted by thread block if most have one, others by their kind of work. The sort of a
+    step without thread block is the number of thread blocks.
     """
     if isinstance(subject, AlgorithmSteps) and len(subject.table):
         lane = subject.table.lane.astype(np.int64)
-        if int(lane.min()) >= 0:
-            return lane, None
+        if 2 * np.count_nonzero(lane >= 0) > len(lane):
+            return np.where(lane >= 0, lane, lane.max() + 1), None
     return subject.track, subject.tracks
 
 
-def _index_lanes(laned: LanedSteps, names: Sequence[str] | None, lines: ColumnLines) -> Index:
+def _count_blocks(subject: AlgorithmSteps | JobNodes) -> int:
+    """Return one more than the largest thread block; 0 without thread blocks."""
+    if isinstance(subject, AlgorithmSteps):
+        return int(subject.table.lane.max(initial=-1)) + 1
+    return 0
+
+
+def _index_lanes(
+    laned: LanedSteps, names: Sequence[str] | None, num_blocks: int, lines: ColumnLines
+) -> Index:
     if names is None:
         blocks, number = np.unique(laned.lane_sort, return_inverse=True)
-        names = [f"thread block {block}" for block in blocks.tolist()]
+        names = [
+            f"thread block {block}" if block < num_blocks else "no thread block"
+            for block in blocks.tolist()
+        ]
     else:
         number = laned.lane_sort
     return {

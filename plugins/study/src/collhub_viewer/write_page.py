@@ -17,12 +17,13 @@ from pathlib import Path
 
 from collhub_viewer.columns import ColumnLines
 from collhub_viewer.network_index import index_topology
-from collhub_viewer.report_index import index_report, index_waits
+from collhub_viewer.report_index import index_bandwidths, index_report, index_waits
 from collhub_viewer.run_index import index_run
 from hub_core import __version__
 from hub_core.model import PluginError, UsageError
 from hub_core.plugin_api import (
     Artifact,
+    BandwidthComparison,
     InteractivePage,
     JobTimeline,
     NoOptions,
@@ -88,6 +89,10 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
             parts = index[part]
             assert isinstance(parts, list)
             parts.append(comparison)
+        elif isinstance(subject, BandwidthComparison):
+            comparisons = index["comparisons"]
+            assert isinstance(comparisons, list)
+            comparisons.append(index_bandwidths(subject))
         elif isinstance(subject, WaitForGraph):
             index["waits"] = index_waits(subject)
         elif isinstance(subject, TextFiles):

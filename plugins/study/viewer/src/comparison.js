@@ -18,7 +18,12 @@ const LARGEST_CURVE_COUNT = 7;
 /** Lines by kind of curve, so that kinds differ without colour. @type {Record<string, number[]>} */
 const DASHES = { simulated: [], bound: [2, 4], measured: [], runtime: [9, 4] };
 
-/** Bandwidth of a curve at a size in bytes per second: size divided by time. @param {number} size @param {number|null|undefined} timeNs */
+/** Bandwidth of a curve at the size with a number, in bytes per second. @param {Comparison} comparison @param {Curve} curve @param {number} i */
+function rateOf(comparison, curve, i) {
+  return curve.rates ? curve.rates[i] : bandwidth(comparison.sizes[i], curve.time_ns[i]);
+}
+
+/** Bandwidth in bytes per second: size divided by time. @param {number} size @param {number|null|undefined} timeNs */
 function bandwidth(size, timeNs) {
   return timeNs ? size / (timeNs * 1e-9) : null;
 }
@@ -97,7 +102,7 @@ export class CurvesPanel extends CanvasPanel {
   /** Ranges of the axes: sizes, and bandwidths in powers of ten. */
   #ranges() {
     const { sizes, curves } = this.comparison;
-    const values = curves.flatMap(({ time_ns: times }) => times.map((time, i) => bandwidth(sizes[i], time))).filter((value) => value !== null && value > 0);
+    const values = curves.flatMap((curve) => sizes.map((_, i) => rateOf(this.comparison, curve, i))).filter((value) => value !== null && value > 0);
     const largest = Math.max(1, .../** @type {number[]} */ (values)), smallest = Math.min(largest, .../** @type {number[]} */ (values));
     return { size: [Math.log2(sizes[0] || 1), Math.log2(sizes[sizes.length - 1] || 2)], rate: [Math.floor(Math.log10(smallest)), Math.ceil(Math.log10(largest))] };
   }
@@ -164,7 +169,7 @@ export class CurvesPanel extends CanvasPanel {
       points = [];
     };
     sizes.forEach((size, i) => {
-      const rate = bandwidth(size, curve.time_ns[i]);
+      const rate = rateOf(this.comparison, curve, i);
       if (rate === null) return flush();
       const [x, y] = this.#place(size, rate);
       points.push(x, y);
@@ -184,7 +189,7 @@ export class CurvesPanel extends CanvasPanel {
   paintOverlay(surface) {
     if (!this.hovered) return;
     const { curve, point } = this.hovered, size = this.comparison.sizes[point];
-    const rate = bandwidth(size, this.comparison.curves[curve].time_ns[point]);
+    const rate = rateOf(this.comparison, this.comparison.curves[curve], point);
     if (rate === null) return;
     const [x, y] = this.#place(size, rate);
     surface.circle(x, y, 6, this.#colour(curve), this.page.theme().mark);
@@ -197,8 +202,8 @@ export class CurvesPanel extends CanvasPanel {
     let nearest = 18;
     curves.forEach((curve, index) => {
       if (this.hidden.has(index)) return;
-      curve.time_ns.forEach((time, point) => {
-        const rate = bandwidth(sizes[point], time);
+      sizes.forEach((_, point) => {
+        const rate = rateOf(this.comparison, curve, point);
         if (rate === null) return;
         const [x, y] = this.#place(sizes[point], rate);
         const distance = Math.hypot(x - px, y - py);
@@ -217,8 +222,8 @@ export class CurvesPanel extends CanvasPanel {
     const range = curve.low_ns?.[place.point] != null && curve.high_ns?.[place.point] != null
       ? [`Range: ${timeText((curve.low_ns[place.point] ?? 0) * 1000)} to ${timeText((curve.high_ns[place.point] ?? 0) * 1000)}`] : [];
     this.page.tooltip.show(event.clientX, event.clientY, [
-      this.#curveName(curve), `Size: ${bytesText(size)}`, `Time: ${timeText(time * 1000)}`,
-      `Bandwidth: ${rateText(bandwidth(size, time) ?? 0)}`, ...range]);
+      this.#curveName(curve), `Size: ${bytesText(size)}`, ...(time ? [`Time: ${timeText(time * 1000)}`] : []),
+      `Bandwidth: ${rateText(rateOf(this.comparison, curve, place.point) ?? 0)}`, ...range]);
   }
 }
 
@@ -229,10 +234,10 @@ export class TimesPanel extends Panel {
     super(page, page.index.comparisons.length > 1 ? `Times: ${comparison.title}` : "Times");
     this.element.classList.add("wide");
     const { sizes, curves, algorithms } = comparison;
-    const rows = curves.flatMap((curve) => curve.time_ns.map((time, i) => {
-      const rate = bandwidth(sizes[i], time);
-      const best = Math.min(...curves.filter(({ kind }) => kind === "simulated").map((other) => other.time_ns[i] ?? Infinity));
-      const ratio = time !== null && Number.isFinite(best) ? time / best : null;
+    const rows = curves.flatMap((curve) => sizes.map((_, i) => {
+      const time = curve.time_ns[i] ?? null, rate = rateOf(comparison, curve, i);
+      const best = Math.max(...curves.filter(({ kind }) => kind === "simulated").map((other) => rateOf(comparison, other, i) ?? 0));
+      const ratio = rate && best ? best / rate : null;
       const name = algorithms[curve.algorithm]?.name ?? "";
       return {
         values: [name, curve.kind, sizes[i], time, rate, ratio],

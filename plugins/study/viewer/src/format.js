@@ -77,7 +77,8 @@
  * @property {Blocks|null} [blocks]
  * @property {WaitGraph|null} [waits]
  *
- * @typedef {{algorithm: number, kind: string, time_ns: (number|null)[], low_ns?: (number|null)[]|null, high_ns?: (number|null)[]|null}} Curve
+ * @typedef {{algorithm: number, kind: string, time_ns: (number|null)[], rates?: (number|null)[], low_ns?: (number|null)[]|null, high_ns?: (number|null)[]|null}} Curve
+ *   `rates`: bandwidths in bytes per second, if the times are unknown.
  * @typedef {{from_bytes: number, to_bytes: number, algorithm: number|null, text: string}} Winner
  * @typedef {object} Comparison
  * @property {string} title
