@@ -92,7 +92,10 @@ class UnitCounts:
 
     @property
     def table(self) -> Int64Array:
-        """The counts as a read-only array: int64[ranks, ranks] (from, to), or int64[ranks]."""
+        """Return the counts as a read-only array: units from rank to rank, int64[ranks, ranks].
+
+        Row is the sender. For counts per rank: int64[ranks]. It is a view of `data`.
+        """
         shape = (self.num_ranks,) * (2 if self.is_per_pair else 1)
         return np.frombuffer(self.data, _DTYPE).reshape(shape).view(np.int64)
 
@@ -143,7 +146,11 @@ class UnitCounts:
 
 
 def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> bool:
-    """Return whether two tables are equal up to the size of a unit; both None are equal."""
+    """Return whether two tables are equal up to the size of a unit.
+
+    Each is divided by its greatest common divisor before. Two None are equal; a table and None are
+    not.
+    """
     if first is None or second is None:
         return first is second
     return first.in_blocks(first.common_divisor) == second.in_blocks(second.common_divisor)

@@ -292,7 +292,12 @@ def collective_of_call(
 
 
 def full_buffer_bytes(kind: CollectiveKind, node_bytes: int, num_ranks: int) -> int:
-    """Convert the bytes of a collective node to those of the full buffer of its algorithms."""
+    """Return the bytes of the full buffer of a collective, from the bytes of its node.
+
+    A node counts the input of a rank: if that is one part of the buffer (as in an all-gather), the
+    bytes are multiplied by the ranks. Nodes of uneven kinds have the sum of their counts, which is
+    the result.
+    """
     # Nodes count the input of a rank, except that nodes with counts have their sum.
     is_part = kind.traits.input_is_part and not kind.traits.is_uneven
     return node_bytes * num_ranks if is_part else node_bytes

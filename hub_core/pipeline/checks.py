@@ -147,7 +147,10 @@ def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: st
 
 
 def _get_example(check: Check) -> str:
-    """Return `RUNTIME@VERSION` with the newest version that uses files; the newest if none does."""
+    """Return an example of the argument `RUNTIME@VERSION` for a check.
+
+    It is the newest version among those that use such files, or among all if none does.
+    """
     used = [row for row in check.versions if row.uses_files] or check.versions
     return f"{check.name}@{used[-1].last or used[-1].first}"
 

@@ -100,7 +100,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """Make a system call and return its result, negative for an error."""
+    """Make the system call `number` and return its result; -1 for an error, with `errno` set.
+
+    Integers are passed as C longs, all other arguments as they are.
+    """
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))
 

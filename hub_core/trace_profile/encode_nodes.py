@@ -137,7 +137,10 @@ class _ProfileNodes:
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
-        """Return one piece per combination of name and type, present in the nodes that have it."""
+        """Return one piece per combination of node name and type in `_LOOKS`, in this order.
+
+        A piece has the encoded fields, and a mask of the nodes with the combination.
+        """
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
             for name, node_type, _ in _LOOKS

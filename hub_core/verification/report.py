@@ -194,7 +194,10 @@ def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
 
 
 def _match_term(text: str, buffer: str) -> re.Match[str] | None:
-    """Match a term such as `o[r+1]` of the buffer `i` or `o`, ignoring blanks; else None."""
+    """Match a term such as `o[r+1]` whose buffer is `buffer` (`i` or `o`).
+
+    White space is ignored. None for other texts and for a term of the other buffer.
+    """
     term = _TERM.fullmatch(re.sub(r"\s", "", text))
     return term if term is not None and term["buffer"] == buffer else None
 

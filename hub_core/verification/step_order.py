@@ -237,7 +237,10 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """Describe the rows of a cycle, joined by arrows; at most 8 are named, the rest is counted."""
+    """Return a text on the rows of a cycle in order, joined by arrows: `a -> b -> the first`.
+
+    The first `_NAMED_STEPS` rows are described; of the others only the number is given.
+    """
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")

@@ -39,7 +39,10 @@ _PARTS: dict[Callable[..., object], dict[str, Any]] = {}
 
 @contextmanager
 def compile_at_once() -> Iterator[None]:
-    """Within the block, a kernel that is called is compiled, however small its input is."""
+    """Context manager: compile every kernel that is called in the block before it runs.
+
+    Without it, kernels run in plain Python as long as their input is small.
+    """
     token = _COMPILES_AT_ONCE.set(True)
     try:
         yield
@@ -57,7 +60,10 @@ def compiled(function: _Function) -> _Function:
 
 
 def outlined(function: _Function) -> _Function:
-    """Mark a part of a kernel. In machine code the compiler decides whether to inline it."""
+    """Mark a function as a part of kernels, and return it unchanged (decorator).
+
+    In compiled code the compiler decides whether to inline it.
+    """
     _PARTS[function] = dict(_UNCOUNTED)
     return function
 

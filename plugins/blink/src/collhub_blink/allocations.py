@@ -104,7 +104,10 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
-    """Compute for every node its sorted out- and in-bandwidths, which an isomorphism preserves."""
+    """Return for every node (sorted bandwidths to others, sorted bandwidths from others).
+
+    An isomorphism maps a node only to one with an equal pair. `bandwidth`: bytes/s [from, to].
+    """
     colours = []
     for node in range(len(bandwidth)):
         outward, inward = sorted(bandwidth[node]), sorted(bandwidth[:, node])

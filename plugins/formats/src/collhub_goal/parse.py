@@ -184,7 +184,10 @@ class _ScheduleColumns:
         self._rows += int(np.count_nonzero(~is_edge))
 
     def build_schedule(self) -> GoalSchedule:
-        """Concatenate the columns of all appended blocks, in the order of the file."""
+        """Return the schedule of all appended blocks, in the order of the file.
+
+        Without blocks its columns are empty.
+        """
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         return GoalSchedule(self._num_ranks, **columns)
 

@@ -593,6 +593,10 @@ def _fail(file: str, message: str, cure: str = "") -> NoReturn:
 
 
 def describe_calls(calls: Sequence[Call]) -> str:
-    """Return the name of an operation; of a batch the number of its calls and the first one."""
+    """Return the name of an operation that consists of these calls.
+
+    One call: its name. Several: `batch of N calls (first, ...)`, in which the call `coalesced`
+    counts only if there is no other.
+    """
     named = [call for call in calls if call.operation != "coalesced"] or list(calls)
     return str(named[0]) if len(named) == 1 else f"batch of {len(named)} calls ({named[0]}, ...)"

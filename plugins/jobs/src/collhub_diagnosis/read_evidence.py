@@ -143,7 +143,10 @@ def _no_cycle_search() -> Iterator[None]:
 
 
 def rank_of(file: str) -> int:
-    """Return the rank that the name of a dump ends with. Raises `InputError` without one."""
+    """Return the rank with which the file name of a dump ends; folders are ignored.
+
+    Raises `InputError` (code `no-rank`) without one, or above `MAX_RANK`.
+    """
     match = _RANK.search(Path(file).name)
     if match is None or int(match[1]) > MAX_RANK:
         message = "the name of the file does not end with a rank"

@@ -594,7 +594,10 @@ class _Diagnosis:
         )
 
     def list_frames(self, row: int) -> tuple[str, ...]:
-        """Return the innermost frames outside of PyTorch, or of PyTorch if there are no others."""
+        """Return the innermost stack frames of the operation in a row, at most `SHOWN_FRAMES`.
+
+        Frames in PyTorch's files are left out, unless there are no others. () without a stack.
+        """
         stack = self.records.tables.stacks[int(self.records.columns["stack"][row])]
         user_frames = [frame for frame in stack if "/torch/" not in frame.file.replace("\\", "/")]
         return tuple(str(frame) for frame in (user_frames or stack)[:SHOWN_FRAMES])

@@ -107,7 +107,10 @@ class DecodedParts:
     """
 
     def __init__(self, foreign: frozenset[str] = frozenset()) -> None:
-        """`foreign`: names of attributes that are preserved in the record but set no column."""
+        """Create an empty cache of decoded parts of records.
+
+        `foreign`: names of attributes that are preserved in the record but set no column.
+        """
         self.foreign = foreign
         self._attributes: dict[bytes, Attribute] = {}
         self._heads: dict[bytes, _Head] = {}

@@ -235,7 +235,11 @@ class _Reader:
         return ranks
 
     def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
-        """Build the nodes of all ranks; copied nodes still have the groups of the source rank."""
+        """Build the nodes of all ranks, with the peers of copied nodes translated.
+
+        Copied nodes (of ranks without a file) still have the groups of the rank they are copied
+        from.
+        """
         columns, name = table.columns, self._source.name
         peers = translate_peers(stand, columns["rank"], columns["peer"], name)
         return NodeColumns.from_columns(

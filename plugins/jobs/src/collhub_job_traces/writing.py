@@ -168,7 +168,11 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
 
 
 def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
-    """Return the groups that a reader would derive from nodes, without metadata."""
+    """Return the groups that a reader may derive without metadata: (inferred, stated).
+
+    Inferred from the ranks whose nodes name a group; stated by METADATA nodes, None if a name has
+    no definition there.
+    """
     names = tuple(group.name for group in workload.groups)
     stated = stated_groups(workload.nodes, workload.extras)
     return infer_groups(names, workload.nodes), select_groups(names, stated)

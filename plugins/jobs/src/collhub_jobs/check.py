@@ -229,7 +229,10 @@ def _find_difference(
 
 
 def _file(workload: Workload, rank: int) -> str:
-    """Return the trace file of a rank, empty if the job was not read from traces."""
+    """Return the name of a rank's trace file, `SOURCE.<rank>.et`.
+
+    "" if the job was not read from traces or has no source name.
+    """
     name = workload.provenance.source_name
     # Only readers of traces store the metadata records.
     return f"{name}.{rank}.et" if name and EXTENSION in workload.extensions else ""

@@ -252,7 +252,7 @@ class _Document:
 
 
 def samples() -> Sequence[Source]:
-    """Return a trace with a computation and an all-reduce of one rank."""
+    """Return a trace of one rank: a computation of 7 us, and an all-reduce of 1 MiB after it."""
     size = {"name": "comm_size", "int64_val": 1 << 20}
     kind = {"name": "comm_type", "int64_val": 0}
     content = encoded_record("GlobalMetadata", version="0.0.4")

@@ -107,7 +107,10 @@ def kind_of(name: str) -> tuple[NodeKind, int] | None:
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the bytes per element of `Float`, `long int`, `Tensor(float)` etc.; -1 if unknown."""
+    """Return the bytes per element of a type such as `Float`, `long int` or `Tensor(float)`.
+
+    Case, blanks and a prefix before `:` are ignored; -1 for an unknown type.
+    """
     inner = dtype[7:-1] if dtype.startswith("Tensor(") else dtype
     word = re.sub(r"[^a-z0-9]", "", inner.rpartition(":")[2].lower())
     return ELEMENT_BYTES.get(word, -1)
@@ -168,7 +171,10 @@ def with_target(call: Call, target: int) -> Call:
 
 
 def call_of_kernel(name: str) -> Call | None:
-    """Parse the kind of a call from a kernel's name, such as `ncclDevKernel_AllReduce_...`."""
+    """Return the call that a kernel of communication executes, from its name.
+
+    For example `ncclDevKernel_AllReduce_...`; its bytes are unknown. None for other kernels.
+    """
     match = _NAME_OF_KERNEL.search(name)
     kinds = kind_of(match[1]) if match else None
     return None if kinds is None else Call(name, *kinds, -1)

@@ -217,7 +217,11 @@ def _object(value: Value | None, key: str) -> Value | None:
 
 
 def _count(value: Value | None, key: str) -> int:
-    """Return a count, 0 if it is not given; cards have empty values."""
+    """Return the count `key` of an object of the card.
+
+    0 if the object or the value is missing or empty. Raises `InputError` above `_MAX_COUNT` and for
+    other values.
+    """
     child = _object(value, key)
     return 0 if child is None else child.count(_MAX_COUNT)
 

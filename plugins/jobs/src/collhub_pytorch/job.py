@@ -188,7 +188,10 @@ def has_device(workload: Workload, rank: int) -> bool:
 
 
 def is_host_group(workload: Workload) -> BoolArray:
-    """Mark nodes in the group of a host library (gloo, mpi, ucc) next to a device: bool[nodes]."""
+    """Return which nodes are in the group of a host library next to a device: bool[nodes].
+
+    Host libraries are gloo, mpi and ucc; the group has the name of the library.
+    """
     libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
     mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
     return mask

@@ -82,7 +82,10 @@ class ComparedCalls:
 
     @property
     def reached_percent(self) -> float | None:
-        """Bus bandwidth in percent of that of the machine; None if either is unknown."""
+        """Return the bus bandwidth of the calls in percent of that of the machine.
+
+        None if one of them is unknown, or that of the machine is 0.
+        """
         if self.bus_bandwidth is None or not self.machine_bus_bandwidth:
             return None
         return 100 * self.bus_bandwidth / self.machine_bus_bandwidth

@@ -107,7 +107,11 @@ class NetworkPredictor:
 
 
 def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
-    """Convert a call of a job; its full buffer is the output for an all-gather or a gather."""
+    """Convert a collective of a job to a call of a library with the bytes of its full buffer.
+
+    These are `size` times the ranks if the input is one part (all-gather, gather), else `size`.
+    Barriers are not allowed.
+    """
     assert kind.kind is not None, "barriers are not predicted"
     total = size * len(ranks) if kind.kind.traits.input_is_part else size
     return LibraryCall(str(kind.kind), ranks, total)
@@ -264,7 +268,10 @@ def has_computation_times(workload: Workload) -> bool:
 
 
 def require_sizes(workload: Workload) -> None:
-    """Raise `UsageError` if a collective has no recorded size, so that no time is predictable."""
+    """Raise `UsageError` if a collective other than a barrier has no recorded size.
+
+    Times of collectives cannot be predicted without sizes.
+    """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes < 0))
     rows = rows[nodes.collective[rows] != JobCollective.BARRIER]

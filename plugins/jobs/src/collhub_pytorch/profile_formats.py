@@ -74,7 +74,10 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
 def read_files(
     form: ProfileFormat, files: Sequence[TraceFile], options: ProfileOptions
 ) -> tuple[Workload, list[str]]:
-    """Read all files of a job. Returns the workload, and its assumptions and losses."""
+    """Read all files of a job in this format: (workload, notes on assumptions and losses).
+
+    Execution traces have no notes. `files` must not be empty.
+    """
     workload = form.read(files, options, Provenance(form.name, "", files[0].name))
     return workload, [] if form.name == EXECUTION_TRACE else notes(workload)
 

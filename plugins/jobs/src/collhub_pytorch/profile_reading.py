@@ -117,7 +117,10 @@ def align_clocks(
 
 
 def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
-    """Return the workload with these starts of the ranks in ns, the durations of first nodes."""
+    """Return a copy of the workload in which rank r starts at `begins_ns[r]`.
+
+    The start is stored as the duration of the rank's first node; every rank must have one.
+    """
     nodes = workload.nodes
     duration = nodes.duration_ns.copy()
     duration[nodes.rank_indptr[:-1]] = begins_ns

@@ -162,7 +162,10 @@ def saving_line(saving: Saving, lead: str) -> str:
 
 
 def instant_line(findings: Findings) -> str:
-    """Format the upper limit of the saving on any network as a line."""
+    """Return a sentence on the saving if collectives took no time: the limit for any network.
+
+    Without collectives it states that a network can save nothing.
+    """
     if not findings.calls:
         return "there are no collectives in the profile: a network can save nothing"
     return saving_line(findings.instant, "if collectives took no time")

@@ -20,7 +20,10 @@ _GROUP = {
 
 
 def profiles() -> Sequence[Source]:
-    """A step of two ranks in which rank 0 waits for rank 1: compute, all-reduce, compute."""
+    """Return the profiles of two ranks: compute, all-reduce, compute.
+
+    Rank 0 reaches the all-reduce 40 us before rank 1 and waits.
+    """
     parts = [
         part(f"job.{rank}.pt.trace.json", rank, profile_of(rank, step_events(start_us)))
         for rank, start_us in enumerate((100, 140))
@@ -29,7 +32,7 @@ def profiles() -> Sequence[Source]:
 
 
 def execution_traces() -> Sequence[Source]:
-    """The same step as execution traces."""
+    """Return two execution traces, one per rank: an all-reduce of 1000 floats."""
     parts = [part(f"job.{rank}.et.json", rank, execution_trace()) for rank in range(2)]
     return [Source("job", tuple(parts), report=lambda found: None)]
 
@@ -250,7 +253,10 @@ def log_lines() -> Sequence[Source]:
 
 
 def profiler_events() -> Sequence[Source]:
-    """An all-reduce and an all-gather of two ranks; the clock of rank 1 is 5 us late."""
+    """Return the files of NCCL's profiler of two ranks: an all-reduce, an all-gather.
+
+    The clock of rank 1 shows 5 us less.
+    """
     files = {
         f"trace-node{rank}-7.txt": profiler_file(rank, offset_us)
         for rank, offset_us in enumerate((0, -5))

@@ -63,8 +63,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Return the offers of the writers of a single MSCCL-IR XML file and of a folder of
-    programs.
+    """Return the offers of two writers: of one MSCCL-IR XML file, and of a folder of them.
+
+    The folder serves a tuned selection of algorithms. The plugin system calls this function.
     """
     folder = SelectionWriter(
         _FOLDER,

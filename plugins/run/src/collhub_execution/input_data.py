@@ -89,15 +89,19 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def significand_bits(dtype: np.dtype[Any]) -> int:
-    """Return the largest b such that the type represents all integers up to 2^b exactly."""
+    """Return the largest b such that all integers up to 2^b are exact in the type.
+
+    For integers it is the number of bits without the sign: 8 * bytes - 1.
+    """
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
     return _SIGNIFICANDS[dtype.name]
 
 
 def rounding_unit(dtype: np.dtype[Any]) -> float:
-    """Return the largest relative error of one rounding, 2^-b of `significand_bits`; 0 for
-    integers.
+    """Return the largest relative error of one rounding: 2^-b with b of `significand_bits`.
+
+    0 for integers.
     """
     if not is_floating(dtype):
         return 0.0

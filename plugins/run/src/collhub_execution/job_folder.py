@@ -123,8 +123,9 @@ class LoggedTimes:
 
     @property
     def has_native(self) -> bool:
-        """Whether every rank measured all runs of the library's collective; False without such
-        runs.
+        """Return whether every rank has measured all runs of the library's collective.
+
+        False if no such runs were requested. A time that was never written is 0.
         """
         if not self.native.size:
             return False

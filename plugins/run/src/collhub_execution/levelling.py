@@ -278,8 +278,9 @@ def _find_conflicts(
 
 
 def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) -> None:
-    """Add the finding `race` at the later of two steps of a rank that access one unit without
-    order.
+    """Add the finding `race`: two steps of a rank access the same units without an order.
+
+    It is located at step `later`; both are rows. The advice is to add a dependency.
     """
     message = (
         f"nothing orders this {action(steps, later)} after {describe(steps, earlier)}, "

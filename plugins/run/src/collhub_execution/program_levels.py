@@ -186,8 +186,9 @@ class LevelledProgram(ColumnTable):
         return source, destination
 
     def _compute_addresses(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
-        """Return the first block of one side of all records in the memory of `layout`; -1 if
-        unused.
+        """Return the first block of one side of every record, in the memory of its rank's layout.
+
+        `buffer`, `offset`: of this side, by record; -1 for a side that the record does not use.
         """
         is_used = buffer <= Buffer.SCRATCH
         # Any known buffer works for an unused side, whose address is discarded.

@@ -119,9 +119,9 @@ class RunSetup:
         return collective.in_place if self.in_place else collective.out_of_place
 
     def inputs(self) -> tuple[Array, ...]:
-        """Create the inputs of all ranks, exact or random as the option `data` says.
+        """Create the inputs of all ranks: exact integers, or random numbers with `data=random`.
 
-        Every call returns equal values.
+        They are computed anew for every access, with equal values.
         """
         create = exact_inputs if self.options.data == "exact" else random_inputs
         return create(self.blocks, self.elements, self.dtype, self.op)

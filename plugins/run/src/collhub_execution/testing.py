@@ -111,7 +111,10 @@ def request_for(
 def levelled_for(
     algorithm: Algorithm, program: LevelledProgram | None = None, **more: Any
 ) -> LevelledRequest:
-    """Build a request as `request_for` and level it; `program` replaces its levelled program."""
+    """Build a request for an executor of levels, as tests need it.
+
+    `program` replaces the levelled program of the algorithm; `more` are arguments of `request_for`.
+    """
     levelled = levelled_request(request_for(algorithm, **more))
     return levelled if program is None else replace(levelled, program=program)
 
@@ -191,7 +194,10 @@ def _require_proc() -> None:
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Poll a condition until it is true or the limit passes; return its last value."""
+    """Poll a condition every 50 ms until it is true or `limit_s` seconds have passed.
+
+    Returns its value at the end.
+    """
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)

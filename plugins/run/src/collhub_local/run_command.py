@@ -342,7 +342,10 @@ def _has_reference_bits(
 
 
 def _describe_program(done: LocalRun) -> str:
-    """Return for example `112 messages in 14 levels`; empty if the executor does not report it."""
+    """Return a text such as `112 messages in 14 levels` from the executor's statistics.
+
+    "" if it does not report messages.
+    """
     statistics = done.result.statistics
     if "messages" not in statistics:
         return ""

@@ -110,9 +110,9 @@ class _Fields:
         return str(value)
 
     def word(self, name: str) -> str:
-        """Return a field that is a C identifier, since it becomes part of names.
+        """Return a text field that must be a C identifier, since it becomes part of names.
 
-        Raises `InputError`.
+        Raises `InputError` for other values and for a missing field.
         """
         value = self.text(name)
         if not (value.isascii() and value.isidentifier()):
@@ -120,9 +120,10 @@ class _Fields:
         return value
 
     def file(self, name: str) -> str:
-        """Return a file name without folder: files outside must not be loaded.
+        """Return a text field that must be a file name without folder.
 
-        Raises `InputError`.
+        Files outside of the folder must not be loaded. Raises `InputError` for other values, the
+        empty text, and a missing field.
         """
         value = self.text(name)
         if value != Path(value).name or not value:

@@ -166,9 +166,9 @@ class TorchTransport:
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
-        """Prepare a level, and return the function that starts all its messages.
+        """Return a function that starts all messages of a level when it is called.
 
-        Receives start first, to avoid unexpected messages.
+        Receives start before sends, so that messages do not arrive unexpectedly.
         """
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         messages: _PostedMessages = [(dist.irecv, post) for post in receives]

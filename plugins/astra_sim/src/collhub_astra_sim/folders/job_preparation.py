@@ -337,7 +337,10 @@ def compute_written_losses(
 
 
 def _read_system(workload: Workload) -> System:
-    """Return the system configuration of a job that was read from a folder."""
+    """Return the system configuration of a job that was read from a folder.
+
+    Raises `KeyError` for a job of another origin, and `InputError` for an invalid configuration.
+    """
     folder = workload.extensions[EXTENSION]
     assert isinstance(folder, dict)
     return System.of_json(str(folder["system"]))

@@ -150,7 +150,10 @@ def encode_idle_workload() -> bytes:
 
 
 def _encode_trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
-    """Encode a trace: a metadata record, then nodes (fields of the message `Node` by name)."""
+    """Return the bytes of a trace: a metadata record with the version, then one record per node.
+
+    A node is a mapping of the fields of the message `Node` by name.
+    """
     # Imported here: it imports protobuf, which only writers of folders need.
     from hub_core.chakra import encoded_record
 

@@ -122,7 +122,10 @@ class FatTree:
         return self.switches(number + 1) // self.pods
 
     def topology(self, name: str) -> Topology:
-        """Build the network: NPUs, then switches tier by tier. Requires `defect()` to be None."""
+        """Build the network: NPUs, then the switches tier by tier from the lowest.
+
+        Links follow from the cables, one per direction. Requires `defect()` to be None.
+        """
         sizes = [self.switches(number) for number in range(len(self.tiers))]
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
 

@@ -248,7 +248,10 @@ def _format_lines(cables: list[Cable]) -> Iterator[str]:
 
 
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
-    """Return the rate in whole bits per second with the largest exact prefix: 400Gbps."""
+    """Return a bandwidth as text such as `400Gbps`, rounded to whole bits per second.
+
+    The prefix is the first one in `_RATE_PREFIXES`, largest first, of which it is a whole multiple.
+    """
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _RATE_PREFIXES if bits % pair[1] == 0)
     return f"{bits // factor}{prefix}bps"

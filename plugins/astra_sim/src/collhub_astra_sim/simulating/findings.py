@@ -181,7 +181,10 @@ class StuckNodes:
         return int(waiting[0]) if len(waiting) else None
 
     def _find_sends_to(self, receive: int) -> Int64Array:
-        """Return all SENDs from the peer of a RECV to the rank of the RECV."""
+        """Return the rows of all SENDs from the peer of a RECV to the RECV's rank, ascending.
+
+        Tags and sizes are not compared, and also finished SENDs are included.
+        """
         nodes = self._nodes
         sender = int(nodes.peer[receive])
         first, end = self._get_rows(sender)

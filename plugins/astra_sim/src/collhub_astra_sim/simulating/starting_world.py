@@ -264,7 +264,11 @@ def _assemble_world(
 
 
 def _build_time_records(network: SimulatedNetwork) -> Records:
-    """Return the times by size and class of links, as records."""
+    """Return the time of a message on a link as records [size, link class].
+
+    Fields: size in bytes, `busy_ns` (occupation of the link) and `arrival_ns` (until the message
+    arrives).
+    """
     columns = {
         "size": network.sizes[:, None],
         "busy_ns": network.busy_ns,

@@ -95,9 +95,9 @@ def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...
 
 
 def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
-    """Return the native algorithms that the system names for a collective.
+    """Return the native algorithms that the system names for a collective, one per dimension.
 
-    Raises `InputError` if there is none.
+    `kind`: index in `NATIVE_TYPES`. Raises `InputError` if it names none.
     """
     names = system.algorithms.get(NATIVE_TYPES[kind])
     if not names:
@@ -158,7 +158,11 @@ def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator
 
 
 def _check_phase(kind: int, phase: Phase) -> None:
-    """Raise `InputError` for a phase on which ASTRA-sim crashes or which it does not have."""
+    """Raise `InputError` for a phase that ASTRA-sim cannot execute.
+
+    These are halvingDoubling of an all-to-all, which does not exist, and a doubleBinaryTree on
+    which it crashes because the ranks are no power of two. `kind`: collective named in the message.
+    """
     if phase.algorithm == HALVING_DOUBLING and phase.type == ALL_TO_ALL:
         _refuse(kind, "ASTRA-sim has no halvingDoubling for it")
     if phase.algorithm == TREE and phase.size & (phase.size - 1):

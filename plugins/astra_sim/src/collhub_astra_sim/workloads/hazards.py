@@ -163,7 +163,10 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
 
 
 def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
-    """Evaluate a condition on the extra records of nodes: bool by node, False without a record."""
+    """Return for which nodes a condition on their extra records is true: bool[nodes].
+
+    False without a record. The condition is called once per distinct record.
+    """
     values = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
     mask: BoolArray = np.array([*values, False])[workload.nodes.extra]
     return mask

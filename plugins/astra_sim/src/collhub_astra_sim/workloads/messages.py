@@ -74,7 +74,10 @@ def receive(
 
 @outlined
 def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
-    """Post the receive whose clearance has arrived at the sender (rendezvous only)."""
+    """Post the receive for which clearance `index` has arrived at the sender, at `now` (ns).
+
+    The record that waited is freed. Occurs only with rendezvous.
+    """
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]
     source, destination = side["source"], side["destination"]
@@ -118,7 +121,7 @@ def _take_message(
 
 @compiled
 def _return_message(index: Integer, machine: Machine) -> None:
-    """Return the record of a message or receive to the pool, for reuse."""
+    """Free the record of a message or receive; it is the first one that is reused."""
     machine.message[index]["next_unmet"] = machine.store[MESSAGES]["returned"]
     machine.store[MESSAGES]["returned"] = index
 

@@ -133,7 +133,10 @@ def simulate_workload(
 
 
 def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
-    """Return the recorded messages on links; their rows are those of the workload's nodes."""
+    """Convert the kernel's records of messages on links to `LinkTransfers`, in their order.
+
+    Rows of nodes in the kernel become rows of the workload; times are in ns.
+    """
     link, node = records["link"].astype(np.int64), layout.order[records["node"]]
     ready, start, busy = (records[name].copy() for name in ("ready", "start", "busy_ns"))
     return LinkTransfers(link, node.astype(np.int64), ready, start, busy)

@@ -263,7 +263,10 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _build_chain(order: Int64Array) -> SpanningTree:
-    """Build the tree of weight 1 in which every rank of `order` is the child of its predecessor."""
+    """Build the tree of weight 1 in which every rank is the child of its predecessor.
+
+    `order` contains every rank once; the first is the root. Its arcs are -1.
+    """
     parent = np.full(len(order), -1, np.int64)
     parent[order[1:]] = order[:-1]
     return SpanningTree(int(order[0]), 1, parent, np.full(len(order), -1, np.int64))

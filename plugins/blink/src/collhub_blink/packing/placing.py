@@ -38,7 +38,10 @@ class PlacedTree:
 
     @property
     def depth(self) -> int:
-        """Hops of the deeper of the two directions."""
+        """Return the number of edges on the longest path from root to leaf.
+
+        With an `up` tree, that of the deeper one of both trees.
+        """
         upward = 0 if self.up is None else self.up.depth
         return max(self.tree.depth, upward)
 

@@ -287,16 +287,21 @@ class PackingTask:
 
     @property
     def oriented_network(self) -> RankNetwork:
-        """The network in which data flows away from the roots.
+        """Return the network in which data flow away from the roots.
 
-        Reversed for reduce, gather and reduce-scatter.
+        For reduce, gather and reduce-scatter it is the network with all links reversed; for other
+        collectives the network itself.
         """
         is_inward = self.collective.kind in _REVERSED_KINDS
         return self.network.reversed if is_inward else self.network
 
     @property
     def seeds_of_flat_trees(self) -> int:
-        """Number of random orders for growing trees that are chosen for their depth."""
+        """Return the number of random orders in which trees that should be flat are grown.
+
+        It is the option `seeds`, divided by `_ORDER_DIVISOR` (rounded up) above
+        `_MAX_RANKS_FOR_ALL_ORDERS` ranks.
+        """
         if self.network.graph.num_compute <= _MAX_RANKS_FOR_ALL_ORDERS:
             return self.seeds
         return -(-self.seeds // _ORDER_DIVISOR)

@@ -350,7 +350,10 @@ def _choose_channels(
 
 
 def combined_rate(size_bytes: float, *channels: Channel) -> float:
-    """Return the bytes per second of all channels with balanced shares, set-up included."""
+    """Return the rate in bytes per second if channels carry balanced shares of `size_bytes`.
+
+    It is the size divided by the time of the slowest share, set-up included.
+    """
     shares = balanced_shares(size_bytes, *channels)
     times_s = [channel.time_s(share) for channel, share in zip(channels, shares, strict=True)]
     return size_bytes / max(times_s)

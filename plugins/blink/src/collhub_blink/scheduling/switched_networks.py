@@ -104,7 +104,10 @@ def generate_candidates(
 
 
 def _keep_faster(fastest: dict[PlacedPacking, TimedSchedule], candidate: TimedSchedule) -> None:
-    """Record the candidate if it is the fastest of its packing so far."""
+    """Record a candidate in `fastest` if it is faster than the recorded one of its packing.
+
+    Of equal times the first stays.
+    """
     previous = fastest.get(candidate.packing)
     if previous is None or candidate.time_ns < previous.time_ns:
         fastest[candidate.packing] = candidate

@@ -200,7 +200,10 @@ class Stragglers:
 
 
 def is_measured(workload: Workload) -> BoolArray:
-    """Mark nodes of ranks with a file, not of copies of another rank: bool[nodes]."""
+    """Return which nodes belong to ranks with a file of their own: bool[nodes].
+
+    False for ranks that are assumed to be copies of another rank.
+    """
     assumed = [int(str(rank)) for rank in fact_list(workload, "assumed_ranks")]
     mask: BoolArray = ~np.isin(workload.nodes.rank, np.array(assumed, np.int64))
     return mask

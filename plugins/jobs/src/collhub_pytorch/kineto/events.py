@@ -200,7 +200,10 @@ class RankEvents:
         return number if number >= 0 else None
 
     def distributed(self) -> Record:
-        """Return `distributedInfo` of the file, empty if it is missing."""
+        """Return the object `distributedInfo` of the file's header.
+
+        Empty if it is missing or no object.
+        """
         stated = self.header.get("distributedInfo")
         return stated if isinstance(stated, dict) else {}
 
@@ -253,7 +256,10 @@ def _describe(record: Record) -> str:
 
 @lru_cache(maxsize=64)
 def _find_handler(category: str) -> Callable[[RankEvents, Record], None] | None:
-    """Return the handler for events of a category, None if they are ignored."""
+    """Return the function that adds an event of this category to a `RankEvents`.
+
+    Case is ignored; None for categories whose events are ignored.
+    """
     name = category.lower()
     return _HANDLERS.get(name) or (_add_runtime_call if _RUNTIME.match(name) else None)
 
@@ -328,7 +334,10 @@ def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
 
 
 def _correlation(args: Mapping[str, Any]) -> int:
-    """Return the number that links a call to its work; some files write -1 as unsigned."""
+    """Return the number that links a call of the runtime to its work on the device; -1 if missing.
+
+    Some files write negative numbers as unsigned ones, which are converted.
+    """
     number = int(args.get("correlation", -1))
     return number if number < _LARGEST else number - (_LARGEST << 1)
 

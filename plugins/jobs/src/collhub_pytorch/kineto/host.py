@@ -133,7 +133,10 @@ class _IssuedCall:
     target: int = -1
 
     def call(self, events: RankEvents) -> Call:
-        """Return the communication with its group; for host libraries with the issuer's root."""
+        """Return the communication of the span, with the complete ranks of its group.
+
+        For host libraries root or peer are those of the issuing operator.
+        """
         call = replace(self.span.call, group=resolve_group(events, self.span.call.group))
         return with_target(call, self.target) if self.span.is_of_host else call
 
@@ -369,7 +372,11 @@ def _points(
 
 
 def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
-    """Mark points before which the host may have waited for a collective."""
+    """Return before which points the host may have waited for a collective: bool[points].
+
+    `work`: index in `names` of the host's work before each point, -1 for idle. True if idle or in
+    an operator that issues collectives.
+    """
     is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
     mask: BoolArray = is_issuer[work]
     return mask

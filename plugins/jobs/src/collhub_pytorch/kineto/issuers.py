@@ -122,7 +122,7 @@ class _Assignment:
                 self._assign(span, queue.pop())
 
     def _unassigned(self) -> list[int]:
-        """Return the spans without an issuer, by start."""
+        """Return the indices of the spans that have no issuer yet, by start of the span."""
         spans = [span for span, issuer in enumerate(self._issuer_of) if issuer < 0]
         return sorted(spans, key=lambda span: self._spans[span].start)
 

@@ -145,7 +145,10 @@ def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
 
 
 def _describe_count(text: str, counts: Mapping[int, int]) -> str:
-    """Format `ranks 0-1: 5 TEXT` for ranks with a count above 0; empty without such ranks."""
+    """Return a note such as `ranks 0-1: 5 TEXT` with the ranks and the sum of their counts.
+
+    `counts`: by rank; ranks with 0 are not named. "" if all are 0.
+    """
     ranks = [rank for rank, count in counts.items() if count]
     return f"{_format_rank_list(ranks)}: {sum(counts.values())} {text}" if ranks else ""
 

@@ -175,7 +175,10 @@ def _collect(
 
 
 def _describe_skipped(skipped: Sequence[str]) -> list[str]:
-    """Format the first lines that are not used, and the number of the others."""
+    """Return a note for each of the first `_MAX_LISTED_LINES` lines that are not used.
+
+    A last note gives the number of further ones; [] without such lines.
+    """
     lines = [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
     if len(skipped) > _MAX_LISTED_LINES:
         lines.append(f"not used: {len(skipped) - _MAX_LISTED_LINES} more lines")

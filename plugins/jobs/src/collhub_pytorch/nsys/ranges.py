@@ -203,14 +203,20 @@ def _pair_group(
 
 
 def _kernel_word(name: str) -> str:
-    """Return the operation in the name of a kernel, `sendrecv` for messages; "" if unknown."""
+    """Return the operation in the name of a kernel of NCCL, such as `allreduce`.
+
+    `sendrecv` for messages. If several names fit, the longest wins; "" if none does.
+    """
     word = operation_word(name.partition("(")[0])
     names = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
     return next((kind for kind in names if kind in word), "")
 
 
 def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) -> int:
-    """Return the group whose end launches at this time, or -1."""
+    """Return the index of the group of calls that launches at the time `moment`, or -1.
+
+    `groups`: (begin, end of the launch, calls), sorted by begin; the launch is within both times.
+    """
     index = bisect_right(groups, moment, key=lambda group: group[0]) - 1
     return index if index >= 0 and moment <= groups[index][1] else -1
 

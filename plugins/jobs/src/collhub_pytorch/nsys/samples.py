@@ -146,7 +146,10 @@ class Export:
 
 
 def exports() -> Sequence[Source]:
-    """A step of two ranks in which rank 0 waits for rank 1: compute, all-reduce, compute."""
+    """Return the exports of two ranks: compute, all-reduce, compute.
+
+    Rank 0 reaches the all-reduce 40 us before rank 1 and waits.
+    """
     parts = [
         file_part(f"report.{rank}.sqlite", step_of(rank, start).content(), rank)
         for rank, start in enumerate((100_000, 140_000))

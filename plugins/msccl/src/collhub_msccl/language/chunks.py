@@ -86,8 +86,9 @@ class ReduceChunk:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """The chunks of the sum in no particular order, each as often as it was added; computed
-        once.
+        """Return the chunks of the sum, each as often as it was added, in no particular order.
+
+        They are collected at the first use; then the parts of the sum are dropped.
         """
         if self._chunks is None:
             self._chunks = list(self._walk())

@@ -160,8 +160,9 @@ def reverse_topology(topology: Topology) -> Topology:
 
 
 def binarize_topology(topology: Topology) -> Topology:
-    """Return the topology with bandwidth 1 on every link and without switches, named
-    `Binarized...`.
+    """Return a copy with bandwidth 1 on every link and without switches.
+
+    A link exists where the bandwidth is positive. The name gets the prefix `Binarized`.
     """
     links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
     return Topology(f"Binarized{topology.name}", links)
@@ -179,8 +180,9 @@ def distributed_fully_connected(
     size = local.num_nodes()
 
     def get_bandwidth(src: int, dst: int) -> int:
-        """Return the bandwidth between two nodes of all copies: the local link, or the remote
-        bandwidth.
+        """Return the bandwidth from `src` to `dst`, numbers of nodes among all copies.
+
+        Within a copy it is that of the local link, otherwise `remote_bandwidth`.
         """
         if src // size == dst // size:
             return local.link(src % size, dst % size)

@@ -49,7 +49,11 @@ _TRAITS_OF_TYPE = {
 
 
 def _build_traits() -> _StepTraits:
-    """Convert the table of step types to columns, indexed by `StepType`."""
+    """Return the properties of all step types as columns indexed by `StepType`.
+
+    They are the table `_TRAITS_OF_TYPE`: number of rows, kind of the first row (int64), and facts
+    (bool).
+    """
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]
     return _StepTraits(np.asarray(rows, np.int64), np.asarray(kind, np.int64), *masks)

@@ -23,7 +23,7 @@ _REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padde
 
 
 def list_targets() -> tuple[Runtime, ...]:
-    """List the runtimes, first the one for which the writer writes by default."""
+    """Return all runtimes as targets: the writer's default first, the others by name."""
     names = sorted(RUNTIMES, key=lambda name: name != _DEFAULT)
     return tuple(_build_target(name) for name in names)
 

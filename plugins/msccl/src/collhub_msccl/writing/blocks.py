@@ -287,8 +287,9 @@ class _ChannelUse:
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group uses a channel: for its pairs of ranks, and in the numbers of
-        peers.
+        """Record that a group uses a channel, which must be free for it (not checked).
+
+        Its pairs of ranks get the channel, and the numbers of peers of their sides increase.
         """
         for pair in group.pairs:
             self.channels[pair].add(channel)

@@ -307,8 +307,9 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
 
 
 def _parse_size(text: str) -> int | None:
-    """Parse a number as the runtimes do, extended to 18 digits; None if negative, too large or no
-    number.
+    """Parse a size in bytes as the runtimes parse numbers, but up to 18 digits.
+
+    Text after the number is ignored. None if it is negative, too large or no number.
     """
     if re.fullmatch(r"[1-9][0-9]{0,17}", text):
         return int(text)

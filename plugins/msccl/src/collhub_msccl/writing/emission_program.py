@@ -190,8 +190,9 @@ class WaitHistory:
     clocks: list[Clock] = field(default_factory=list)
 
     def clock_at(self, ordinal: int) -> Clock:
-        """Return the clock of the block when step `ordinal` begins: after the last wait up to it;
-        else empty.
+        """Return the clock of the thread block when step `ordinal` begins, not copied.
+
+        It is that of the last recorded step up to and including `ordinal`; {} if there is none.
         """
         index = bisect_right(self.ordinals, ordinal)
         return self.clocks[index - 1] if index else {}

@@ -34,8 +34,9 @@ class Lanes:
         return int(self.of_row.max(initial=-1)) + 1
 
     def find_program_order(self) -> Edges:
-        """Return the pairs of consecutive rows of given lanes; empty for new lanes, which have no
-        order.
+        """Return the pairs (earlier, later) of consecutive rows of each given lane, as two columns.
+
+        Empty if the lanes are new, because these have no order yet.
         """
         if not self.is_given:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -372,8 +372,9 @@ class ListScheduler:
             self._record_arrival(child, end)
 
     def _record_arrival(self, node: int, time: int) -> None:
-        """Record that one predecessor or message of a node is available at a time; queue it after
-        the last.
+        """Record that one predecessor or message of a node is available at `time`.
+
+        After the last one, the node is queued; it is ready at the latest of these times.
         """
         self._ready[node] = max(self._ready[node], time)
         self._missing[node] -= 1

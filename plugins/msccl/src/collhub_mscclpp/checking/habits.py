@@ -391,6 +391,6 @@ def _check_data(
 
 
 def _name(plan: Plan, row: int) -> str:
-    """Name of the operation in a row, also of one that the executor does not have."""
+    """Return the name of the operation in a row, also of one that the executor does not have."""
     operation = plan.operation(row)
     return operation.name if operation else plan.unknown_names[row]

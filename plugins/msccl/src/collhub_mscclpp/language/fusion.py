@@ -50,9 +50,9 @@ def exceeds_tables(operation: Recorded) -> bool:
 
 
 def mixes_sources(operation: Recorded) -> bool:
-    """Whether a put on a memory channel reads several buffers.
+    """Return whether a put on a memory channel has sources in several buffers.
 
-    The executor reads all sources from the first one.
+    The executor would read all of them from the first buffer. False for other operations.
     """
     is_put = operation.name in ("put", "ppkt") and operation.channel_type == "memory"
     return is_put and len({chunk.buffer for chunk in operation.src}) > 1
@@ -173,8 +173,9 @@ def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_forwards(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse operations that forward the packets of one range to several ranks; None for other
-    ranges.
+    """Fuse two operations that forward packets of the same range to different ranks.
+
+    None if ranges or channel types differ, or if the channels cannot be merged.
     """
     is_same = first.channel_type == second.channel_type and list(first.src) == list(second.src)
     return _merge_channels(first, second, dst=[*first.dst, *second.dst]) if is_same else None
@@ -230,8 +231,9 @@ def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _broadcast_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum through a switch with the broadcast of its result by the same channel; else
-    None.
+    """Fuse a sum through a switch with the broadcast of its result by the same channels.
+
+    The result is the operation `glres`; None if channels or buffers differ.
     """
     is_same = list(first.channels) == list(second.channels) and list(first.dst) == list(second.src)
     return replace(first, name="glres", dst=second.dst) if is_same else None

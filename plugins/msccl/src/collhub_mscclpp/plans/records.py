@@ -63,8 +63,9 @@ class Gpu:
     semaphores: tuple[int, ...]
 
     def channel_count(self, channel_type: str) -> int:
-        """Return the number of rank-level channels of a type; for `switch`, the number of
-        groups.
+        """Return the number of channels of a type (memory, port, switch) that the rank has.
+
+        For `switch`, the number of groups. Raises `KeyError` for other types.
         """
         if channel_type == "switch":
             return len(self.groups)

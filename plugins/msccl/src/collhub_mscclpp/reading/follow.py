@@ -125,8 +125,9 @@ class PlanFollower:
             self._announced[counter].append(steps)
 
     def _list_predecessors(self, block: int) -> list[int]:
-        """List the steps that precede the next step of the thread block: its last one, and awaited
-        ones.
+        """Return the steps that the next step of a thread block must follow.
+
+        These are the steps it has awaited since its last step, then that last step, if any.
         """
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]

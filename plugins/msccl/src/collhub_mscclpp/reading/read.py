@@ -98,8 +98,9 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def _count_operations(plan: Plan) -> dict[str, int]:
-    """Count the operations of the plan by name, in alphabetical order; unknown ones are left
-    out.
+    """Return the number of operations of the plan by name, in alphabetical order.
+
+    Operations that the executor does not have are left out.
     """
     rows = range(len(plan.operations))
     kinds = [plan.operation(row) for row in rows]

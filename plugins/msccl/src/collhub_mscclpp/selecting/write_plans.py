@@ -169,7 +169,10 @@ class _WindowMode:
 
     @property
     def file(self) -> str:
-        """Name of the plan's file, without its suffix."""
+        """Return the name of the plan's file without suffix: `kind-min-max-mode`, sizes in bytes.
+
+        `inf` stands for no maximum.
+        """
         last = "inf" if self.window.max_bytes is None else str(self.window.max_bytes)
         return f"{self.kind}-{self.window.min_bytes}-{last}-{self.mode}"
 

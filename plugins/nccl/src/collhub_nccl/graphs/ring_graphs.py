@@ -310,8 +310,10 @@ class _Passages:
     target: Int64Array
 
     def iterate_by_part(self, part_count: int) -> Iterator[list[RankPair]]:
-        """Yield, for parts 0, 1, ..., the (source, target) pairs of its messages in the order of
-        time."""
+        """Yield the (source, target) pairs of the messages of parts 0 to `part_count` - 1.
+
+        One list per part, in the order of time; empty for a part that is not sent.
+        """
         indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
         for first, last in pairwise(indptr.tolist()):
             rows = messages[first:last]

@@ -79,8 +79,10 @@ def pci(link_speed: str, link_width: int) -> float:
 
 
 def net(speed_mbit: int | None) -> float:
-    """Bandwidth of a network port in GB/s from its speed in Mb/s; 10 Gb/s if missing or not
-    positive."""
+    """Convert the speed of a network port from Mbit/s to GB/s.
+
+    10 Gbit/s is assumed if it is missing or not positive.
+    """
     if speed_mbit is None or speed_mbit <= 0:
         speed_mbit = DEFAULT_NET_MBIT
     return speed_mbit / 8000

@@ -147,7 +147,10 @@ class _StatedLinks:
             self._add_to_gpu(gpu, link, rate, count)
 
     def _nvswitch(self) -> int:
-        """Node of the NVSwitch, created on first use: all chips of an NVLink domain act as one."""
+        """Return the number of the NVSwitch node, which is added at the first call.
+
+        All chips of an NVLink domain are one node.
+        """
         if self._switch is None:
             self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
         return self._switch

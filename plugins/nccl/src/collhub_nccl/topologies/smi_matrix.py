@@ -51,7 +51,7 @@ class SmiDevice:
         return self.name.startswith("GPU")
 
     def nvlinks_to(self, column: int) -> int | None:
-        """Number of NVLinks to the device of this column; None for any other relation."""
+        """Return the number of NVLinks to the device of a column; None for any other relation."""
         match = _NVLINKS.match(self.cells[column])
         return int(match[1]) if match else None
 
@@ -183,7 +183,10 @@ class _Row:
 
 
 def _numa_node(affinities: Sequence[str]) -> str:
-    """NUMA node from the words after the matrix; empty unless there is exactly one."""
+    """Return the NUMA node of a device, from the words of its row after the matrix.
+
+    The second word is a node, a range of nodes or "N/A"; "" unless it is one node.
+    """
     # First the CPUs, then their NUMA nodes, possibly a range or "N/A".
     if len(affinities) > 1 and affinities[1].isdecimal():
         return affinities[1]

@@ -214,7 +214,10 @@ def device_kind(pci_class: str) -> TargetKind:
 
 
 def target_kind(pci_class: str) -> TargetKind:
-    """Kind of the target of an NVLink or xGMI link; an unknown class counts as NVSwitch."""
+    """Return the kind of the target of an NVLink or xGMI link: GPU, CPU or NVSwitch.
+
+    `pci_class`: class in the link's element; any unknown class counts as NVSwitch.
+    """
     kind = _kind_of_class(pci_class)
     if kind in (TargetKind.GPU, TargetKind.CPU):
         return kind
@@ -271,8 +274,11 @@ _UPPER, _LOWER = 0, 1
 
 
 def flatten_switches(element: Element) -> None:
-    """Move the children of every lower switch to the upper switch above it, in place,
-    recursively."""
+    """Move the children of lower PCI switches to the upper switch above them, in place.
+
+    A pair of an upper and a lower switch is one switch with two levels. Applies to all descendants
+    of `element`.
+    """
     generation = _generation(element, _UPPER)
     if generation:
         element.children = _without_lower_switches(element.children, generation)

@@ -55,7 +55,10 @@ class _TunedRules:
 
     @property
     def untuned(self) -> list[str]:
-        """Names of the collectives that the tuner knows and no rule serves, in its order."""
+        """Return the names of the collectives that the tuner knows and no rule serves.
+
+        The order is that of `COLLECTIVES`.
+        """
         tuned = {rule.kind for rule in self.rules}
         return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
 

@@ -115,7 +115,11 @@ class TimeCuts:
         return TimeCut(np.minimum(since, last))
 
     def of_distance(self) -> TimeCut:
-        """Return the cut of the longest shortest path that data must take between members."""
+        """Return the cut between the sender and the receiver with the longest shortest path.
+
+        A node changes sides when data of that sender can have reached it first. Pairs without a
+        path do not count.
+        """
         senders, receivers = self._demand.get_senders_and_receivers()
         between = np.where(np.outer(senders, receivers), self._far, -1)
         between[between >= _UNREACHABLE_PS] = -1

@@ -153,7 +153,11 @@ class _Phases:
         return schedule
 
     def replay(self, progress: Progress) -> bool:
-        """Verify every spreading; a reversed one is valid if it is valid forwards."""
+        """Verify every spreading on its arrays; return False if one cannot be replayed.
+
+        A spreading that is used twice is verified once; a reversed one is valid if it is valid
+        forwards. Raises `InputError` for an invalid one.
+        """
         # A spreading that is used for both phases is verified once.
         distinct_spreads = dict.fromkeys(self.spreads)
         return all(spread.replay(progress) for spread in distinct_spreads)

@@ -172,7 +172,7 @@ class _PipelinedTrees:
 
     @property
     def num_arcs(self) -> int:
-        """Sum of the arcs of all trees, weighted by the weight of the tree."""
+        """Return the number of arcs of all trees, each multiplied by the weight of its tree."""
         arcs = 0
         for tree in self.trees:
             arcs += tree.weight * int(np.count_nonzero(tree.parent >= 0))
@@ -183,9 +183,10 @@ class _PipelinedTrees:
         return self.pipelining.schedule([repeats * tree.weight for tree in self.trees])
 
     def max_repeats(self, messages: int) -> int:
-        """Return the maximum number of repeats for a number of messages and the minimum chunk size.
+        """Return the largest number of repetitions of all trees within two limits, at least 1.
 
-        At least 1.
+        At most `messages` messages; and chunks so large that on every link they take as long as its
+        latency, and at least 20 ns.
         """
         # The bytes of a chunk that occupies a link for its latency or at least 20 ns.
         shortest = np.maximum(self.pipelining.topology.latency_s, _MIN_MESSAGE_S)

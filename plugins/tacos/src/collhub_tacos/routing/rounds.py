@@ -36,7 +36,10 @@ class _Round:
         self.parent = np.zeros(capacity, np.int64)
 
     def enlarge(self, nodes: int) -> None:
-        """Double the capacity, and add enough for a tree of `nodes` nodes."""
+        """Increase the capacity of the round to twice the size plus `nodes` rows.
+
+        New rows of arcs and parents are 0.
+        """
         more = np.zeros(len(self.arc) + nodes, np.int64)
         self.arc = np.concatenate([self.arc, more])
         self.parent = np.concatenate([self.parent, more])

@@ -162,14 +162,20 @@ class _Movements:
 
     @property
     def source(self) -> Int64Array:
-        """Source node of each transfer, or its destination if mirrored: int64."""
+        """Return the node from which each transfer brings its chunk: int64[transfers].
+
+        It is the source of the link, or its destination if the schedule is mirrored.
+        """
         nodes = self.network.destination if self.is_mirrored else self.network.source
         source: Int64Array = nodes[self.link]
         return source
 
     @property
     def destination(self) -> Int64Array:
-        """Destination node of each transfer, or its source if mirrored: int64."""
+        """Return the node to which each transfer brings its chunk: int64[transfers].
+
+        It is the destination of the link, or its source if the schedule is mirrored.
+        """
         nodes = self.network.source if self.is_mirrored else self.network.destination
         destination: Int64Array = nodes[self.link]
         return destination

@@ -53,7 +53,7 @@ def drop_activity(report: FractionReport) -> Progress:
 
 
 def report_activity(progress: Progress, activity: str) -> FractionReport:
-    """Convert a progress function to a fraction report for the activity `activity`."""
+    """Return a function that reports a fraction done, 0..1, under the name `activity`."""
 
     def report(fraction: float) -> None:
         progress(fraction, activity)

@@ -204,7 +204,10 @@ def _destination(indptr: Int64Array, link: Integer) -> Integer:
 
 @part
 def _random(state: npt.NDArray[np.uint64]) -> float:
-    """Return the next random number in [0, 1): splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Return the next random number in [0, 1) and advance `state`, one uint64.
+
+    Method: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     mixed = state[0]
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
