@@ -234,9 +234,9 @@ def group_of_nodes(topology: Topology) -> Int64Array:
 
 
 def _links_per_npu(dimension: Dimension) -> int:
-    """Return an upper bound of the number of links of a dimension per NPU.
+    """Return an upper bound of the number of links that a dimension adds per NPU.
 
-    A switch dimension has two, one in each direction.
+    2 for a switch (one per direction), size - 1 for fully connected, else at most 2.
     """
     if dimension.kind is DimensionKind.SWITCH:
         return 2

@@ -104,9 +104,10 @@ def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
 
 
 def remove_rows(topology: Topology, fails: BoolArray) -> Topology:
-    """Return the network without the links where `fails`, bool[links], whether connected or not.
+    """Return the network without the links where `fails`, bool[links]; it may be unconnected.
 
-    Planes without links disappear and the others are renumbered; dimensions are dropped.
+    Nodes stay. Planes without links disappear and the others are renumbered; dimensions are
+    dropped, because the network is no longer regular.
     """
     rows = np.flatnonzero(~fails)
     plane = np.unique(topology.plane[rows], return_inverse=True)[1].ravel()

@@ -126,9 +126,10 @@ def may_read(opened: Input, format: Format) -> bool:
 
 
 def content_of(opened: Input, format: Format) -> Source:
-    """Return the source for a reader of the format: with decompressed parts, if it accepts gzip.
+    """Return the source for a reader of the format; if it accepts gzip, with decompressed parts.
 
-    Raises `InputError` for an archive if the format does not accept gzip.
+    Parts that are not compressed stay. Raises `InputError` (code `gzip`) for a compressed file if
+    the format does not accept gzip.
     """
     if format.accepts_gzip:
         return replace(opened.source, parts=tuple(map(decompress_part, opened.source.parts)))

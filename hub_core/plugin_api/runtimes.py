@@ -196,7 +196,9 @@ class UnitLimits:
     def list_counts(self, shares: int) -> list[int]:
         """List the allowed numbers of units of one of `shares` equal shares, ascending.
 
-        At most 2^14 each. Empty if the shares do not divide the buffer, or exceed the limit.
+        They divide the granules of a share (any number if there are 0 granules), and all shares
+        together have at most `max_units`. At most 2^14 each. Empty if the shares do not divide the
+        granules.
         """
         if shares < 1 or self.granules % shares:
             return []

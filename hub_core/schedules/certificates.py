@@ -116,10 +116,10 @@ _HASHED_KEYS = ("npus", "nodes", "multicast", "reduce", "links")
 
 
 def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """Find the certificate in the extensions of an algorithm, the first in the order of their
-    names.
+    """Return the certificate in the extensions of an algorithm, None without one.
 
-    Returns the unvalidated JSON object (a `Certificate` if it is valid), or None.
+    Of several ones that of the first extension by name. The JSON object is not validated (a
+    `Certificate` if it is valid).
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]

@@ -225,9 +225,10 @@ Values = ExactValues | FingerprintValues
 
 
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
-    """Choose exact values if memory and work are within the limits, else fingerprints.
+    """Choose exact values if memory and work are within their limits, else fingerprints.
 
-    Both are compared after multiplication by the number of contributions.
+    Fingerprints take constant space per cell. `cells`: units of memory, `work`: units that steps
+    move; both are compared after multiplication by the number of contributions.
     """
     width = index.total + 1
     if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:

@@ -189,9 +189,11 @@ def _send_parts(
 def _send_to_all(
     task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
 ) -> None:
-    """Send `source` of every rank to all other ranks, which store it in OUTPUT by sender.
+    """Add steps by which every rank sends `source` to all others, which store it in OUTPUT.
 
-    `first`: handles on which the first messages wait. `delay_ns`: delay after each arrival.
+    The place there is the sender's number. Rank r sends to r + 1 first, then to r + 2 and so on; as
+    many messages as may be concurrent start after `first` (handles), each later one after the
+    arrival of an earlier one and `delay_ns`.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _count_concurrent_messages(task)

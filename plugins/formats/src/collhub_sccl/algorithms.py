@@ -309,9 +309,10 @@ class _StepReader:
 
 
 def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
-    """Yield a loss for each field that differs after reading back and has a known consequence.
+    """Yield one loss per field that is different after writing and reading back.
 
-    All columns of the steps count as one loss. `differences`: names of the fields.
+    `differences`: names of these fields. All columns of the steps count as one loss, which comes
+    first; fields without an entry in `_CONSEQUENCES` give none.
     """
     where = "the entire algorithm"
     if any(name in _STEP_FIELDS for name in differences):

@@ -130,9 +130,10 @@ class Maker:
         return self._placed(name, request, lambda: self._own(name, algorithm, request))
 
     def _placed(self, chosen: str, request: CollectiveRequest, make: Callable[[], int]) -> int:
-        """Call `make`; add the collective and the choice to its errors.
+        """Return `make()`, a template number; its errors state the collective and `chosen`.
 
-        A single rank exchanges no messages and gets an empty template.
+        For a single rank, `make` is not called: it exchanges no messages and gets an empty
+        template.
         """
         if len(request.members) == 1:
             return self._numbered(("nothing",), lambda: (_nothing(request), marker(1)))

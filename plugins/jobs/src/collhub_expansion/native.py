@@ -302,9 +302,11 @@ def tree_root(index: int) -> str:
 
 
 def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
-    """Return the bytes of ASTRA-sim's streams of a collective (its `generate_collective`).
+    """Return the bytes of each of the streams into which ASTRA-sim divides a collective.
 
-    At least one byte per rank of the job; a remainder becomes one more stream of full size.
+    There are `system.splits` of size // splits bytes; a remainder becomes one more stream of full
+    size. If that is less than `ranks` bytes (except in an all-gather), all splits have `ranks`
+    bytes. Source: `generate_collective`.
     """
     chunk = size // system.splits
     if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
@@ -333,9 +335,10 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
 
 
 def _list_named_algorithms(workload: Workload) -> Int64Array:
-    """Return the algorithm that each node names, int64 per row, -1 without one.
+    """Return the index of the algorithm that each node names: int64[nodes], -1 without one.
 
-    The column of the node precedes what the job's system says of its identity.
+    The node's column `algorithm` decides, else the map by node identity in the folder that the job
+    is from.
     """
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)

@@ -81,9 +81,10 @@ def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _is_group(entry: object) -> bool:
-    """Return whether an entry is an object with a text `pg_name` and distinct ranks of at least 0.
+    """Return whether a JSON value defines a process group.
 
-    An empty list of ranks is allowed.
+    It must be an object with a text `pg_name` and a list `ranks` of distinct integers of at least
+    0, which may be empty.
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("pg_name"), str):
         return False

@@ -187,9 +187,11 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 
 
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
-    """Mark the edges from the host to communications that also wait for work of the device.
+    """Return (data edges, control edges) by which launches on the host delay communication.
 
-    A gap before a communication belongs to it. The profile records the dependencies.
+    bool per edge. Such an edge leads from a node of the host to a communication, or to the gap
+    before it, that also waits for work of the device, so that an earlier launch would not start it
+    too early.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
     edges = nodes.edges()
@@ -324,9 +326,10 @@ class _BucketTrials:
         self._planner = BucketPlanner(self._unordered, candidates)
 
     def limits(self) -> list[int]:
-        """Return limits in bytes that give different buckets, at most `MAX_LIMITS`, largest first.
+        """Return the bucket sizes in bytes to try, at most `MAX_LIMITS`, largest first.
 
-        Each is twice the next smaller one; the smallest is twice the median size of the calls.
+        They are twice the median size of the calls times powers of two, below twice their sum;
+        sizes that give the same buckets as the next smaller one are left out.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]

@@ -211,9 +211,10 @@ def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool
 
 
 def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternative:
-    """Return the cheapest alternative that NCCL may use of these algorithms.
+    """Return the first alternative, the cheapest by NCCL's model, whose algorithm is in `allowed`.
 
-    Raises `UsageError` if NCCL may use none of them for the call.
+    Alternatives without a time, which NCCL may not use, do not count. Raises `UsageError` if none
+    remains.
     """
     for row in call.alternatives:
         if row.time_us is not None and row.alternative.algorithm in allowed:

@@ -42,10 +42,10 @@ class JobMemory:
 
     @contextmanager
     def created(self, shapes: Shapes) -> Iterator[None]:
-        """Create arrays of zeros as files in the folder, which other processes may open within the
-        block.
+        """Context manager: create arrays of zeros as files that other processes may open.
 
-        `shapes`: shape and dtype by name. The names are written first, for `arrays`.
+        `shapes`: shape and dtype by name; they are written to the folder first, for `arrays`. The
+        files remain after the block.
         """
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
         descriptors: list[int] = []

@@ -88,9 +88,10 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return, per pair, whether the REDUCE reads exactly the slot that its RECV fills.
+    """Return for each pair whether its REDUCE reads exactly the slot that its RECV fills.
 
-    A slot is SCRATCH beyond the algorithm's own. `receives`, `reductions`: rows of the pairs.
+    bool[pairs]; `receives`, `reductions`: rows of the records of each pair. Slots are blocks of
+    SCRATCH after those that the algorithm declares.
     """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
@@ -122,10 +123,11 @@ def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, Boo
 def used_elements(
     program: LevelledProgram, moves: RecordMoves, is_done: BoolArray, elements: int
 ) -> Int64Array:
-    """Return the number of elements of its memory that each rank uses, int64[num_ranks].
+    """Return the number of elements of its memory that each rank uses: int64[ranks].
 
-    Slots of fused reductions are at the end and unused. `moves`, `is_done`: by record; `elements`:
-    per block.
+    It ends with INPUT, OUTPUT and the last element that a record reads or writes; slots of fused
+    reductions after it are unused. `moves`: ranges by record; `is_done`: records that are fused;
+    `elements`: per block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]

@@ -226,9 +226,9 @@ def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
 
 
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:
-    """Post all messages of a level, wait for each in turn, then run the local records in order.
+    """Post all messages of a level, wait for each in this order, then execute the local records.
 
-    `at`: receives the record that is being waited for.
+    `at[0]` receives the record that is being waited for, so that a deadlock can be located.
     """
     # `_run_level_timed` does the same with timestamps; this function is the one that is measured.
     if level.records:

@@ -365,9 +365,9 @@ def _format_bandwidths(done: LocalRun) -> str:
 
 
 def _format_native(done: LocalRun) -> str:
-    """Return the median time of the library's own collective and the ratio of this run to it.
+    """Return the median time of the library's own collective, and this run's time divided by it.
 
-    Empty if the library has none.
+    "" if the executor has not measured one.
     """
     native_s = done.outcome.native_time_s
     if native_s is None:

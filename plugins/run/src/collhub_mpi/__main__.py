@@ -47,9 +47,10 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 
 
 def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
-    """Run one rank and return its exit status. On any error print it and abort all ranks.
+    """Run this rank and return its exit status; on any error print it and abort all ranks.
 
-    Otherwise MPI would wait for the other ranks when this process exits.
+    `name`: algorithm file; `values`: options of the run. Without the abort, MPI would wait for the
+    other ranks.
     """
     run = StartedRun.read(name, values, world.size)
     try:

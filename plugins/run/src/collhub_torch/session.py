@@ -157,10 +157,10 @@ class Shape:
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """Return a new, uninitialized output for an input on each of `num_ranks` ranks.
+        """Return a new, uninitialized output tensor for an input of `num_ranks` ranks.
 
-        Its first dimension is scaled as the collective requires; type, device and other dimensions
-        stay.
+        Its first dimension is multiplied or divided by the ranks as the collective requires; type,
+        device and other dimensions are those of `source`.
         """
         if self.output is _keep_size:
             return torch.empty_like(source, memory_format=torch.contiguous_format)

@@ -82,10 +82,10 @@ class Translations:
 
 
 def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> Int64Array:
-    """Subtract nodes dimension by dimension, each modulo its size (0 to size - 1).
+    """Return left - right of node numbers, dimension by dimension, each modulo its size.
 
-    `moduli`: the sizes, the first of which is that of the fastest-changing dimension of node
-    numbers.
+    `moduli`: the sizes, the first of which belongs to the dimension that changes fastest. Arrays
+    are broadcast.
     """
     result = np.zeros(np.broadcast_shapes(left.shape, right.shape), np.int64)
     stride = 1

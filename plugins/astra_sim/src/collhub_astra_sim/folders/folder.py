@@ -192,10 +192,10 @@ class AstraFolder:
     losses: tuple[Loss, ...]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield all files, in a fixed order.
+        """Yield all files of the folder, in a fixed order; texts are ASCII.
 
-        First the traces of the algorithms, then the workload, the configurations and the script,
-        which is the only executable file.
+        First the traces of the algorithms, then a workload per NPU, the configurations and the
+        script, which is the only executable file.
         """
         for program in self.programs:
             for trace in program.traces.artifacts:

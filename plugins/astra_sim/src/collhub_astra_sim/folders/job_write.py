@@ -72,9 +72,10 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield the traces of algorithms, those of the workload, configurations, the script.
+        """Yield all files of the folder: traces of algorithms and workload, texts, script.
 
-        Names of traces begin with the algorithm's prefix; only the script is executable.
+        Each algorithm has its size in bytes, and names of its traces begin with its prefix; only
+        the script is executable.
         """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:

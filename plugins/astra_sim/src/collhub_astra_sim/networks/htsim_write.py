@@ -152,9 +152,10 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return the number of cables of each node of a level, on one side.
+        """Return the number of cables that every node of a level has on one side.
 
-        `side`: the cables above or below each node. Raises `_NoFatTreeError` if nodes differ.
+        `side`: per node the number of cables to each neighbour above, or below. Raises
+        `_NoFatTreeError` if nodes of the level differ.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:

@@ -317,9 +317,10 @@ def simulate_rendezvous(
 
 
 def _build_job(members: Sequence[int], num_npus: int) -> Workload:
-    """Return a job of one all-reduce on these NPUs, as which the kernel runs the algorithm.
+    """Return a job with one all-reduce of the NPUs `members`, as which an algorithm is executed.
 
-    The collective is in a group if the world has further NPUs.
+    It has `num_npus` ranks. The collective is in a group if there are further NPUs; its bytes do
+    not matter.
     """
     count = len(members)
     is_part = count < num_npus

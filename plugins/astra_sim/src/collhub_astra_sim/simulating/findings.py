@@ -215,9 +215,10 @@ class StuckNodes:
         return f"{sender} never sends"
 
     def _describe_obstacle(self, node: int) -> str:
-        """Describe the root cause that prevents a node from starting.
+        """Return a clause on the reason why a node has not started.
 
-        It is a started node that never finishes, or a cycle of dependencies.
+        It waits, directly or through others, for a node that started and never finishes, which is
+        named; otherwise its dependencies form a cycle.
         """
         blocker = int(self._blocker[node])
         if self._start[blocker] < 0:

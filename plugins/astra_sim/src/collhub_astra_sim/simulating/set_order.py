@@ -93,9 +93,10 @@ def _sort_large_set(
 
 @compiled
 def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
-    """Write the rows in list order, and reset `before` to -1 for the next set.
+    """Write the rows of a set in the order of its list to `rows`; reset `before` for the next set.
 
-    Only buckets with elements are reset, so the cost is proportional to the rows.
+    `element[len(rows)]` is the entry before the list. Only buckets with elements are reset (to -1),
+    so the cost is proportional to the rows.
     """
     position = element[len(rows)]["after"]
     for index in range(len(rows)):

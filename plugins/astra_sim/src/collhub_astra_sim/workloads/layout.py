@@ -293,9 +293,10 @@ def _place_nodes(
 
 
 def _find_owners(node: Records, has_slots: bool) -> Int64Array:
-    """Return the owner of each node's queues, int64 by node: its rank.
+    """Return the number of the owner of each node's queues of streams: int64[nodes].
 
-    With unlimited slots each collective is an owner; other nodes then have owner 0.
+    With slots it is the rank of the node. Without slots each collective has queues of its own,
+    numbered from 0 by row; other nodes have 0, which is not used.
     """
     if has_slots:
         return node["rank"].astype(np.int64)

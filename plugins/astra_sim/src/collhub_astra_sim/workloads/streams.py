@@ -90,9 +90,9 @@ def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None
 
 @compiled
 def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of the algorithm: a member of the node's group.
+    """Return the rank at a position of a custom algorithm that stream `index` executes.
 
-    Without a group, the position is the rank.
+    Positions count the members of the node's group; without a group, the position is the rank.
     """
     member = machine.node[machine.stream[index]["row"]]["member"]
     if member < 0:

@@ -44,9 +44,10 @@ def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, 
 
 
 def find_widest_tree_weight(graph: CapacityGraph, root: int) -> int:
-    """Return the largest weight that a single tree can have, 1 if the root cannot reach all nodes.
+    """Return the largest weight that a single tree from `root` to all nodes can have.
 
-    It is the bottleneck width of paths from the root.
+    It is the largest capacity so that arcs of at least this capacity reach all nodes; 1 if the root
+    cannot reach all.
     """
     # The largest width at which the arcs of at least that width reach all nodes.
     for width in np.unique(graph.capacity)[::-1]:
@@ -212,9 +213,10 @@ def _build_parent_search(
 def _generate_patterns(
     graph: CapacityGraph, node: int, weights: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the parents of a node in all trees for which its in-arcs have room.
+    """Yield the possible parents of a node: a tuple with the tail of an in-arc for every tree.
 
-    Raises `OverflowError` if there may be more than 2^16.
+    The weights of the trees on an arc must not exceed its capacity. Raises `OverflowError`, before
+    anything is yielded, if there may be more than 2^16.
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()

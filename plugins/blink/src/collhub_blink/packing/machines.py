@@ -94,9 +94,10 @@ class _Hosts:
         self._num_ranks = num_ranks
 
     def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build a tree of weight 1 for every rank as the root.
+        """Build a tree of weight 1 for every rank as the root, by host, then by index in the host.
 
-        The data leaves the root's host from the root only or, if `is_across`, from all ranks.
+        The data leaves the root's host from the root only or, if `is_across`, from all ranks of the
+        host.
         """
         build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
         return [

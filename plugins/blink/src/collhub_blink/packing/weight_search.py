@@ -138,9 +138,9 @@ def run_searches(
 
 
 def compute_twin_bits(weights: Sequence[int]) -> int:
-    """Compute the bits t for which tree t has the weight of tree t - 1.
+    """Return an integer whose bit t is set if tree t has the weight of tree t - 1.
 
-    Such trees are interchangeable.
+    Such trees are interchangeable. Bit 0 is never set.
     """
     bits = 0
     for tree in range(1, len(weights)):

@@ -227,9 +227,10 @@ class _CountSearch:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Return whether half the chunks may be good enough, judged by the slowdown with a quarter.
+        """Return whether half as many chunks may make the schedule only slightly slower.
 
-        True if no schedule with a quarter is known.
+        It is judged by the slowdown with a quarter: filling the pipelines takes twice as long with
+        half the chunks, four times with a quarter. True if no schedule with a quarter is known.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
@@ -253,7 +254,7 @@ class _CountSearch:
         return True
 
     def build_schedule(self, count: int) -> PackingSchedule | None:
-        """Get the schedule with `count` chunks; each is built once.
+        """Return the schedule with `count` chunks on the widest tree; each is built once.
 
         None for 0, for more than the maximum, and if a chunk would have less than a byte.
         """

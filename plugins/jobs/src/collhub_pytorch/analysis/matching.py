@@ -141,9 +141,10 @@ def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> I
 
 
 def _group_hint(workload: Workload, row: int) -> str:
-    """Format a further reason for mismatches of host collectives.
+    """Return a further reason for a mismatch of collectives, for the end of the message.
 
-    Empty for nodes with a group, and for those of ranks that record the work of a device.
+    Host libraries do not record groups, so collectives of fewer ranks look like those of all. "" if
+    the node has a group, or its rank records a device.
     """
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):

@@ -439,10 +439,10 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 
 
 def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
-    """Parse the communication in the arguments of newer files; None without one.
+    """Return the communication that an event's arguments describe, in the form of newer files.
 
-    The ranks of its group, if stated, are kept in `events.groups`, unless this name is there
-    already.
+    None without `Collective name`. If the group's ranks are stated, they are added to
+    `events.groups`, unless the name is present.
     """
     if "Collective name" not in args:
         return None

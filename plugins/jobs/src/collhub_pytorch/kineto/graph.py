@@ -395,9 +395,10 @@ class _Builder:
 
 
 def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
-    """List the activities that each activity waits for, and whether the file records this.
+    """List, per activity, the activities it waits for as (activity, whether the file records it).
 
-    A dependency on an activity that ends after the start of its successor is dropped.
+    Waits are for the previous activity of its stream, and by recorded and assumed dependencies. A
+    dependency on an activity that ends after the start of its successor is dropped.
     """
     waits: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
     before = find_previous_on_stream(profile.stream)

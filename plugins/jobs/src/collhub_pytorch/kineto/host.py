@@ -190,9 +190,10 @@ class _Operators:
         return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
-        """Select, by start, outermost operators without an operator of torch.distributed.
+        """Return the outermost operators of the job that issue no collective themselves.
 
-        Operators that contain one are replaced by their inner operators.
+        An operator that contains one that does is replaced by the operators inside it. By start;
+        the result are rows of the file's operators.
         """
         is_open = np.zeros(len(self.row), np.bool_)
         for operator in range(len(self.row)):

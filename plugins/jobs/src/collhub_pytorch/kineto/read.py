@@ -59,9 +59,10 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: ProfileOptions, provenance: Provenance
 ) -> Workload:
-    """Read these files as a workload, with one file in memory at a time.
+    """Read Kineto profiles, one per rank, as a workload, with one file in memory at a time.
 
-    Clocks are aligned if the files record times of collectives.
+    Notes and assumptions are in the extension; clocks are aligned if times of collectives are
+    recorded. Raises `InputError` for invalid files, and as `join_ranks`.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
     lines: list[JsonValue] = [*describe_facts(parts)]

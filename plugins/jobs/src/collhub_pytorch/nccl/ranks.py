@@ -152,9 +152,10 @@ def _find_devices(
 
 
 def _describe_unknown_members(ranks_of: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Report communicators of which some ranks have no record, so that their process is unknown.
+    """Return a note on communicators of which some ranks have no record; [] without any.
 
-    At most one line, which names three of them; empty without any.
+    `ranks_of`: ranks of the job by communicator, negative for a rank without a record. It names the
+    first three communicators and their number.
     """
     names = [name for name, ranks in ranks_of.items() if min(ranks) < 0]
     if not names:

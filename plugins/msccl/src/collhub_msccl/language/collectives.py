@@ -145,9 +145,10 @@ class _TabulatedCollective(Collective, ABC):
         return range(self.num_ranks)
 
     def _build_buffer_pair(self, data: Slots, output_size: int) -> RankBuffers:
-        """Build both buffers of a rank: one shared list in place, else `data` and an empty output.
+        """Return the input and output of a rank: input `data`, and an output of empty slots.
 
-        The output has `output_size` slots.
+        In place, both are the same list, so that data written under one name are read under the
+        other. `output_size`: slots of a separate output.
         """
         # The same list, so that data written under one name is read under the other.
         output = data if self.inplace else _build_empty_slots(output_size)

@@ -242,10 +242,10 @@ class _Group:
         return cls([part], {pair}, peer_counts)
 
     def has_conflict(self, other: _Group) -> bool:
-        """Whether the groups cannot share a channel.
+        """Return whether two groups of connections cannot share a channel.
 
-        They cannot if both connect the same ranks, or if a rank would have more than 32 peers on a
-        side.
+        They cannot if both connect the same two ranks, or if a rank would have more than 32 peers
+        on a side.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True

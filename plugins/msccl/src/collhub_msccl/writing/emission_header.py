@@ -78,9 +78,10 @@ class Target:
         return {name: str(value) for name, value in written.items()}
 
     def _count_channels(self, program: ThreadBlockProgram) -> int:
-        """Count the channels of the file: those that the program uses.
+        """Return the number of channels that the file declares: the highest used channel plus 1.
 
-        The imported file's number if it is larger and within the runtime's limit.
+        If the algorithm was read from a file that declares more, within the runtime's limit, its
+        number is kept.
         """
         # The runtimes open connections only for channels below nchannels.
         used = int(program.channel.max(initial=0)) + 1

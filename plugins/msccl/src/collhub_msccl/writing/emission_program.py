@@ -237,10 +237,10 @@ class Knowledge:
         block_of_step: int,
         start: int,
     ) -> bool:
-        """Whether step `at` of a block is finished before step `start` of another block begins.
+        """Return whether step `at` of one thread block has finished before step `start` of another.
 
-        `parent_block`, `block_of_step`: the two blocks; within one block steps are executed in
-        order.
+        `parent_block`: block of `at`; `block_of_step`: block of `start`. Within one block steps are
+        executed in order; else the waits of the second block before `start` decide.
         """
         if parent_block == block_of_step:
             return at < start

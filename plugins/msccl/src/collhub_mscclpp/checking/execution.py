@@ -175,10 +175,10 @@ class Execution:
         self,
         time: int,
     ) -> None:
-        """Set the clocks of all thread blocks and the host of each rank to their maximum, as its
-        stream does.
+        """Let the thread blocks and the host of each rank wait for one another, as a stream does.
 
-        `time`: of the host.
+        All of their vector clocks become the maximum of all; in it the time of the host becomes
+        `time`.
         """
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):

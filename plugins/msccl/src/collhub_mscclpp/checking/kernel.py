@@ -333,9 +333,10 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 @part
 def _request(state: Any, channel: int, block: int, time: int) -> int:
-    """Add a request to the proxy of a lagging channel, made by a thread block at a time.
+    """Record a request of a thread block to the proxy of a lagging channel; return its actor.
 
-    The proxy's clock is advanced. Returns the proxy's actor number.
+    `time`: of the block. The proxy's clock includes the block's clock afterwards, and its own time
+    increases by 1.
     """
     proxy: int = state.scalars[FIRST_PROXY] + channel
     _join(state.clocks[proxy], state.clocks[block])

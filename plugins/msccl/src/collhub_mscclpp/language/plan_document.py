@@ -126,9 +126,10 @@ class _Gpu:
 
 
 def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Fuse the operations of a thread block (if enabled) and insert its barriers.
+    """Return the operations of a thread block as they are executed: fused, with barriers.
 
-    Requested barriers always; those that data needs if `auto_sync` is set.
+    Neighbours are fused if `instr_fusion` is set. Requested barriers are always inserted; those
+    that data need, if `auto_sync` is set. `recorded` is not changed.
     """
     operations = insert_requested_barriers(fuse(recorded) if program.instr_fusion else recorded)
     if program.auto_sync:

@@ -94,9 +94,10 @@ def nvlink(compute_capability: int) -> float:
 
 
 def xgmi(gcn: str) -> float:
-    """Bandwidth of one xGMI link of an AMD GPU in GB/s.
+    """Return the bandwidth of one xGMI link of an AMD GPU in GB/s.
 
-    `gcn`: architecture, such as `gfx90a`, or RCCL's older number for it, such as `910`.
+    `gcn`: architecture, such as `gfx90a`, or RCCL's older number for it, such as `910`. The first
+    prefix that fits decides; `_OTHER_XGMI` for unknown ones.
     """
     # Prefixes, because the members of a family differ in the last digit.
     name = _GCN_NAMES.get(gcn, gcn)

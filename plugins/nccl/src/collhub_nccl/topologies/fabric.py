@@ -119,8 +119,9 @@ class Machine:
         return [node for node, node_kind in enumerate(self.kinds) if node_kind is kind]
 
     def net_bandwidth(self, net: int) -> float:
-        """Return the total bandwidth from a network port to its machine in GB/s; 0 for a port
-        without a link.
+        """Return the total bandwidth from a network port to its machine in GB/s.
+
+        `net`: number of the port's node. 0 for a port without a link.
         """
         rates = []
         for (type, source, _), rate in self.links.items():
@@ -331,8 +332,9 @@ class _Copies:
         return ["network"]
 
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """Return the NPUs of each machine by its name, such as `machine 0`; empty for a topology
-        without switches between machines.
+        """Return the NPUs of each machine by its name, such as `machine 0`.
+
+        Empty if there are no switches between machines, that is for one machine.
         """
         size = len(self._gpus)
         if not self.num_switches:

@@ -46,9 +46,10 @@ class Gpu:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Sort key: device number or, if the file has none, bus id.
+        """Return a key that sorts GPUs: first those with a device number, by this number.
 
-        CUDA numbers devices this way if `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
+        The others follow by bus id; CUDA numbers devices this way if `CUDA_DEVICE_ORDER` is
+        `PCI_BUS_ID`.
         """
         dev = None if self.element is None else self.element.whole("dev")
         if dev is None:

@@ -107,9 +107,9 @@ class TunerRule:
         return has_algorithm and self.protocol != "ll128"
 
     def fits(self, nodes: int | None, ranks: int | None) -> bool:
-        """Whether the conditions on nodes and ranks include a communicator.
+        """Return whether the rule's conditions include communicators of `nodes` and `ranks`.
 
-        None for a number requires a rule that accepts any number.
+        None stands for any number not known here: only a rule that accepts every number fits.
         """
         pairs = ((self.nodes, nodes), (self.ranks, ranks))
         return all(

@@ -130,9 +130,10 @@ class RoutePlan(ColumnTable):
 
 
 def _find_earliest_starts(parent: Int64Array, arrival: Int64Array) -> Int64Array:
-    """Return the start of every transfer in picoseconds if only parents delay it: int64.
+    """Return the earliest start of every transfer in ps if links are never busy: int64.
 
-    `parent`: its predecessor, -1 for none, which starts at 0. `arrival`: durations.
+    A transfer starts when its parent has arrived; without a parent (-1) it starts at 0. `arrival`:
+    duration of each.
     """
     start = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(parent >= 0)

@@ -267,9 +267,10 @@ def _attach(
 def _add_new_starts(
     length: Integer, depth_weight: float, size: Integer, space: TreeWorkspace
 ) -> Integer:
-    """Insert the nodes of the new path into the heap as starts; return the size of the heap.
+    """Insert the nodes of a path that joined the tree into the heap; return the heap's size.
 
-    Their distance is reduced because they are now part of the tree.
+    The path is the first `length` entries of the trail. The cost of each node is multiplied by
+    `depth_weight`; the end of the path, from which the search continues at once, is not inserted.
     """
     for slot in range(length):
         node = space.trail[slot]

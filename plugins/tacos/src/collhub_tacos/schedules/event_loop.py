@@ -314,9 +314,10 @@ def _send(
 
 @inlined
 def _is_open(link: Integer, queues: SenderQueues) -> bool:
-    """Whether the message that the next message of a link waits for has arrived.
+    """Return whether the window of a link is open, so that it may send its next message.
 
-    The rule is that of `link_schedule.compute_windows`.
+    The message before by the window size must have arrived, and at the start only `at_once` new
+    ones per arrival may follow. The rule is that of `link_schedule.compute_windows`.
     """
     turn = queues.sent[link]
     earlier = turn - queues.window[link]

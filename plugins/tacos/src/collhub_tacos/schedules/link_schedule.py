@@ -19,9 +19,10 @@ from hub_core.schedules import Transfers
 
 
 def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
-    """Return the number of messages that keep the first link of an arc busy until one arrives.
+    """Return how many messages keep the first link of each arc busy until one arrives: int64[arcs].
 
-    int64 per arc, at most `times.rule.max_in_flight`.
+    1 + (arrival - busy) / busy, rounded up. Arcs with the same first link have the largest of their
+    windows; at most `times.rule.max_in_flight`, if that is set.
     """
     idle = times.arrival - times.busy
     # Messages that can start after a message and before its arrival.

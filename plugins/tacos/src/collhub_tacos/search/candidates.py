@@ -114,9 +114,11 @@ class Prospects:
         return times[variant] / min(times.values())
 
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
-        """Return whether the last large increase of the pieces made a variant much faster.
+        """Return whether a variant became sufficiently faster by the last large increase of pieces.
 
-        True without such an increase. Required: a factor of 0.9 for each doubling.
+        `tried`: numbers of pieces, ascending. The last is compared with the largest that is smaller
+        by `_MIN_COUNT_RATIO`: each doubling must multiply the time by less than 0.9. True without
+        such a number.
         """
         most_pieces = tried[-1]
         fewer = [rung for rung in tried if rung <= most_pieces / _MIN_COUNT_RATIO]

@@ -278,9 +278,10 @@ def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSc
 def _draw_variant(
     seed: int, shape: tuple[int, int], num_links: int, min_rate: float
 ) -> tuple[npt.NDArray[np.float32], Int64Array]:
-    """Return the choices of a seed: a random part of the supply, and the order of links in ties.
+    """Return the random choices of a seed: (supply to add, order of links in ties).
 
-    float32 of `shape`, less than half of the smallest rate; int64[links].
+    Supply per node and chunk: float32 of `shape`, less than half of `min_rate`, so that it only
+    decides between equal rates; order: int64[links]. Seed 0: no addition, links in their order.
     """
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)

@@ -62,9 +62,10 @@ class LockstepResult:
 
 
 def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
-    """Return a lower bound of the number of steps: missing chunks divided by in-links, rounded up.
+    """Return a lower bound of the number of steps of an all-gather: the maximum over all NPUs.
 
-    The maximum over all NPUs.
+    An NPU needs as many steps as the chunks it lacks divided by its in-links, rounded up. `origin`:
+    NPU of each chunk.
     """
     npus = network.num_npus
     chunks_at_node = np.bincount(origin, minlength=npus)[:npus]

@@ -442,9 +442,10 @@ def _search_exactly(
 
 @lru_cache(maxsize=1)
 def _compute_goal_ps(task: SpreadTask) -> int:
-    """Return a lower bound in picoseconds of all all-gathers, at which a search can stop.
+    """Return a lower bound in ps for the task as an all-gather of all NPUs; a search stops at it.
 
-    By cuts in time on small networks, else by the ingress of the NPUs.
+    It is the tightest cut in time on networks that support cuts, else the time in which the NPUs'
+    in-links can bring all chunks.
     """
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 
