@@ -439,6 +439,7 @@ ELSEWHERE = {
     },
     "jobs": {
         "algorithm": "plugins/jobs/tests/job_traces/test_embedded.py",
+        "invalid-counts": "plugins/jobs/tests/job_traces/test_embedded.py",
         "groups-assumed": "plugins/jobs/tests/job_traces/test_stated_groups.py",
         "node": "plugins/jobs/tests/job_traces/test_node_types.py",
     },

@@ -89,6 +89,13 @@ _TRACES = (
         "a dependency on node 99 of 8 nodes",
     ),
     (
+        "invalid-counts",
+        "A table of counts that is embedded in a job is incomplete, or no JSON list of integers.",
+        "Metadata with its rows were removed or changed.",
+        "Write the job again.",
+        "table 1 without table 0",
+    ),
+    (
         "algorithm",
         "An algorithm that is embedded in a job is incomplete.",
         "Metadata with its files were removed or changed.",

@@ -56,16 +56,20 @@ def test_algorithms_may_be_given_to_and_taken_from_what_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "rule", "says"),
     [
-        ("algorithm.0", "%", "the metadata 'algorithm.0' is not base64"),
-        ("algorithm.3", "AAAA", "of its 1 algorithms the highest is 3"),
+        ("algorithm.0", "%", "algorithm", "the metadata 'algorithm.0' is not base64"),
+        ("algorithm.3", "AAAA", "algorithm", "of its 1 algorithms the highest is 3"),
+        ("counts.0", "%", "invalid-counts", "the metadata 'counts.0' is no JSON list of integers"),
+        ("counts.3", "[1]", "invalid-counts", "of its 1 tables of counts the highest is 3"),
     ],
 )
-def test_what_is_no_algorithm_is_refused(name: str, text: str, says: str) -> None:
+def test_what_is_no_algorithm_or_table_is_refused(
+    name: str, text: str, rule: str, says: str
+) -> None:
     attribute = {"name": name, "string_val": text}
     content = encoded_record("GlobalMetadata", version="0.0.4", attr=[attribute])
     content += encoded_record("Node", id=0, type=4, duration_micros=7)
     with pytest.raises(InputError, match=says) as caught:
         read(Source.of_bytes("job.0.et", content), JobReadOptions())
-    assert caught.value.diagnostics[0].code == "algorithm"
+    assert caught.value.diagnostics[0].code == rule

@@ -95,7 +95,7 @@ _LOADING = (
     (
         "size-range",
         "The smallest size is above the largest one.",
-        "minBytes and maxBytes are exchanged.",
+        "minBytes and maxBytes are exchanged. Only microsoft/msccl compares them.",
         "Exchange them.",
         'minBytes="2" maxBytes="1"',
     ),
@@ -109,7 +109,7 @@ _LOADING = (
     (
         "too-many-elements",
         "The file has more elements than the runtime's parser holds.",
-        "The tables have fixed sizes.",
+        "Its tables hold 1024 <gpu>, and 4095 elements that one rank reads.",
         "Use fewer ranks or steps.",
         "a rank with 5000 steps",
     ),
@@ -123,14 +123,14 @@ _LOADING = (
     (
         "attribute-range",
         "The value of an attribute is outside of its range.",
-        "The value is negative or too large.",
+        "A number of chunks is negative, a number is too large, or hasdep is not 0 or 1.",
         "Write a value in the range.",
         's_chunks="-1"',
     ),
     (
         "chunks-inconsistent",
         "The chunks of a rank do not match the collective.",
-        "i_chunks or o_chunks are those of another collective.",
+        "i_chunks or o_chunks are those of another collective. Only microsoft/msccl compares them.",
         "Write the number that the error names.",
         'i_chunks="7" with nchunksperloop="8"',
     ),
@@ -144,8 +144,8 @@ _LOADING = (
     (
         "too-many-thread-blocks",
         "A rank has more thread blocks than the runtime supports.",
-        "Each connection has a thread block.",
-        "Join thread blocks.",
+        "Each connection has a thread block, or more than 32 send or receive on one channel.",
+        "Join thread blocks, or use more channels.",
         "65 thread blocks for RCCL",
     ),
     (
@@ -164,8 +164,8 @@ _LOADING = (
     ),
     (
         "count-limit",
-        "A step has a count of 0 or above the limit of the runtime.",
-        "MSCCL_MAX_COUNT is 72.",
+        "The count of a step is negative or above the limit of the runtime.",
+        "Counts must be below MSCCL_MAX_COUNT, which is 72.",
         "Divide the step.",
         'cnt="72"',
     ),
@@ -186,7 +186,7 @@ _LOADING = (
     (
         "refused-type",
         "The runtime does not execute this type of step.",
-        "RCCL has no fused steps, and names differ.",
+        "It is misspelt, or the runtime is RCCL, which has no fused steps (rcs, rrc, rrs, rrcs).",
         "`collhub convert -O runtime=NAME` writes steps that it has.",
         'type="rrcs" for RCCL',
     ),
@@ -214,7 +214,8 @@ _LOADING = (
     (
         "never-selected",
         "The runtime loads the file, but no call uses it.",
-        "maxBytes is 0, or both modes are 0.",
+        "No size is from minBytes to maxBytes (microsoft/msccl: below maxBytes), or both modes are"
+        " 0.",
         "Write what the cure names.",
         'inplace="0" outofplace="0"',
     ),
