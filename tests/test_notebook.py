@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import html
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,9 @@ def test_the_notebook_prints_and_displays_what_it_says() -> None:
     assert "data:image/svg+xml;base64," in network
     assert "all-gather" in algorithm
     assert result.count("<rect") == 8
+    picture = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', comparison)
+    assert picture is not None
+    assert base64.b64decode(picture[1]).startswith(b"<svg")
     assert "fastest at 8 MiB</th><td style='text-align:left'>ring</td>" in comparison
     assert len(pages) == 2
     for page in pages:

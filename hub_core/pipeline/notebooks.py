@@ -78,7 +78,7 @@ def describe(model: object) -> str:
     time = "not all ranks finish" if model.time_ns is None else format_time(model.time_ns)
     facts = {"time": time, "ranks": str(len(model.rank_finish_ns))}
     ends = {f"rank {rank}": end or 0 for rank, end in enumerate(model.rank_finish_ns[:_MAX_CELLS])}
-    return _join(facts, _draw_bars(ends, format_time))
+    return _join(facts, _draw_bars("time at which each rank finishes", ends, format_time))
 
 
 def create_view(
@@ -213,7 +213,7 @@ def _draw(subject: ReportSubject) -> str:
     The picture is embedded as base64. "" if no plugin draws the subject or the drawing fails.
     """
     try:
-        content = render_report(subject, registry=run_registry())
+        content = render_report(subject, registry=run_registry(), suffix=".svg")
     except HubError:
         return ""
     data = base64.b64encode(content).decode()
@@ -263,14 +263,14 @@ def _draw_nodes(workload: Workload) -> str:
     values = {
         kind.name.lower(): count for kind, count in zip(NodeKind, counts, strict=True) if count
     }
-    return _draw_bars(values, str)
+    return _draw_bars("number of nodes of each kind", values, str)
 
 
-def _draw_bars(values: Mapping[str, int], write: object) -> str:
+def _draw_bars(title: str, values: Mapping[str, int], write: object) -> str:
     """Return an SVG with a horizontal bar per value, scaled to the largest value (at least 1).
 
-    Keys are the labels; `write` formats a value as the text next to its bar. Labels and texts are
-    escaped.
+    `title`: meaning of the values, for screen readers. Keys are the labels; `write` formats a
+    value as the text next to its bar. Labels and texts are escaped.
     """
     assert callable(write)
     most = max(1, *values.values()) if values else 1
@@ -286,5 +286,5 @@ def _draw_bars(values: Mapping[str, int], write: object) -> str:
     style = "font:11px sans-serif;fill:currentColor"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} style="{style}">'
-        f"{''.join(lines)}</svg>"
+        f"<title>{title}</title>{''.join(lines)}</svg>"
     )

@@ -186,14 +186,19 @@ def write_report(
     return _call_writer(writer, subject, None, target, LossPolicy.WARN)
 
 
-def render_report(subject: ReportSubject, *, registry: Registry) -> bytes:
+def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "") -> bytes:
     """Return the content of the report on a subject, by the first writer for its kind.
 
+    `suffix`: only writers of files with this suffix, such as `.svg`, are used; empty for all.
     Options have their defaults; several artifacts are concatenated. Raises `HubError` if no plugin
     has such a writer, or if the writer fails.
     """
-    able = [one for one in registry.all(ReportWriter) if one.offer.shows is subject.shows]
-    writer = able[0] if able else _find_report_writer(subject.shows, "", None, registry)
+    able = [
+        one
+        for one in registry.all(ReportWriter)
+        if one.offer.shows is subject.shows and (not suffix or suffix in one.offer.format.suffixes)
+    ]
+    writer = able[0] if able else _find_report_writer(subject.shows, suffix, None, registry)
     result = call(writer, WriteResult, subject, bound_options(writer, None))
     return b"".join(content.data for content in _check_artifacts(writer, result))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
+
+import numpy as np
 
 from collhub_mscclpp.plans.json_values import (
     MAX_CHUNKS,
@@ -25,6 +28,7 @@ from collhub_mscclpp.plans.records import (
     ThreadBlock,
 )
 from hub_core import parse_json_object
+from hub_core.columns import Int64Array
 from hub_core.model import CAP, Diagnostic, InputError, Location, Severity
 
 _Part = TypeVar("_Part")
@@ -32,6 +36,7 @@ _PAIRED = ("memory", "port")
 _COUNT_CURE = "number them 0, 1, 2, ... in the order of the list"
 # A semaphore is a signed 32-bit counter.
 _MOST_INITIAL = (1 << 31) - 1
+_NAME = re.compile(rb'"name"\s*:')
 
 
 def parse_plan(content: bytes, file: str) -> Plan:
@@ -43,6 +48,23 @@ def parse_plan(content: bytes, file: str) -> Plan:
     """
     root = JsonValue(parse_json_object(content, file), file)
     return _PlanParser(file).parse(root)
+
+
+def list_operation_lines(content: bytes, num_operations: int) -> Int64Array:
+    """Return the line of every operation of a valid plan, from 1, in the order of its rows.
+
+    Only the plan and its operations have a member `name`, in the order of the document. The lines
+    are unknown (-1) if several operations are on one line, as in a plan without line breaks.
+    """
+    unknown = np.full(num_operations, -1, np.int64)
+    names = np.array([match.start() for match in _NAME.finditer(content)], np.int64)
+    if len(names) != num_operations + 1:
+        return unknown
+    # The name of the plan precedes all others, or follows them.
+    names = names[1:] if names[0] < content.find(b'"gpus"') else names[:-1]
+    breaks = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+    lines = np.searchsorted(breaks, names) + 1
+    return lines if len(np.unique(lines)) == num_operations else unknown
 
 
 class _PlanParser:

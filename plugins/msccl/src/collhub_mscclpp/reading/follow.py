@@ -10,6 +10,7 @@ from collhub_mscclpp.checking.lowering import Counters, Ranges, barriers_of, blo
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.plans.records import Plan, Role
 from collhub_mscclpp.reading.steps import Place, PlaceTable, StepList
+from hub_core.columns import Int64Array
 
 
 class PlanFollower:
@@ -22,7 +23,10 @@ class PlanFollower:
         counters: Counters,
         ranges: Ranges,
         places: PlaceTable,
+        lines: Int64Array,
     ) -> None:
+        """Prepare the launch; `lines`: source line of each operation, -1 if unknown."""
+        self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
         self._plan = plan
         self._counters = counters
@@ -68,6 +72,7 @@ class PlanFollower:
         block = int(self._plan.operations.block[operation])
         if kind is None:
             return
+        self.steps.line = int(self._lines[operation])
         if kind.role in (Role.WAIT, Role.ACQUIRE):
             # The next step of the block waits for the steps that the awaited signals announced.
             for counter in self._items.get(operation, ()):

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from collhub_packing.warming import warm_check
 
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.lowering import counters_of, ranges_of
 from collhub_mscclpp.checking.memory import plan_memory
 from collhub_mscclpp.checking.report import OK, WRONG
-from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.plans.read_plan import list_operation_lines, parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.reading.follow import PlanFollower
 from collhub_mscclpp.reading.steps import places_of
@@ -63,6 +64,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     `mscclpp` keeps the header.
     """
     del options
+    return _read_plan(source, has_lines=True)
+
+
+def _read_plan(source: Source, *, has_lines: bool) -> Algorithm:
+    """Read a plan; `has_lines`: the lines of its document are those of the user's file."""
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
     # Errors that leave the result of the first launch undefined.
@@ -85,7 +91,9 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
     places = places_of(memory, ranges)
-    follower = PlanFollower(plan, memory, counters, ranges, places)
+    count = len(plan.operations)
+    lines = list_operation_lines(source.content(), count) if has_lines else np.full(count, -1)
+    follower = PlanFollower(plan, memory, counters, ranges, places, lines)
     for operation in report.order.tolist():
         follower.follow(operation)
     return Algorithm(
@@ -283,7 +291,7 @@ def read_program(source: Source, options: SourceProgramOptions) -> Algorithm:
         warn_at(source, "package-defect", message, int(report["line"]))
     plan = str(report["plan"]).encode()
     part = SourcePart(source.name, lambda: plan)
-    algorithm = read(Source(source.name, (part,), source.report), NoOptions())
+    algorithm = _read_plan(Source(source.name, (part,), source.report), has_lines=False)
     language = "mscclpp" if report["package"] else "collhub-mscclpp"
     run_options = {"language": language, "arguments": options.arguments or ""}
     provenance = replace(algorithm.provenance, source_sha256=source.sha256(), options=run_options)

@@ -60,18 +60,22 @@ def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     return PlaceTable(tuple(Place(*row) for row in rows), plain + packets)
 
 
-# A plan has neither durations nor source lines.
-_COLUMNS = tuple(name for name in COLUMN_DTYPES if name not in ("duration_ns", "source_line"))
+# A plan has no durations.
+_COLUMNS = tuple(name for name in COLUMN_DTYPES if name != "duration_ns")
 
 
 class StepList:
-    """Steps of all ranks in the order of one launch, and the steps for which each one waits."""
+    """Steps of all ranks in the order of one launch, and the steps for which each one waits.
+
+    `line`: source line of the steps that are added next, -1 if unknown.
+    """
 
     def __init__(
         self,
         num_ranks: int,
         total_cells: int,
     ) -> None:
+        self.line = -1
         self._num_ranks = num_ranks
         self._total_cells = total_cells
         self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -211,6 +215,7 @@ class StepList:
             "rank": rank,
             "kind": int(kind),
             "count": cells,
+            "source_line": self.line,
             "src_buffer": source.buffer if source else Buffer.UNKNOWN,
             "src_offset": source.offset if source else 0,
             "dst_buffer": target.buffer if target else Buffer.UNKNOWN,

@@ -57,6 +57,19 @@ def test_rings_are_read_with_two_messages_a_step(num_ranks: int) -> None:
     assert np.count_nonzero(algorithm.steps.sends) == 2 * num_ranks * (num_ranks - 1)
 
 
+def test_steps_name_the_line_of_their_operation() -> None:
+    plan = ring(2)
+    content = json.dumps(plan, indent=1)
+    steps = _read(content.encode())[0].steps
+    lines = content.split("\n")
+    assert (steps.source_line >= 1).all()
+    assert all('"name":' in lines[line - 1] for line in steps.source_line.tolist())
+    sends = [lines[line - 1] for line in steps.source_line[steps.sends].tolist()]
+    assert all("put" in line for line in sends)
+    # On one line, the lines of operations say nothing.
+    assert (_algorithm(plan).steps.source_line == -1).all()
+
+
 def test_a_put_is_a_message_and_lands_where_it_is_put() -> None:
     steps = _algorithm(two_ranks()).steps
     assert steps.kind.tolist() == [StepKind.SEND, StepKind.RECV, StepKind.COPY] * 2 or sorted(
