@@ -338,22 +338,25 @@ def _complete(
     return result
 
 
-def _measure(program: Any, arguments: Tensors, repeats: int) -> tuple[Tensors, float]:
-    """Return the outputs of a step, and the median of `repeats` times in s of the slowest rank.
+def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float]]:
+    """Return the outputs of a step of each program, and the median of `repeats` times in s.
 
-    `program`: a written module, imported.
+    A time is that of the slowest rank. The programs run in turns, so that other load of the host
+    affects all of them. `programs`: written modules, imported; their arguments are random.
     """
-    outputs = program.step(arguments)
-    times = []
+    arguments = [program.random_arguments(0) for program in programs]
+    outputs = [program.step(values) for program, values in zip(programs, arguments, strict=True)]
+    times: list[list[float]] = [[] for _ in programs]
     for _ in range(repeats):
-        dist.barrier()
-        start = time.perf_counter()
-        for value in program.step(arguments).values():
-            value.sum()
-        elapsed = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-        dist.all_reduce(elapsed, dist.ReduceOp.MAX)
-        times.append(float(elapsed))
-    return outputs, statistics.median(times)
+        for program, values, measured in zip(programs, arguments, times, strict=True):
+            dist.barrier()
+            start = time.perf_counter()
+            for value in program.step(values).values():
+                value.sum()
+            elapsed = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+            measured.append(float(elapsed))
+    return list(zip(outputs, map(statistics.median, times), strict=True))
 
 
 def _load(path: str) -> Any:
@@ -373,14 +376,10 @@ def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
-    this = sys.modules[__name__]
-    outputs, seconds = _measure(this, random_arguments(0), options.repeats)
+    programs = [sys.modules[__name__], *([_load(options.original)] if options.original else [])]
+    (outputs, seconds), *others = _measure(programs, options.repeats)
     report: dict[str, float] = {"ranks": NUM_RANKS, "seconds": seconds}
-    if options.original:
-        other = _load(options.original)
-        expected, report["original_seconds"] = _measure(
-            other, other.random_arguments(0), options.repeats
-        )
+    for other, (expected, report["original_seconds"]) in zip(programs[1:], others, strict=True):
         actual = _complete(outputs, OUTPUT_LAYOUTS, OUTPUT_SHAPES, None)
         expected = _complete(expected, other.OUTPUT_LAYOUTS, other.OUTPUT_SHAPES, None)
         error = 0.0
