@@ -126,8 +126,60 @@ def _move(line: Ints, source: int, target: int) -> None:
     line[target] = pass_
 
 
+@part
+def _fits_memory(
+    line: Ints, length: int, kept: Ints, restored: Ints, limit: int, units: int
+) -> bool:
+    """Whether the activations of a device that runs the first passes of an order fit."""
+    stages = kept.shape[0]
+    level = 0
+    for at in range(length):
+        kind = line[at] // (stages * units)
+        stage = line[at] // units % stages
+        if kind == 0:
+            level += kept[stage]
+        elif kind == 1:
+            level += restored[stage]
+        else:
+            level -= kept[stage] + restored[stage]
+        if level > limit:
+            return False
+    return True
+
+
+@part
+def _draw_move(state: int, lengths: Ints) -> tuple[int, int, int, int]:
+    """Draw a move: next random state, device, and both places; -1 as target if it is none."""
+    state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+    device = (state >> 8) % lengths.shape[0]
+    if lengths[device] < 2:
+        return state, device, 0, -1
+    state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+    source = (state >> 8) % lengths[device]
+    state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+    offset = (state >> 8) % (2 * _REACH) - _REACH
+    target = source + offset + (1 if offset >= 0 else 0)
+    return state, device, source, target if target < lengths[device] else -1
+
+
+@part
+def _measure(free: Ints, first_start: Ints, is_span: bool) -> tuple[int, int]:
+    """Return the value of orders that ran, and its cost.
+
+    Earlier ends of the other devices have a lower cost: they prepare the next improvement.
+    """
+    devices = free.shape[0]
+    value = 0
+    total = 0
+    for device in range(devices):
+        spent = free[device] - (first_start[device] if is_span else 0)
+        value = max(value, spent)
+        total += spent
+    return value, value * 4 * devices + total
+
+
 @kernel
-def improve_orders(  # noqa: C901
+def improve_orders(
     orders: Ints,
     device_of: Ints,
     durations: Ints,
@@ -177,33 +229,13 @@ def improve_orders(  # noqa: C901
         target = 0
         device = 0
         if move > 0:
-            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
-            device = (state >> 8) % devices
-            if lengths[device] < 2:
-                continue
-            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
-            source = (state >> 8) % lengths[device]
-            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
-            offset = (state >> 8) % (2 * _REACH) - _REACH
-            target = source + offset + (1 if offset >= 0 else 0)
-            if target < 0 or target >= lengths[device]:
+            state, device, source, target = _draw_move(state, lengths)
+            if target < 0:
                 continue
             _move(current[device], source, target)
-        is_valid = True
-        level = 0
-        for at in range(lengths[device]):
-            pass_ = current[device, at]
-            kind = pass_ // (stages * units)
-            stage = pass_ // units % stages
-            if kind == 0:
-                level += kept[stage]
-            elif kind == 1:
-                level += restored[stage]
-            else:
-                level -= kept[stage] + restored[stage]
-            if level > limits[device]:
-                is_valid = False
-                break
+        is_valid = _fits_memory(
+            current[device], lengths[device], kept, restored, limits[device], units
+        )
         if is_valid:
             is_valid = _run_orders(
                 current,
@@ -221,14 +253,7 @@ def improve_orders(  # noqa: C901
             )
         is_accepted = False
         if is_valid:
-            value = 0
-            total = 0
-            for other in range(devices):
-                spent = free[other] - (first_start[other] if is_span else 0)
-                value = max(value, spent)
-                total += spent
-            # Earlier ends of the other devices prepare the next improvement.
-            cost = value * 4 * devices + total
+            value, cost = _measure(free, first_start, is_span)
             threshold = worsening * 4 * devices * (moves - move) // max(1, moves)
             is_accepted = cost <= current_cost + threshold
             if is_accepted:
