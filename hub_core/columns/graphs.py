@@ -53,7 +53,10 @@ class Arcs:
 
     @cached_property
     def entering(self) -> ArcGroups:
-        """Arcs grouped by head, in arc order within a group, so that the first arc wins ties."""
+        """Return the arcs grouped by head: (rows, heads that have arcs, start of each group).
+
+        Within a group rows are in arc order, so that the first arc wins ties.
+        """
         rows = np.argsort(self.head, kind="stable")
         return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
 

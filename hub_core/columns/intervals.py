@@ -44,7 +44,10 @@ class RankIntervals:
         return self._cover_before(base + end) - self._cover_before(base + start)
 
     def by_rank(self) -> tuple[int, ...]:
-        """Return the covered time of every rank; overlapping intervals count once."""
+        """Return the total time of every rank that its intervals cover, in their unit.
+
+        Overlapping intervals count once; 0 for a rank without intervals.
+        """
         edges = self._cover_before(np.arange(self._count + 1) * self._span)
         return tuple(np.diff(edges).tolist())
 

@@ -88,9 +88,9 @@ class Algorithm(NotebookDisplay):
 
     @property
     def has_contents(self) -> bool:
-        """Whether every region that a step reads or writes is known.
+        """Return whether the regions of all steps that read or write are known.
 
-        False for timing-only traces.
+        False for timing-only traces, which have `UNKNOWN` buffers. True without steps.
         """
         steps = self.steps
         reads_unknown = steps.is_kind(*READING) & (steps.src_buffer == Buffer.UNKNOWN)

@@ -126,7 +126,10 @@ class UnitCounts:
         return UnitCounts(self.num_ranks, self.is_per_pair, data)
 
     def transposed(self) -> UnitCounts:
-        """Return the counts of the opposite exchange; those per rank are returned unchanged."""
+        """Return the counts of the exchange in the opposite direction: each pair's counts swapped.
+
+        Counts per rank have no direction: the same object is returned.
+        """
         if not self.is_per_pair:
             return self
         return UnitCounts(self.num_ranks, True, np.ascontiguousarray(self.table.T).tobytes())

@@ -34,7 +34,10 @@ def region(buffer: int, offset: int, count: int) -> str:
 
 
 def action(steps: StepTable, row: int) -> str:
-    """Describe the action of a row, such as `send of INPUT[0] to rank 1`."""
+    """Describe the action of a row, such as `send of INPUT[0] to rank 1`.
+
+    The form depends on the kind of step; regions are named as by `region`.
+    """
     kind, count = StepKind(int(steps.kind[row])), int(steps.count[row])
     source = region(int(steps.src_buffer[row]), int(steps.src_offset[row]), count)
     destination = region(int(steps.dst_buffer[row]), int(steps.dst_offset[row]), count)

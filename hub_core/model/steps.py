@@ -136,7 +136,11 @@ class StepTable(RankTable):
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
 
     def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
-        """Return (source ranks, destination ranks) of message rows, sends or receives."""
+        """Return (source ranks, destination ranks) of the rows of messages, one entry per row.
+
+        For a send the source is the row's rank, for a receive it is the peer. Other kinds of rows
+        must not be given.
+        """
         is_send, rank_of_row, peer = self.sends[rows], self.rank[rows], self.peer[rows]
         return np.where(is_send, rank_of_row, peer), np.where(is_send, peer, rank_of_row)
 

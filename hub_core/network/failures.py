@@ -255,7 +255,10 @@ def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
 
 
 def _reach(topology: Topology, keeps: BoolArray, is_backwards: bool) -> BoolArray:
-    """Return the nodes that NPU 0 reaches over these links, or that reach it: bool[nodes]."""
+    """Return which nodes NPU 0 reaches over the links where `keeps`: bool[nodes].
+
+    With `is_backwards`, which nodes reach NPU 0. NPU 0 itself is included.
+    """
     part = remove_rows(topology, ~keeps)
     (hops,) = part.arcs(backwards=is_backwards).hops(np.zeros(1, np.int64))
     reached: BoolArray = hops >= 0

@@ -59,7 +59,11 @@ class ColouredNetwork:
         )
 
     def classify_links(self) -> UInt64Array:
-        """Return colours of links, uint64[links], that no automorphism changes."""
+        """Return a colour of every link, uint64[links], which every automorphism preserves.
+
+        It combines the link's own colour and the refined colours of its ends. Equal colours do not
+        prove that there is an automorphism.
+        """
         colour = self._refine(())
         ends = _mix(colour[self.source] + _FIRST) + _mix(colour[self.destination] + _SECOND)
         classes: UInt64Array = _mix(self.link_colour + ends)
@@ -126,7 +130,11 @@ class ColouredNetwork:
             count = refined
 
     def _is_automorphism(self, image: Int64Array) -> bool:
-        """Return whether a permutation of the nodes maps all nodes and links to equal ones."""
+        """Return whether node i can be mapped to node `image[i]` without a change of the network.
+
+        All nodes must be mapped to nodes of the same colour, and all links, with parallel ones, to
+        links of the same colour.
+        """
         if not np.array_equal(self.node_colour, self.node_colour[image]):
             return False
         before = (self.link_colour, self.destination, self.source)

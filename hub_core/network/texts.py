@@ -129,7 +129,10 @@ class TopologyText:
         return replace(topology, multicast=multicast, reduction=reduction)
 
     def error(self, message: str, cure: str) -> UsageError:
-        """Create an error that names the topology; the caller raises it."""
+        """Create (not raise) a `UsageError` that names the topology text.
+
+        Its code is `invalid-topology-text`.
+        """
         message = f"topology {self.text!r}: {message}"
         return UsageError(message, cure=cure, code="invalid-topology-text")
 
@@ -301,7 +304,10 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
 
 
 def _is_size(text: str) -> bool:
-    """Whether a text is a whole number of at least 1 and at most seven digits."""
+    """Return whether a text is a whole number of at least 1 and at most `_MAX_DIGITS` digits.
+
+    Only ASCII digits are accepted, without a sign.
+    """
     # Python also accepts digits of other scripts, signs and underscores in numbers.
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return is_number and int(text) >= 1

@@ -73,7 +73,10 @@ def choose_versions(check: Check, version: str) -> RuntimeVersions:
 
 
 def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
-    """Create the report, not ok, on a file that these versions of the runtime do not use."""
+    """Create the report that these versions of a runtime do not use such a file; it is not ok.
+
+    `file`: name of the file in the finding (code `not-used-by-version`).
+    """
     finding = _create_finding("not-used-by-version", check, versions, file)
     return CheckReport(
         ok=False,

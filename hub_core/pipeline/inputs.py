@@ -155,7 +155,10 @@ def read_workload(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Workload:
-    """Read a workload, otherwise as `read`. Raises `HubError`, for algorithms too."""
+    """Read a workload from a file or folder; arguments as for `read`.
+
+    Raises `HubError` for invalid inputs, and for an input that is an algorithm.
+    """
     opened = open_algorithm(path, format=format, registry=registry, report=report)
     return require_workload(opened.read_any(options), opened.name)
 

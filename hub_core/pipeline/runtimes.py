@@ -94,7 +94,11 @@ def choose_runtimes(
 def _match(
     runtimes: Sequence[Runtime], options: Mapping[str, str], kind: CollectiveKind
 ) -> str | None:
-    """Return the first runtime that can express a collective and is selected by the options."""
+    """Return the name of the first runtime that an output with these options is for, else None.
+
+    It must execute collectives of this kind, and no given option may differ from the value that
+    selects the runtime.
+    """
     for runtime in runtimes:
         selecting = runtime.writer_options.items()
         is_selected = all(options.get(name, value) == value for name, value in selecting)

@@ -158,7 +158,10 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the existing files `PREFIX.<rank><suffix>`, ordered by rank."""
+    """Return the existing files `PREFIX.<rank><suffix>` in the folder of `prefix`, by rank.
+
+    `suffixes`: allowed ones. Missing ranks are not noticed here; [] without any file.
+    """
     members = _find_members(prefix.parent, suffixes)
     return [member.file for member in members if member.prefix == prefix.name]
 

@@ -87,7 +87,10 @@ class RuntimeFit:
         return ""
 
     def compute_excess(self, limits: RuntimeLimits) -> float:
-        """Return the largest ratio of a resource to its preferred limit, at least 1."""
+        """Return the largest ratio of thread blocks or operations to their preferred limit.
+
+        At least 1; a resource without a preferred limit does not count.
+        """
         pairs = (
             (self.blocks, limits.preferred_blocks),
             (self.operations, limits.preferred_operations),
@@ -189,7 +192,10 @@ class UnitLimits:
     runtime: str = "the runtime"
 
     def allows(self, units: int) -> bool:
-        """Whether the full buffer may be divided into this number of units."""
+        """Return whether the full buffer may be divided into this number of units.
+
+        It must divide the granules (any number does if there are 0), and be at most `max_units`.
+        """
         is_few = self.max_units is None or units <= self.max_units
         return units > 0 and self.granules % units == 0 and is_few
 
@@ -268,7 +274,10 @@ class SynthesisTarget:
 
     @property
     def chunks(self) -> UnitLimits:
-        """Allowed numbers of units if every unit is a message to every rank."""
+        """Return the limits of units if every unit is a message from a rank to every other rank.
+
+        These are `units` with `max_units` lowered to `max_chunks`.
+        """
         limits = [one for one in (self.units.max_units, self.max_chunks) if one is not None]
         return replace(self.units, max_units=min(limits, default=None))
 

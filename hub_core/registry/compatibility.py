@@ -76,7 +76,10 @@ def check_api_version(plugin: object) -> str | None:
 
 
 def reference_of(offer: Offer) -> str:
-    """Return the reference `module:function` of an offer."""
+    """Return the text `module:function` of the function that an offer refers to.
+
+    It is the offer's main function, such as the reader of a reader.
+    """
     reference: str = getattr(offer, kind_of(offer).reference)
     return reference
 

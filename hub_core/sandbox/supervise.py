@@ -202,7 +202,10 @@ def _find_descendants() -> Iterator[int]:
 
 
 def _read_stat(process: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on: proc_pid_stat(5)."""
+    """Return the fields of /proc/PID/stat from the third one, the state, on: see proc_pid_stat(5).
+
+    Raises `OSError` if the process does not exist.
+    """
     text = Path(f"/proc/{process}/stat").read_text(errors="replace")
     # They follow the name in parentheses, which may contain any character.
     return text.rpartition(")")[2].split()

@@ -276,12 +276,18 @@ class _LinkQueues:
         return parents, self.rows[children]
 
     def find_pipelined_sends(self) -> Int64Array:
-        """Return the positions of sends with a predecessor on their link and a window above 1."""
+        """Return the positions of the sends that may overlap with an earlier send of their link.
+
+        They have a predecessor on the link and a window above 1; ascending.
+        """
         has_predecessor = self.position > self.first
         return np.flatnonzero(has_predecessor & (self.window > 1))
 
     def find_window_parents(self, positions: Int64Array) -> Int64Array:
-        """Return the rows of the sends `window` positions earlier, or of the link's first send."""
+        """Return for each position the row of the send on the same link that must arrive before it.
+
+        It is the send `window` positions earlier, at least the first one of the link.
+        """
         earlier = positions - self.window[positions]
         parents: Int64Array = self.rows[np.maximum(earlier, self.first[positions])]
         return parents

@@ -73,7 +73,10 @@ class MessageRoutes:
 
 
 def _pass_npus(topology: Topology, routes: Routes) -> BoolArray:
-    """Return which routes pass through an NPU between their ends: bool[pairs]."""
+    """Return which routes pass through an NPU between their ends: bool[routes].
+
+    Routes without links do not.
+    """
     is_last = np.zeros(len(routes.links), np.bool_)
     filled = np.flatnonzero(np.diff(routes.indptr))
     is_last[routes.indptr[filled + 1] - 1] = True

@@ -190,7 +190,10 @@ class _ProfileNodes:
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
-        """Return (row pointer, ids of the parents) of these nodes for one kind of dependencies."""
+        """Return the parents of these nodes by one kind of dependencies: (row pointer, ids).
+
+        `indptr`, `indices`: the dependencies of the entire table, as rows. The pointer starts at 0.
+        """
         # Parents are rows of the full table; the file needs their ids.
         bounds = indptr[self._rows.start : self._rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]

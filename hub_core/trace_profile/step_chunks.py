@@ -170,7 +170,11 @@ def irregular_ranks(
 
 
 def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
-    """Return the edges whose children are the nodes `start..stop - 1`, counted from `start`."""
+    """Return the edges whose children are the nodes `start..stop - 1`.
+
+    Nodes are renumbered from `start` on; parents before `start` become negative. Edges must be
+    sorted by child.
+    """
     low, high = np.searchsorted(edges.children, [start, stop])
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
 

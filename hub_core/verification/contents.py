@@ -83,7 +83,10 @@ def check_contents(
 
 
 def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
-    """Return (addresses, contribution numbers) of all units of defined INPUTs, int64, by rank."""
+    """Return the units of all defined INPUTs: (addresses, numbers of contributions), int64 each.
+
+    They are ordered by rank, then by unit. Ranks without a defined INPUT have none.
+    """
     sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
     unit = counted_positions(sizes)

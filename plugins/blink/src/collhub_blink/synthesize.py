@@ -160,7 +160,10 @@ class _ScheduleTimer:
         built_algorithms: list[Algorithm] = []
 
         def build_algorithm() -> Algorithm:
-            """Build the algorithm and remember it."""
+            """Build the algorithm of the schedule, without extension.
+
+            It is appended to `built_algorithms` and returned.
+            """
             built_algorithms.append(_build_algorithm(self._task, pipeline, {}))
             return built_algorithms[0]
 

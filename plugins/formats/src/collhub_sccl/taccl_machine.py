@@ -58,7 +58,10 @@ class TacclMachine:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every pair of a node is joined by one link with equal bandwidth."""
+        """Return whether every ordered pair of GPUs of a node has one link, all equally fast.
+
+        Latencies are not compared.
+        """
         is_pair = ~np.eye(self.gpus_per_node, dtype=np.bool_)
         rates = self.bandwidth_bytes_per_s[is_pair]
         return bool(np.all(self.links[is_pair] == 1) and _is_uniform(rates))

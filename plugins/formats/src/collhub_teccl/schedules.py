@@ -394,8 +394,9 @@ class _ScheduleConversion:
         return parts
 
     def _to_ranks(self, node: Int64Array) -> Int64Array:
-        """Convert nodes, which must be GPUs, to ranks: their positions among all GPUs in ascending
-        order.
+        """Convert node numbers to ranks: their positions among the numbers of all GPUs, ascending.
+
+        All nodes must be GPUs, which is not checked.
         """
         ranks: Int64Array = np.searchsorted(self._gpus, node)
         return ranks
@@ -438,7 +439,7 @@ class _ScheduleConversion:
             raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
 
     def _report_warning(self, code: str, message: str) -> None:
-        """Report a warning about the file."""
+        """Report a warning about the file, without a line, to the source."""
         location = Location(self._source.name)
         self._source.report(Diagnostic(code, message, Severity.WARNING, location))
 

@@ -484,8 +484,9 @@ class _Walker:
         return value
 
     def check_length(self, length: int, start: int) -> None:
-        """Raise `InputError` for a text or bytes longer than allowed, or beyond the end of the
-        file.
+        """Raise `InputError` if the file has fewer than `length` bytes from `start` on.
+
+        Negative lengths are refused too.
         """
         remaining = len(self.content) - start
         if not 0 <= length <= remaining:
@@ -493,6 +494,9 @@ class _Walker:
             self.refuse(message, cure=_COPY)
 
     def refuse(self, message: str, code: str = "invalid-pickle", cure: str = "") -> NoReturn:
-        """Raise `InputError` at the offset of the current opcode."""
+        """Raise `InputError` at the byte offset of the current opcode (`self.offset`).
+
+        `cure`: advice, "" for none.
+        """
         location = Location(self.file, byte=self.offset)
         raise InputError(message, location=location, code=code, cure=cure)

@@ -556,7 +556,11 @@ class _Diagnosis:
         *,
         is_past: bool = False,
     ) -> Finding:
-        """Return a finding on the operation of a row, with its group, number and frames."""
+        """Return a finding on the operation in a row, with its group, number, name and frames.
+
+        `kind`: such as `network`; `culprits`: ranks that cause it; `is_past`: the operation has
+        ended already.
+        """
         group = int(self.records.columns["group"][row])
         return Finding(
             kind,

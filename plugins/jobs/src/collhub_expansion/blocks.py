@@ -96,13 +96,19 @@ class Blocks:
         return self.first - self.catalogue.first[self.entry]
 
     def rows(self) -> tuple[Int64Array, Int64Array]:
-        """Return (node of the catalogue, block) of every new node."""
+        """Return (row in the catalogue, number of the block) of every new node, block by block.
+
+        int64 each. A block has the consecutive rows of its catalogue entry.
+        """
         length = self.catalogue.length[self.entry]
         nodes = expanded_ranges(self.catalogue.first[self.entry], length)
         return nodes, np.repeat(np.arange(len(length)), length)
 
     def lists(self, listed: Lists) -> Lists:
-        """Convert the starts or ends of entries to those of the blocks."""
+        """Convert lists of rows per catalogue entry to lists of new nodes per block, as CSR.
+
+        `listed`: starts or ends of the entries.
+        """
         pointer, values = listed
         counts = np.diff(pointer)[self.entry]
         taken = values[expanded_ranges(pointer[self.entry], counts)]

@@ -58,7 +58,10 @@ class _Steps:
     barrier: Int64Array | None = None
 
     def take(self, units: int) -> int:
-        """Allocate units of SCRATCH, and return the first one."""
+        """Allocate `units` units of SCRATCH, the same on every rank, and return the first one.
+
+        They follow those allocated before; nothing is freed.
+        """
         first = self.units
         self.units += units
         return first

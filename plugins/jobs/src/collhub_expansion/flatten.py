@@ -209,14 +209,20 @@ def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
 
 
 def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """Return the collectives of every rank in start order."""
+    """Return the rows of all collectives, by rank, then by start, end and id.
+
+    `times`: of all nodes of the workload.
+    """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     start, end = np.asarray(times.step_start_ns)[rows], np.asarray(times.step_end_ns)[rows]
     return rows[np.lexsort((nodes.identity[rows], end, start, nodes.rank[rows]))]
 
 
 def measure_durations_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """Return durations per row: simulated for computations, otherwise as in the workload."""
+    """Return the duration of every node in ns: simulated for computations, else as recorded.
+
+    int64[nodes]. A computation that never ran has 0; a missing recorded duration stays -1.
+    """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     is_simulated = nodes.is_kind(NodeKind.COMPUTE)
     return np.where(is_simulated, end - start, nodes.duration_ns)

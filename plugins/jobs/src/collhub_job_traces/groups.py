@@ -47,7 +47,10 @@ def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tupl
 def select_groups(
     names: tuple[str, ...], stated: dict[str, tuple[int, ...]]
 ) -> tuple[ProcessGroup, ...] | None:
-    """Return the groups with these names by index; None if one of them is undefined."""
+    """Return the groups with these names, in the order of `names`.
+
+    `stated`: ranks by name. None if one of the names is undefined, or if there are no names.
+    """
     if not names or not set(names) <= stated.keys():
         return None
     return tuple(ProcessGroup(name, stated[name]) for name in names)

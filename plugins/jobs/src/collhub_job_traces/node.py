@@ -410,7 +410,10 @@ class _RecordBuilder:
         return node
 
     def _restores_attribute(self, attribute: Attribute, raw: bytes) -> bool:
-        """Return whether encoding the column value restores the bytes in the record."""
+        """Return whether the attribute can be written again from the value of its column.
+
+        That is if its encoding is equal to `raw`, its bytes in the record; lists never are.
+        """
         value = self._values[attribute.name]
         return (
             not isinstance(value, list)

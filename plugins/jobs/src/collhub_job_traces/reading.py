@@ -321,7 +321,10 @@ class _Reader:
 
 
 def _head(file: RankFile) -> bytes:
-    """Return the metadata record with its length prefix, without the first node's prefix."""
+    """Return the bytes of the file before the first node: the metadata record with its length.
+
+    The length prefix of the first node is not included; the file must have a node.
+    """
     start, stop = int(file.starts[0]), int(file.stops[0])
     return file.content[: start - len(varint(stop - start))]
 
@@ -338,13 +341,19 @@ def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
 
 
 def _missing_file_error(message: str, name: str) -> InputError:
-    """Return the error for missing files of ranks."""
+    """Create (not raise) the error `rank-files`, whose cure is the option `ranks_missing`.
+
+    `name`: of the source.
+    """
     cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def _find_first_duplicate(values: Sequence[int]) -> int:
-    """Return the position of the first duplicate value."""
+    """Return the lowest position whose value has occurred before it.
+
+    There must be one. Values are from 0 to 2^64 - 1.
+    """
     _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first)[0])
 

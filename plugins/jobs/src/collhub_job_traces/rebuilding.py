@@ -34,7 +34,7 @@ Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def columns_of(nodes: NodeColumns) -> Columns:
-    """Copy the columns, which are read-only in a workload, by name."""
+    """Return a writable copy of all columns of nodes by name; edges are not included."""
     columns: Columns = {}
     for name in NODE_DTYPES:
         columns[name] = getattr(nodes, name).copy()

@@ -87,7 +87,10 @@ def stated_fields(extra: str) -> StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def are_tokens(extra: str) -> bool:
-    """Return whether an extra is a sequence of tokens, not an extra of another format."""
+    """Return whether an extra consists of tokens of trace records; otherwise it has another format.
+
+    A token begins with `=`, `!`, `@` or `+`, or is the name of a field. True for an empty text.
+    """
     for token in extra.split():
         if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
             return False

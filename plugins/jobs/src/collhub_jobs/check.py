@@ -43,14 +43,21 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _make_finding(
     workload: Workload, row: int, code: str, message: str, cure: str = ""
 ) -> Diagnostic:
-    """Return a finding on a node, located in its rank and in the source of the workload."""
+    """Return an error about the node in `row`, located in its rank and the workload's source.
+
+    The message begins with the description of the node; `cure`: advice, "" for none.
+    """
     nodes, file = workload.nodes, workload.provenance.source_name or None
     text = f"{describe_node(workload, row)}: {message}"
     return Diagnostic(code, text, location=nodes.location(row, file), cure=cure)
 
 
 def describe_node(workload: Workload, row: int) -> str:
-    """Describe a node for messages: its id, its operation and its name."""
+    """Describe a node for messages: `node 7 (all-reduce NAME)`, with its id, operation and name.
+
+    The operation is the collective, for other nodes their kind in lower case; the name may be
+    missing.
+    """
     nodes = workload.nodes
     kind = NodeKind(nodes.kind[row])
     action = JobCollective(nodes.collective[row]).name if nodes.collective[row] >= 0 else kind.name

@@ -26,7 +26,10 @@ from hub_core.plugin_api import NoOptions, PassReport
 
 
 def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
-    """Drop all markers; a dependency through a marker becomes a control dependency."""
+    """Return the workload without markers, and a report with their number (empty without any).
+
+    Nodes before and after a marker get a control dependency. `options` is not used.
+    """
     bridged, kept_rows = bridge_markers(workload)
     count = len(workload.nodes) - len(kept_rows)
     return bridged, PassReport((f"{count} markers are left out",) if count else ())

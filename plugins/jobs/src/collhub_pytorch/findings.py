@@ -173,7 +173,11 @@ def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
 
 
 def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
-    """Compare a replay with these times of collectives to the measured job."""
+    """Replay the job with these times of collectives, and compare it with the measured job.
+
+    The result has the measured and the new time of the job, and the time of the replay, in ns. A
+    time that is None keeps the measured one.
+    """
     replay = replay_job(findings.workload, collective_time, findings.meetings)
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 

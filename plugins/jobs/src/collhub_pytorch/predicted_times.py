@@ -218,7 +218,10 @@ def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) 
 
 
 def _lanes(workload: Workload) -> Int64Array:
-    """Number the computations of each rank's device with its rank, -1 for other nodes."""
+    """Return the number of the rank for every timed computation of a device, -1 for other nodes.
+
+    Computations with the same number run one after another. int64[nodes].
+    """
     nodes = workload.nodes
     is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
     lanes: Int64Array = np.where(is_on_device, nodes.rank, -1).astype(np.int64)
@@ -261,7 +264,10 @@ def add_control_edges(workload: Workload, before: Int64Array, after: Int64Array)
 
 
 def has_computation_times(workload: Workload) -> bool:
-    """Whether all nodes except communications and markers have a time."""
+    """Return whether all nodes except collectives, messages and markers have a duration.
+
+    True without such nodes.
+    """
     nodes = workload.nodes
     kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV, NodeKind.MARKER
     return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(*kinds)).any())

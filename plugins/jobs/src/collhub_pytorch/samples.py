@@ -76,7 +76,10 @@ def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list
 
 
 def all_reduce_args(elements: int = 1000, dtype: str = "Float") -> dict[str, object]:
-    """What newer profiles state of an all-reduce of two ranks."""
+    """Return the arguments of an all-reduce of two ranks, as newer profiles record them.
+
+    `elements`: of input and output.
+    """
     sizes = {"In msg nelems": elements, "Out msg nelems": elements, "dtype": dtype}
     return {"Collective name": "allreduce", **sizes, **_GROUP}
 
@@ -139,7 +142,10 @@ _CALLS = (
 
 
 def inspector_lines() -> Sequence[Source]:
-    """Three collectives and a message of two ranks, one file each, and all in one file."""
+    """Return logs of NCCL's Inspector of two ranks: three collectives and a message.
+
+    Two sources: a folder with one file per rank, and one file with the lines of both.
+    """
     files = [
         "".join(
             inspector_line(rank, operation, sequence, size, times[rank])
@@ -207,7 +213,10 @@ _LOGGED = (
 
 
 def deepspeed_logs() -> Sequence[Source]:
-    """Four collectives of 16 ranks as lines, and as a summary of two iterations."""
+    """Return logs of DeepSpeed with four collectives of 16 ranks, in two forms.
+
+    Two sources: one line per call, and a summary of two iterations as a table.
+    """
     heading = ("Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
                "busbw_avg (Gbps)")  # fmt: skip
     lines, rows = [], ["Comm. Op".ljust(20) + "".join(text.ljust(20) for text in heading)]

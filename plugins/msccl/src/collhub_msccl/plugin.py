@@ -44,7 +44,10 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Return the offers of the readers of MSCCL-IR XML and of MSCCLang programs."""
+    """Return the offers of two readers: of MSCCL-IR XML and of MSCCLang programs.
+
+    The latter executes the program in the sandbox. The plugin system calls this function.
+    """
     xml_reader = FormatReader(
         _XML,
         "collhub_msccl.reading.read_xml:read",

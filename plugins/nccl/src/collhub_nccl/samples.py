@@ -54,7 +54,10 @@ def _pci(bus: int, pci_class: str, speed: str = "32.0") -> str:
 
 
 def _nvidia_gpu(cpu: int, position: int) -> str:
-    """A GPU on NVSwitch, the `position`-th of two below the PCI switch of a CPU."""
+    """Return the XML of a GPU on NVSwitch, below the PCI switch of CPU `cpu`.
+
+    `position` 0 or 1: its place there; its device number is 2 * cpu + position.
+    """
     pci = _pci(16 * cpu + position + 1, _GPU)
     return _NVIDIA_GPU.format(pci=pci, dev=2 * cpu + position)
 
@@ -75,7 +78,10 @@ def _nvidia_cpu(cpu: int) -> str:
 
 
 def _nvidia_machine() -> str:
-    """Four GPUs on NVSwitch, two per CPU; each CPU has a PCI switch and a network card."""
+    """Return the XML of a machine with four GPUs on NVSwitch, two per CPU.
+
+    Each CPU has a PCI switch and a network card.
+    """
     cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
     return f'<system version="1">\n{cpus}</system>\n'
 
@@ -93,7 +99,7 @@ def _amd_cpu(cpu: int) -> str:
 
 
 def _amd_machine() -> str:
-    """Two GPUs joined by two xGMI links, one per CPU."""
+    """Return the XML of a machine with two GPUs, one per CPU, joined by two xGMI links."""
     cpus = _amd_cpu(0) + _amd_cpu(1)
     return f'<system version="2">\n{cpus}</system>\n'
 
@@ -131,7 +137,7 @@ def xml_samples() -> Sequence[Source]:
 
 
 def text_samples() -> Sequence[Source]:
-    """Output of `nvidia-smi topo -m`."""
+    """Return an output of `nvidia-smi topo -m` as a file in memory, whose reports are dropped."""
     source = Source.of_bytes("matrix.txt", MATRIX.encode("ascii"))
     # Suppress the warning about the missing profile: the checks do not need it.
     return [replace(source, report=lambda diagnostic: None)]

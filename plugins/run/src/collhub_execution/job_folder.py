@@ -226,7 +226,11 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return per rank the record it waits for, or one of the constants of `RankLog.at`."""
+        """Return the position of every rank: the record it waits for, if not negative.
+
+        Otherwise a constant of `RankLog.at`, such as `DONE`. It is available even after ranks were
+        killed.
+        """
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
         return record_of_rank
@@ -236,8 +240,9 @@ class JobFolder:
         return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """Return the times of runs, library runs and records that the ranks have measured so
-        far.
+        """Return the times that the ranks have measured so far: of runs, library runs, records.
+
+        Times that were not measured are 0.
         """
         arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])

@@ -250,8 +250,9 @@ class _RankComparison:
         self.count += int(np.count_nonzero(is_wrong))
 
     def make_diagnostic(self) -> Diagnostic:
-        """Return the finding: the first wrong element, and how many of the rank's elements are
-        wrong.
+        """Return the finding `wrong-output` of the rank: its first wrong element, and their number.
+
+        It must have a wrong element.
         """
         message = f"{self.first}; {self.count} of {self.output.size} elements are wrong"
         return Diagnostic("wrong-output", message, location=Location(rank=self.rank))
@@ -296,7 +297,10 @@ class _Arithmetic:
 
     @property
     def plain_op(self) -> ReduceOp:
-        """The operator of the reduction; for an average the sum."""
+        """Return the operator by which inputs are combined.
+
+        It is the sum for an average, else the operator of the reduction.
+        """
         is_average = self.op is ReduceOp.AVG
         return ReduceOp.SUM if is_average else self.op
 

@@ -151,7 +151,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_levels(self) -> int:
-        """One more than the highest level of a record; 0 without records."""
+        """Return one more than the highest level of a record; 0 without records."""
         last = self.level.max(initial=-1)
         return int(last) + 1
 
@@ -172,7 +172,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def is_local(self) -> BoolArray:
-        """Mask of records that need no other rank: COPY and REDUCE."""
+        """Return which records need no other rank: bool[records], True for COPY and REDUCE."""
         local: BoolArray = self.kind >= RecordKind.COPY
         return local
 
@@ -197,8 +197,9 @@ class LevelledProgram(ColumnTable):
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
-        """Return the range of blocks of the flat memory that belongs to a rank, all buffers
-        included.
+        """Return the range of blocks in the flat memory that contains all buffers of a rank.
+
+        In place, buffers overlap.
         """
         # In place, buffers alias, and their order depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]

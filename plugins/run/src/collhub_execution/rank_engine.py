@@ -302,7 +302,10 @@ class NumpyMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store INPUT at its place, and the background in all other elements."""
+        """Store the task's INPUT at its place, and its background value in all other elements.
+
+        In place, INPUT may be a part of OUTPUT.
+        """
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input

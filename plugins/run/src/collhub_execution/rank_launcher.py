@@ -95,7 +95,10 @@ def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
 
 
 def _compute_spans(times: Float64Array) -> list[float]:
-    """Return seconds from the first rank's start to the last rank's end, per run."""
+    """Return, per run, the seconds from the first rank's start to the last rank's end.
+
+    `times`: (starts, ends), float64[2, runs, ranks], of one clock.
+    """
     start_times, finish_times = times
     spans: list[float] = (finish_times.max(axis=1) - start_times.min(axis=1)).tolist()
     return spans

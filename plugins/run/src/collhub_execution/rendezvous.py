@@ -155,7 +155,7 @@ class _SimulatedRanks:
                 yield from self._start_level(rank, self._level[record])
 
     def _is_local(self, record: int) -> bool:
-        """Return whether a record needs no other rank."""
+        """Return whether a record needs no other rank, as COPY and REDUCE."""
         is_local: bool = self._kind[record] >= RecordKind.COPY
         return is_local
 
@@ -285,6 +285,6 @@ def _describe_awaited(program: LevelledProgram, record: int) -> str:
 
 
 def _format_destination(program: LevelledProgram, record: int) -> str:
-    """Return the destination, such as `OUTPUT[0..3]`, in blocks."""
+    """Return the region that a record writes, such as `OUTPUT[0:4]`, in blocks."""
     buffer, offset = int(program.dst_buffer[record]), int(program.dst_offset[record])
     return region(buffer, offset, int(program.count[record]))

@@ -105,8 +105,10 @@ class RunSetup:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must be bitwise correct in any order of reduction: exact data that cannot
-        round.
+        """Return whether results must be bitwise correct in any order of reduction.
+
+        That is with `data=exact`, unless there are so many ranks that even these integers are
+        rounded in the type.
         """
         # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"
@@ -180,8 +182,9 @@ class RunOutcome:
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second as defined by nccl-tests, from the median time; None for custom
-        collectives.
+        """Return the bus bandwidth in bytes per second as nccl-tests defines it.
+
+        From the median time; None for custom collectives.
         """
         setup = self.setup
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)

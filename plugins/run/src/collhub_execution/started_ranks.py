@@ -122,7 +122,10 @@ class StartedRun:
         return check_inputs(collective, self.program.blocks, inputs, self.background)
 
     def blank(self, rank: int, buffer: Buffer) -> Array:
-        """Return an uninitialized array of the size of a rank's buffer (INPUT or OUTPUT)."""
+        """Return an uninitialized array with the size of a rank's buffer (INPUT or OUTPUT).
+
+        Its elements have the type of the run.
+        """
         # Ranks other than 0 have no data; they get sizes from the program.
         blocks = int(self.program.layout.size[rank, buffer])
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
@@ -279,8 +282,9 @@ ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
 
 
 def script_command(function: Callable[..., None]) -> click.Command:
-    """Make a click command of a function, with the argument ALGORITHM, `--json` and all run
-    options.
+    """Make a click command of a function: the program of one rank that is started by a launcher.
+
+    It has the argument ALGORITHM, `--json` and all run options.
     """
     as_json = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
     # click lists arguments first if they are the outermost decorators.

@@ -56,7 +56,7 @@ def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProg
 
 
 def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
-    """Return the program without the SEND of one message: a deadlock on every transport."""
+    """Return the program without the SEND of message `message`, so that its receiver deadlocks."""
     is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
     return select_records(program, ~is_sending)
 
@@ -138,7 +138,10 @@ def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
 
 
 def write_traps(folder: Path, *modules: str) -> Path:
-    """Write modules that create a file when they are imported; return the path of that file."""
+    """Write modules into `folder` that create a file when they are imported.
+
+    Returns the path of that file, `executed`, which does not exist yet.
+    """
     mark = folder / "executed"
     for module in modules:
         (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
@@ -238,7 +241,10 @@ class LaunchedExecutor:
         assert judged(request, result).is_right
 
     def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
-        """Check that no module of the user's working folder is imported, regardless of its name."""
+        """Check that no module of the user's working folder is imported by the ranks.
+
+        `folder` gets traps with the names `modules`, numpy and pickle, in which a ring is run.
+        """
         mark = write_traps(folder, *modules, "numpy", "pickle")
         with chdir(folder):
             self.check_result(ring_all_reduce(4), native_runs=native_runs)
@@ -310,7 +316,10 @@ class LaunchedExecutor:
             os.kill(find_processes(self.module)[-1], signal.SIGKILL)
 
     def _wait_for_ranks(self, ranks: int) -> bool:
-        """Wait up to 60 s until all processes run; return whether they do."""
+        """Wait up to 60 s until the processes of all ranks and the helpers run.
+
+        Returns whether they do.
+        """
         expected = ranks + self.helpers
         return wait_until(lambda: len(find_processes(self.module)) >= expected, 60.0)
 

@@ -73,7 +73,10 @@ def _list_findings(error: BaseException) -> Sequence[Diagnostic]:
 
 
 def _stop_all(findings: Sequence[Diagnostic]) -> None:
-    """Print the diagnostics of this rank, and abort all ranks, also those that wait inside MPI."""
+    """Print the diagnostics of this rank, and abort all ranks with exit status 1.
+
+    This also ends ranks that wait inside MPI.
+    """
     # Abort, unlike exit, also ends ranks that wait inside MPI.
     print_findings(findings)
     MPI.COMM_WORLD.Abort(1)

@@ -58,7 +58,7 @@ def mpi_engine(
 ) -> RankEngine[Array]:
     """Build the engine of a rank: numpy memory, messages by MPI, and MPI's collectives.
 
-    `memory`: see `NumpyMemory`.
+    `memory`: array to use as the rank's memory, None for a new one (see `NumpyMemory`).
     """
     native = partial(native_collective, communicator)
     return RankEngine(NumpyMemory(task, memory), MpiTransport(communicator), native)

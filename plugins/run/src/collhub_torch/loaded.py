@@ -68,9 +68,10 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """Close the communicator of an attached group.
+        """Close the communicator of an attached group, and forget the group.
 
-        Must be called before the process group is destroyed.
+        `name`: as `attach` returned it; raises `UsageError` for others. Must be called before the
+        process group is destroyed.
         """
         self._get_session(name).close()
         del self._sessions[name]

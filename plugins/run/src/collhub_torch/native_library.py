@@ -97,7 +97,10 @@ class _Fields:
     values: Mapping[str, object]
 
     def refuse(self, name: str, expected: str) -> None:
-        """Raise `InputError` for a field: the expected value, the given one, and the file."""
+        """Raise `InputError` for the field `name` of the file.
+
+        The message has the expected and the actual value.
+        """
         shown = repr(self.values.get(name))[:60]
         message = f"{name}: expected {expected}, got {shown}"
         raise InputError(message, location=Location(str(self.path)), cure=_CURE)
@@ -221,7 +224,10 @@ class NativeLibrary:
             getattr(self._functions, name).restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
-        """Return the ID of a new communicator, with which all its ranks join."""
+        """Return a new ID of NCCL for a communicator; all ranks join it with the same ID.
+
+        Raises an error if NCCL reports one.
+        """
         unique_id = _UniqueId()
         self._check(self._functions.ncclGetUniqueId(ctypes.byref(unique_id)), "ncclGetUniqueId")
         return bytes(unique_id)

@@ -213,7 +213,10 @@ class TensorMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store INPUT at its place, and the background in all other elements."""
+        """Store the task's INPUT at its place, and its background value in all other elements.
+
+        In place, INPUT may be a part of OUTPUT.
+        """
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
@@ -272,9 +275,9 @@ def as_tensor(array: Array) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
-    """Return a tensor as an array of `dtype`, which must be its equivalent.
+    """Return a tensor as an array of `dtype`, whose elements must have the same bits.
 
-    Bits are reinterpreted.
+    A tensor on a GPU is copied; one on the CPU shares its memory.
     """
     # Reinterpret bytes: torch cannot convert a bfloat16 tensor to numpy.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
@@ -354,12 +357,12 @@ class _NativeTensors:
         dist.reduce(self.target, self.task.root, self.op)
 
     def gather(self) -> None:
-        """Gather all sources into views of the root's `target`, one per rank in order."""
+        """Gather the `source` of all ranks into `target` of the root, by rank."""
         parts = self._split_shares(self.target) if self.is_root else None
         dist.gather(self.source, parts, dst=self.task.root)
 
     def scatter(self) -> None:
-        """Scatter views of the root's `source`, one per rank in order, into `target`."""
+        """Send part r of the root's `source` to `target` of rank r; parts are equal."""
         parts = self._split_shares(self.source) if self.is_root else None
         dist.scatter(self.target, parts, src=self.task.root)
 

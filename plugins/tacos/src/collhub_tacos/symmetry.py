@@ -98,7 +98,11 @@ def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> I
 
 
 def _generate_candidate_shapes(network: LinkNetwork) -> Iterator[tuple[int, ...]]:
-    """Yield the declared dimensions if they have this number of NPUs, then all possible shapes."""
+    """Yield the shapes to try: sizes of dimensions whose product is the number of NPUs.
+
+    First the declared dimensions, if they fit, then all possible shapes; the declared one may occur
+    twice.
+    """
     declared = tuple(dimension.size for dimension in network.topology.dimensions)
     for shape in (declared, *_generate_shapes(network.num_npus)):
         if math.prod(shape) == network.num_npus:
@@ -146,7 +150,10 @@ def _find_translations(
 
 
 def _fails_at_probed_nodes(source: Int64Array, moduli: tuple[int, ...]) -> bool:
-    """Whether a few nodes already differ, which excludes most shapes much faster."""
+    """Return whether a shape can be excluded, because a few nodes already differ from node to node.
+
+    `source`: in-neighbours by node. False does not mean that the shape fits.
+    """
     last = len(source) - 1
     few = np.unique(np.linspace(0, last, _PROBED_NODES, dtype=np.int64))
     difference = _subtract(few[:, None], source[few], moduli)

@@ -169,7 +169,10 @@ class FatTree:
         yield from range(pod * reached, (pod + 1) * reached)
 
     def _make_cable(self, tier: int, low: int, high: int) -> Cable:
-        """Return a cable below a tier, with the bandwidth and latency of the tier."""
+        """Return the cable between nodes `low` and `high` below tier `tier`.
+
+        Its bandwidth (bytes/s) and latency (s) are those of the tier.
+        """
         below = self.tiers[tier]
         return Cable(low, high, below.speed_gbps * _GBIT, below.latency_ns / _PER_SECOND)
 

@@ -37,7 +37,10 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 
 
 def _format_lines(tree: FatTree) -> Iterator[str]:
-    """Yield the text of the file, tier by tier; values equal to htsim's defaults are omitted."""
+    """Yield the text of the topology file: the head, then the keys of every tier.
+
+    Oversubscription and bundle are omitted if they are 1, and `Radix_Up` at the top tier.
+    """
     yield f"Nodes {tree.npus}\nTiers {len(tree.tiers)}\nPodsize {tree.pod_size}\n"
     for number, tier in enumerate(tree.tiers):
         yield f"\nTier {number}\n"

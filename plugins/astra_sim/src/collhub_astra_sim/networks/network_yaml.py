@@ -183,7 +183,11 @@ def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
 
 
 def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
-    """Return the text of a node. Raises `InputError` unless it is a scalar."""
+    """Return text and line of a YAML node that must be a scalar.
+
+    `name`: of the file, `key`: of the entry, both for the error. Raises `InputError` for a list or
+    a map.
+    """
     line = node.start_mark.line + 1
     if not isinstance(node.value, str):
         message = f"{key}: one value, or a list of values, was expected"

@@ -165,7 +165,11 @@ class _Words:
         return self._parse_number(next(self._words, ""), description, above)
 
     def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
-        """Parse an integer in 0..above-1; `description` names it in errors. Raises `InputError`."""
+        """Parse an integer in 0..above-1 of decimal ASCII digits.
+
+        `description` names it in the error. Raises `InputError` for other words; the empty one
+        stands for the end of the file.
+        """
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
             actual = repr(word[:_LONGEST_WORD]) if word else "the end of the file"

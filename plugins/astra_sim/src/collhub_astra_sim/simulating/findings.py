@@ -234,7 +234,10 @@ class StuckNodes:
         return _DISAGREEMENT_CURE
 
     def _format_name(self, node: int) -> str:
-        """Return the name of a node in messages: its step and its rank."""
+        """Return the name of a node in messages, such as `step 3 of rank 1`.
+
+        Step and rank are those of its location in the user's file.
+        """
         location = self._locate(node)
         return f"step {location.step} of rank {location.rank}"
 

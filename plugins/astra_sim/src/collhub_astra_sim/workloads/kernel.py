@@ -80,7 +80,10 @@ OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 
 @outlined
 def _start(rank: Integer, machine: Machine) -> None:
-    """Start the nodes of a rank without parents, at time 0."""
+    """Start a rank at time 0: its nodes without parents, as far as slots permit.
+
+    If it has none, the rank has finished.
+    """
     start_free_nodes(rank, 0, machine)
     finish_if_done(rank, 0, machine)
 
@@ -233,7 +236,10 @@ def _get_heap(rank: Integer, slot: Integer) -> Integer:
 
 @outlined
 def free(row: Integer, machine: Machine) -> None:
-    """Add a node whose parents have finished to the free nodes of its rank."""
+    """Add node `row`, whose parents have finished, to the free nodes of its rank and slot.
+
+    It is not started here. Nodes with lower rows are first.
+    """
     node = machine.node[row]
     insert(machine, _get_heap(node["rank"], node["slot"]), row, row)
 

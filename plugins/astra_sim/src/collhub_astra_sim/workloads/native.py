@@ -386,7 +386,7 @@ def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> 
 
 @compiled
 def _is_root(index: Integer, machine: Machine) -> bool:
-    """Return whether the stream's rank is the root of its tree."""
+    """Return whether the rank of stream `index` is the root of the tree of the current phase."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     return bool(_get_number_in_tree(index, machine) % size == 0)
 
@@ -415,7 +415,10 @@ def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Inte
 
 @compiled
 def _get_parent_position(index: Integer, machine: Machine) -> Integer:
-    """Return the position of the parent of a node."""
+    """Return the position of the parent, in the current phase, of the rank of stream `index`.
+
+    Not for the root. The parent's number follows from moving the lowest set bit up.
+    """
     number = _get_number_in_tree(index, machine)
     bit = number & -number
     return _get_position_in_tree(index, (number & ~bit) | (2 * bit), machine)

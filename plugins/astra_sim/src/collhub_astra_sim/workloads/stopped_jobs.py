@@ -105,7 +105,10 @@ class _StoppedJob:
             yield self._make_finding("never-issued", _Reason(text), free[0])
 
     def _make_finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
-        """Build the error that a node does not finish, with its name, location and the reason."""
+        """Return an error that the node in `row` does not finish, so that its rank does not either.
+
+        The message has the node's name and the reason's text, followed by its advice as cure.
+        """
         message = f"{self._format_name(row)} {reason.text}; the rank never finishes"
         location = self._workload.nodes.location(row)
         return Diagnostic(code, message, location=location, cure=reason.cure)

@@ -299,7 +299,10 @@ def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
-    """Release a stream's position in a queue and start the next stream."""
+    """Count one stream less as active in queue `number`, and start waiting streams at `now`.
+
+    As many start as the queue has capacity for.
+    """
     machine.queue[number]["active"] -= 1
     start_streams(number, now, machine)
 

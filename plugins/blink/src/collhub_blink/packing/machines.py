@@ -179,7 +179,10 @@ class _Hosts:
         return _build_tree(root, parent)
 
     def _attach_below(self, parent: Int64Array, host: int, top: int) -> None:
-        """Set the parents of a host's ranks below its rank `top` as in the host's tree."""
+        """Set, in `parent`, the parents of all ranks of a host except its rank `top`.
+
+        They are those of the tree within the host that has the root `top`.
+        """
         tree = self._inner[host][top]
         children = np.flatnonzero(tree.parent >= 0)
         parent[children] = tree.parent[children]

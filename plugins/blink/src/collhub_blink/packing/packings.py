@@ -109,7 +109,11 @@ def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
 
 
 def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the bound of an all-gather by a cut; of a reduce-scatter in the reversed network."""
+    """Return the bound on the rate of an all-gather, or of a reduce-scatter, by a cut.
+
+    `rate`: of the data of one rank, in units of the graph; the result is in bytes of the collective
+    per second. For a reduce-scatter the network must be reversed.
+    """
     # `rate` counts the data of one rank; the collective has the data of all ranks.
     bytes_per_s = rate.value * network.graph.unit * network.graph.num_compute
     return RateBound("ingress-cut", bytes_per_s, network.to_topology_nodes(rate.cut))

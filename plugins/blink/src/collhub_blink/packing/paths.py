@@ -47,13 +47,19 @@ def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _path_key(path_and_weight: tuple[_Path, int]) -> tuple[int, int, _Path]:
-    """Sort key: last node of the path, then decreasing weight."""
+    """Return the key that sorts paths: by last node, then by decreasing weight.
+
+    Equal ones are sorted by their nodes.
+    """
     path, weight = path_and_weight
     return path[-1], -weight, path
 
 
 def compute_path_bound(task: PackingTask) -> RateBound:
-    """Return the bound that no scatter or gather exceeds, by the tightest cut."""
+    """Return the upper bound of the rate of a scatter or gather, in bytes per second.
+
+    It is that of the tightest cut between the root and the other ranks, whose data are separate.
+    """
     network = task.oriented_network
     return _build_bound(network, _find_best_flow(network.graph, task.root))
 

@@ -143,7 +143,7 @@ class RankNetwork:
         )
 
     def _node_name(self, node: int) -> str:
-        """Name of a graph's node in the topology."""
+        """Return the topology's name of a node of the graph."""
         number = int(self.nodes[node])
         return self.topology.node_name(number)
 

@@ -221,7 +221,10 @@ def _reschedule_share(
 
 
 def _evaluate_share(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
-    """Return the timed schedule of a share with its time when no other plane is used."""
+    """Return the timed schedule of a share, with the time in ns if no other plane is used.
+
+    The time includes the start-up of the plane.
+    """
     pipeline = join_shares(share.plane.task.collective, [share])
     return replace(share.timed_schedule, time_ns=time_ns(pipeline))
 

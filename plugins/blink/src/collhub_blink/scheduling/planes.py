@@ -42,13 +42,19 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the bound by the minimum cut between the root and any rank, in data direction."""
+    """Return the bound on the rate of a broadcast or reduce: the minimum cut to any rank.
+
+    The cut separates the root from a rank, in the direction of the data.
+    """
     network = task.oriented_network
     return to_cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
 def _compute_all_gather_bound(task: PackingTask) -> RateBound:
-    """Return the bound by the cut with the minimum capacity per rank on its source side."""
+    """Return the bound on the rate of an all-gather or reduce-scatter.
+
+    It is that of the cut with the least capacity per rank on the side that sends.
+    """
     network = task.oriented_network
     return to_ingress_bound(network, all_gather_rate(network.graph))
 
@@ -155,7 +161,7 @@ class Share:
 
     @property
     def time_ps(self) -> int:
-        """Finish time of the plane in ps, its start-up included."""
+        """Return the time in ps at which the plane finishes: start-up plus pipeline."""
         startup_ps = self.plane.startup_ns * _PS_PER_NS
         return self.pipeline.time_ps + startup_ps
 

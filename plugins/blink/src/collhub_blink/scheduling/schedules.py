@@ -282,7 +282,10 @@ def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_mes
 
 
 def _relative_slowdown(finer: PackingSchedule, coarser: PackingSchedule) -> float:
-    """Return by which fraction a schedule takes longer than one with more chunks."""
+    """Return the increase of time from `finer` to `coarser`, as a fraction of the finer one's time.
+
+    Negative if the schedule with fewer chunks is faster.
+    """
     increase_ps = coarser.pipeline.time_ps - finer.pipeline.time_ps
     return increase_ps / finer.pipeline.time_ps
 

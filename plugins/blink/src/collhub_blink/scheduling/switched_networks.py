@@ -288,7 +288,11 @@ def _attainable_ns(task: PackingTask, packing: PlacedPacking) -> float:
 
 
 def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> float:
-    """Predict the time after one refinement without further contention."""
+    """Predict the time in ns after one refinement, which multiplies the chunks.
+
+    The part of the time above the attainable one (without latencies) shrinks in proportion to the
+    chunk size; contention is assumed not to grow.
+    """
     bandwidth_ns = _attainable_ns(task, candidate.packing)
     chunk_ratio = candidate.schedule.chunks / _refined_chunks(task, candidate)
     return bandwidth_ns + (candidate.time_ns - bandwidth_ns) * chunk_ratio

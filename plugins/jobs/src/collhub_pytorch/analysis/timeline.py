@@ -48,7 +48,7 @@ def measured_timeline(workload: Workload) -> Timeline:
 
 
 def has_times(workload: Workload) -> bool:
-    """Return whether every node has a measured time."""
+    """Return whether every node except markers has a duration; True without nodes."""
     nodes = workload.nodes
     return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(NodeKind.MARKER)).any())
 

@@ -328,7 +328,10 @@ def _add_stream_wait(events: RankEvents, record: Record) -> None:
 
 
 def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
-    """Number the streams of all devices; their numbers in the file may have any 64 bits."""
+    """Return the number of the stream of an event; streams of all devices are numbered from 0.
+
+    `name`: argument that has the stream. A new pair of device and stream gets the next number.
+    """
     stream = int(args.get("device", 0)), int(args.get(name, -1))
     return events.streams.setdefault(stream, len(events.streams))
 

@@ -274,7 +274,7 @@ class _Builder:
         self._latency_ns = self._median_latency_ns()
 
     def _beginning(self) -> int:
-        """Return the earliest time of a point or an activity of the rank."""
+        """Return the earliest time in ns of a point or an activity of the rank; 0 without any."""
         firsts = [*self._profile.time[:1].tolist(), *self._profile.start[:1].tolist()]
         return int(min(firsts, default=0))
 

@@ -61,7 +61,11 @@ class CallGraph:
             self._place_in_order()
 
     def rank_nodes(self) -> list[RankNodes]:
-        """Build the nodes of every rank with records, by rank."""
+        """Build the nodes of every rank that has records, in the order of the ranks.
+
+        Messages are matched first; calls without a partner become communication without one, which
+        is noted.
+        """
         is_matched = self._match_messages()
         return [
             self._nodes_of_rank(rank, calls, is_matched[rank])
@@ -151,7 +155,10 @@ class CallGraph:
             )
 
     def _copy_kind(self, kind: int, member: Member) -> int:
-        """Add the kind of a call for another member of its communicator; return its index."""
+        """Add a copy of a kind of record for another member of its communicator; return its index.
+
+        All lists that describe kinds are extended.
+        """
         self._calls.kinds.append(replace(self._calls.kinds[kind], member=member))
         self._rank_of_kind.append(self._job.rank_of[member])
         self._words.append(self._words[kind])

@@ -67,7 +67,10 @@ def read_profiler(source: Source, options: ClockOptions) -> Workload:
 
 
 def read_log(source: Source, options: RankOptions) -> Workload:
-    """Read the calls in logs of NCCL (subsystem COLL), without times; otherwise as above."""
+    """Read the calls in logs of NCCL (subsystem COLL) as a job without times.
+
+    Other lines are ignored or noted. Raises `InputError` as `workload_of`.
+    """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
 

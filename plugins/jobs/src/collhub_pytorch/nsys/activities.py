@@ -159,7 +159,10 @@ class Merger:
         self.gap_ns = _FIRST_GAP_NS
 
     def add_bounds(self, records: Records) -> None:
-        """Add starts and ends of kernels of NCCL, which bound the merged work."""
+        """Add the starts and ends of NCCL's kernels among `records` to the bounds of their devices.
+
+        Work of other kernels is never merged across such a time. Other records have no effect.
+        """
         nccl = records[np.isin(records["name"], self._nccl_names)]
         devices = _device_keys(nccl)
         for device in np.unique(devices).tolist():

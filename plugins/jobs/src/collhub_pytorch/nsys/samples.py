@@ -158,7 +158,10 @@ def exports() -> Sequence[Source]:
 
 
 def parquet_exports() -> Sequence[Source]:
-    """The exports of `exports`, as one folder of Parquet files per rank; none without pyarrow."""
+    """Return the exports of `exports` as one folder of Parquet files per rank, in memory.
+
+    [] if pyarrow is not installed.
+    """
     if importlib.util.find_spec("pyarrow") is None:
         return []
     parts = [
@@ -195,7 +198,10 @@ def parquet_parts(content: bytes, folder: str) -> Iterator[SourcePart]:
 
 
 def step_of(rank: int, start: int) -> Export:
-    """Build the export of a rank whose all-reduce starts at `start` and ends at 200 us."""
+    """Build the export of a rank: compute, all-reduce from `start` (ns) to 200 us, compute.
+
+    The second computation waits for the all-reduce of two ranks.
+    """
     export = Export(pid=4096 + rank, device=rank)
     export.initialise(rank, 2)
     export.launch("gemm", start - 80_000, start - 10_000, stream=7, called=start - 90_000)

@@ -151,8 +151,9 @@ class _MscclLanguage:
         self._recorder = _ProgramRecorder("")
 
     def prepare(self, file: str) -> None:
-        """Prepare for a program in `file`: record its programs, and make `msccl` importable in this
-        process.
+        """Prepare to execute the program in `file`: record every program that it defines.
+
+        Makes the module `msccl` importable in this process.
         """
         self._recorder = _ProgramRecorder(file)
         CURRENT_HOST.set(self._recorder)

@@ -191,8 +191,9 @@ class MSCCLProgram:
         return target
 
     def _is_overlapping(self, read: Ref, written: Ref, slots: Slots) -> bool:
-        """Whether two references of equal size share a slot. `slots`: the list that `written`
-        refers to.
+        """Return whether two references of equal size have a slot in common.
+
+        `slots`: the list of `written`; in place, input and output are one list.
         """
         is_one_list = slots is self.buffers[read.rank][read.buffer]
         return is_one_list and abs(written.index - read.index) < read.size
@@ -258,8 +259,9 @@ class MSCCLProgram:
         return lower(self.trace(), self._file)
 
     def generate_xml(self) -> str:
-        """Convert the program to the text of an MSCCL-IR XML file for the writer's default
-        runtime.
+        """Return the program as the text of an MSCCL-IR XML file for the writer's default runtime.
+
+        Raises `InputError` if it cannot be lowered or written.
         """
         # Imported lazily: only needed if a program is used as a library.
         from collhub_msccl.language.lowering import xml_text

@@ -126,7 +126,10 @@ def ring(num_nodes: int) -> Topology:
 
 
 def line(num_nodes: int) -> Topology:
-    """Build a topology with links of bandwidth 1 to both neighbours on a line."""
+    """Build a line of nodes: links of bandwidth 1, in both directions, between neighbours.
+
+    The ends have one neighbour. Named `Line(n=...)`.
+    """
     links = _build_links(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
     return Topology(f"Line(n={num_nodes})", links)
 
@@ -225,7 +228,10 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
 
 
 def amd4() -> Topology:
-    """Build the topology of four GPUs in a ring, with links of bandwidth 1."""
+    """Build the topology of four GPUs in a ring, with links of bandwidth 1 in both directions.
+
+    The order of the ring is 0, 1, 3, 2.
+    """
     # Rows of destinations, one digit per source.
     rows = ("0110", "1001", "1001", "0110")
     return Topology("AMD4", [[int(cell) for cell in row] for row in rows])

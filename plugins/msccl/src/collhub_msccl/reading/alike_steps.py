@@ -110,8 +110,9 @@ def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> It
 
 
 def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
-    """Return the offsets in the file of a byte value between offsets `begin` and `end`,
-    ascending.
+    """Return the offsets of a byte in `content[begin:end]`, ascending.
+
+    Offsets count from the start of the file. `byte`: one byte.
     """
     piece = np.frombuffer(content, np.uint8, end - begin, begin)
     return np.flatnonzero(piece == ord(byte)) + begin

@@ -79,7 +79,7 @@ def find_first_flagged(
 
 
 def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
-    """Name of a step for messages, with the thread block and position that it waits for."""
+    """Return a text such as `NAME waits for thread block 1, step 2`, from the step's attributes."""
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 

@@ -174,7 +174,10 @@ class _Scanner:
         return len(self._steps.lines) == rows + 1 and self.innermost == "tb"
 
     def add_run(self, run: StepRun) -> None:
-        """Add the steps of a run except the first, which the parser has seen; count their lines."""
+        """Add the steps of a run except the first, which the parser has added already.
+
+        The lines of the other steps, which the parser does not see, are counted in `unseen_lines`.
+        """
         self._steps.add_run(run)
         self.unseen_lines += run.lines * (len(run.codes) - 1)
 

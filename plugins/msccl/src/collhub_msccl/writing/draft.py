@@ -115,8 +115,9 @@ class StepDraft:
         return is_pair
 
     def find_forwarding(self) -> Edges:
-        """Return the pairs (receive, send) where the send depends on the receive and sends the same
-        data.
+        """Return the pairs (receive, send) in which the send forwards the data of the receive.
+
+        The send must depend on the receive and send the same region; two columns of rows.
         """
         is_pair = self.is_forwarding(self.parents, self.children)
         return self.parents[is_pair], self.children[is_pair]

@@ -43,7 +43,10 @@ class Lanes:
         return find_neighbours(self.of_row, np.arange(len(self.of_row)))
 
     def find_fusable(self, draft: StepDraft) -> Edges:
-        """Return the pairs (receive, send) of one lane that may be fused, each row at most once."""
+        """Return the pairs (receive, send) that one step may execute, each row at most once.
+
+        Both are consecutive in one lane, and the send forwards the data of the receive.
+        """
         first, second = self._find_consecutive(draft)
         is_pair = draft.is_forwarding(first, second)
         return match_one_to_one(first[is_pair], second[is_pair])
@@ -100,7 +103,10 @@ class Lanes:
         return draft.parents[is_inside], draft.children[is_inside]
 
     def separate_sends(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
-        """Return the same lanes, but with separate lanes for the sends of lanes `lanes`."""
+        """Return lanes in which the sends of `lanes` (numbers) have lanes of their own.
+
+        A new lane follows the lane from which it is separated; lanes are renumbered.
+        """
         # Doubled numbers leave room for the separated sends directly after their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
         return number_lanes(draft, self.of_row * 2 + moves, self.is_given)

@@ -269,14 +269,18 @@ class ListScheduler:
         return order if len(order) == len(self._graph) else None
 
     def _queue_node(self, node: int) -> None:
-        """Queue a node whose predecessors have finished, by its earliest begin and then its
-        priority.
+        """Queue a node whose predecessors have finished.
+
+        The queue is ordered by earliest begin, as resources permit now, then by priority.
         """
         earliest, _ = self._compute_earliest(node)
         heapq.heappush(self._queue, (earliest, *self._get_priority(node), _NO_RESOURCE))
 
     def _get_priority(self, node: int) -> tuple[int, int, int]:
-        """Key of a node among those that can begin at the same time; lower is better."""
+        """Return the key by which nodes that can begin at the same time are ordered; lowest first.
+
+        The longest remaining work comes first, then the smaller distance of ranks, then the node.
+        """
         graph = self._graph
         return -graph.tail[node], graph.get_rank_distance(node), node
 

@@ -109,8 +109,9 @@ def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
 
 @part
 def _clocks_of(program: Any, operation: int) -> int:
-    """Return the maximum number of clocks that an operation stores: one per item, one for
-    packets.
+    """Return the maximum number of clocks that an operation stores.
+
+    It is one for each of its items (channels or semaphores), and one for packets.
     """
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1

@@ -204,7 +204,7 @@ class Story:
                 self._findings.on_rank("wrong-output", rank, message, cure)
 
     def _is_new(self, *key: int) -> bool:
-        """Whether the event with this key is seen for the first time; records it."""
+        """Return whether an event with this key has not been reported yet, and record the key."""
         is_new = key not in self._told
         self._told.add(key)
         return is_new

@@ -34,7 +34,11 @@ def fuse_as_package(recorded: Iterable[Recorded]) -> list[Recorded]:
 
 
 def lists_channels(operation: Recorded) -> bool:
-    """Whether a plan lists the channels of the operation; other operations name buffers only."""
+    """Return whether the plan lists the channels of an operation.
+
+    It does for signals, waits, flushes and gets, and for puts on port channels; other operations
+    name buffers only.
+    """
     is_put = operation.name in _PUTS
     return operation.name in (*_COUNTER_OPERATIONS, "get") or (
         is_put and operation.channel_type == "port"
@@ -153,7 +157,10 @@ def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
-    """Fuse acquires or releases of several semaphores into one operation of all of them."""
+    """Fuse two acquires, or two releases, into one operation with the semaphores of both.
+
+    Barriers of both are kept.
+    """
     semaphores = [*first.semaphores, *second.semaphores]
     return replace(first, semaphores=semaphores, sync=first.sync | second.sync)
 

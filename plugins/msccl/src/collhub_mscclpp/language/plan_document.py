@@ -230,7 +230,11 @@ class _Block:
         return chunk.index * self._gpu.copies + self._copy * chunk.size
 
     def _find_channel(self, kind: str, ordinal: int) -> int:
-        """Return the position of a channel in the block's list; appends it at its first use."""
+        """Return the position of a channel in the block's list of channels of this type.
+
+        A channel that is not in the list is appended. `ordinal`: its number in one instance of the
+        program.
+        """
         known = self._channels.setdefault(kind, {})
         return known.setdefault(self._to_instance_number(ordinal), len(known))
 

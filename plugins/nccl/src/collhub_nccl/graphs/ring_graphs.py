@@ -381,7 +381,10 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
 
 
 def _order_records(program: LevelledProgram) -> Sequence[int]:
-    """Rows except the sends: level by level, messages first, then local records."""
+    """Return the rows of all records except sends: by level, in a level messages first.
+
+    Local records follow; otherwise the order of rows is kept.
+    """
     rows = np.flatnonzero(program.kind != RecordKind.SEND)
     order = np.lexsort((rows, program.is_local[rows], program.level[rows]))
     in_order: list[int] = rows[order].tolist()

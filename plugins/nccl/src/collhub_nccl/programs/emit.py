@@ -240,7 +240,10 @@ def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _is_set(steps: StepTable, column: str) -> bool:
-    """Whether a column has any value other than its default."""
+    """Return whether any step has a value other than the default in a column.
+
+    The default of a column without one is that of `Buffer.INPUT`.
+    """
     values = getattr(steps, column)
     unset = COLUMN_DEFAULTS.get(column, Buffer.INPUT)
     return bool(np.any(values != unset))

@@ -60,7 +60,11 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 
 
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """Number of every record's group among those with counted records; 0 for other groups."""
+    """Return the number of every record's group among the groups with a counted record.
+
+    `root`: name of each record's group; `is_counted`: bool by record. Numbers ascend from 0 with
+    the names; other groups have 0 too.
+    """
     counted = np.unique(root[is_counted])
     index = np.searchsorted(counted, root)
     return np.where(np.isin(root, counted), index, 0)

@@ -225,7 +225,10 @@ def _format_initializer(values: Iterable[object]) -> str:
 
 
 def _format_record(row: list[int]) -> str:
-    """C++ initializer of a `Record`."""
+    """Return the C++ initializer of a `Record` from a row of the table of records.
+
+    The lane, which is last in the row, follows source and target.
+    """
     kind, source, target, *rest, lane = row
     return _format_initializer([f"Kind({kind})", source, target, lane, *rest])
 
@@ -262,7 +265,7 @@ def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
 
 
 def _format_memory(memory: _RankMemory) -> str:
-    """C++ initializer of a `Memory`."""
+    """Return the C++ initializer of a `Memory`: begins and sizes of buffers, total, is defined."""
     begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
     return _format_initializer([begin, size, memory.total, _format_bool(memory.is_defined)])
 

@@ -218,13 +218,19 @@ _MI250X = {
 
 
 def _nvidia(compute_capability: int, speed: str, wiring: Wiring = Wiring()) -> GpuProfile:
-    """Profile of an NVIDIA GPU with 16 PCI lanes of this speed."""
+    """Return the profile of an NVIDIA GPU: rate of an NVLink, of 16 PCI lanes, and wiring.
+
+    Rates are in GB/s; `compute_capability`: such as 90; `speed`: of a PCI lane as text.
+    """
     link = nvlink(compute_capability)
     return GpuProfile(link, pci(speed, 16), wiring)
 
 
 def _amd(gcn: str, speed: str, wiring: Wiring) -> GpuProfile:
-    """Profile of an AMD GPU with 16 PCI lanes of this speed."""
+    """Return the profile of an AMD GPU: rate of an xGMI link, of 16 PCI lanes, and wiring.
+
+    Rates are in GB/s; `gcn`: architecture; `speed`: of a PCI lane as text.
+    """
     link = xgmi(gcn)
     return GpuProfile(link, pci(speed, 16), wiring)
 

@@ -171,7 +171,10 @@ class _Row:
         return cell in SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
-        """Raise `InputError` with the two devices, the text, and the known relations."""
+        """Raise `InputError` for a cell that is not valid, at the line of the row.
+
+        The message has both devices, the text, and the valid relations.
+        """
         known = ", ".join((*SHARED, *_BETWEEN_SOCKETS))
         _fail(
             self.file,

@@ -302,7 +302,10 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 
 
 def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a network that is not a PCI device, such as sockets."""
+    """Add a network card that is no PCI device, such as sockets, with its ports.
+
+    It is joined to the CPU with unlimited bandwidth.
+    """
     node = draft.machine.add(NodeKind.NIC, "nic")
     draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
     _ports(card, node, draft)

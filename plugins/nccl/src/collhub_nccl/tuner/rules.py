@@ -414,7 +414,11 @@ def _contains_range(outer: Range, inner: Range) -> bool:
 
 
 def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
-    """Whether a matching earlier rule decides a call in every communicator that reaches `later`."""
+    """Return whether a matching earlier rule decides every call that might reach `later`.
+
+    It does if the runtime does not skip refused rules, if the earlier choice is allowed on every
+    machine, or if both choices are equal, so that both are refused.
+    """
     is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
     return not dialect.skips_refused or earlier.is_always_allowed or is_same
 

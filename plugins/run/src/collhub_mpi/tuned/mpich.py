@@ -142,7 +142,7 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
 
 def _make_refusal(name: str, reason: str) -> InputError:
-    """Return the error for a file that is no selection of MPICH."""
+    """Create (not raise) the error `not-a-selection` for file `name`, with the reason."""
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 

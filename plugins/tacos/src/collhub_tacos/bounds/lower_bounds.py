@@ -30,19 +30,28 @@ def _count_reduce_scatter(
 
 
 def _count_all_reduce(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """All-reduce: a chunk if there are members on both sides; int64[sets]."""
+    """Return the chunks that must leave each set in an all-reduce of one chunk: int64[sets].
+
+    1 if there are members on both sides (`inside`, `outside`: their numbers), else 0.
+    """
     is_divided = (inside > 0) & (outside > 0)
     return is_divided.astype(np.int64)
 
 
 def _count_broadcast(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Broadcast: a chunk if the root is inside and members are outside; int64[sets]."""
+    """Return the chunks that must leave each set in a broadcast of one chunk: int64[sets].
+
+    1 if the root is inside and members are outside, else 0.
+    """
     leaves = has_root & (outside > 0)
     return leaves.astype(np.int64)
 
 
 def _count_reduce(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
-    """Reduce: a chunk if members are inside and the root is outside; int64[sets]."""
+    """Return the chunks that must leave each set in a reduce of one chunk: int64[sets].
+
+    1 if members are inside and the root is outside, else 0.
+    """
     leaves = ~has_root & (inside > 0)
     return leaves.astype(np.int64)
 

@@ -72,7 +72,11 @@ class TimeCut:
         return TimeCut(since)
 
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
-        """Return the maximum number of messages that can cross the cut before its time."""
+        """Return the maximum number of messages that can cross the cut before its time.
+
+        A message crosses if it leaves its source after the source changed sides and arrives before
+        the destination does; a link starts one per busy time.
+        """
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)
         return int(np.maximum(crossing, 0).sum())
@@ -160,7 +164,10 @@ class TimeCuts:
         return best
 
     def _holds(self, cut: TimeCut) -> bool:
-        """Whether too few messages can cross, so that the cut is a valid bound."""
+        """Return whether a cut is a valid bound.
+
+        It is if fewer messages can cross it before its time than the collective needs.
+        """
         crossing = cut.count_possible(self._network, self._times)
         return crossing < cut.count_needed(self._demand)
 

@@ -341,7 +341,10 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
 
 
 def _default_seeds(nodes: int) -> int:
-    """Return the default number of packings: 8 up to 256 nodes, fewer above, at least 1."""
+    """Return the default number of packings by the number of nodes of the network.
+
+    `_MAX_SEEDS` up to `_NODES_FOR_ALL_SEEDS` nodes, above that in inverse proportion, at least 1.
+    """
     affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
     return max(1, min(_MAX_SEEDS, affordable))
 

@@ -90,7 +90,10 @@ class PartialSums(ColumnTable):
     parts: Int64Array
 
     def parts_of(self, row: int) -> list[int]:
-        """Return the summands of message `row` or of the result of NPU `row - len(self)`."""
+        """Return the summands of message `row`; from `len(self)` on, of the result of an NPU.
+
+        The NPU is `row - len(self)`. Summands are numbers of messages.
+        """
         summands: list[int] = self.parts[self.indptr[row] : self.indptr[row + 1]].tolist()
         return summands
 
@@ -225,7 +228,7 @@ class Vectors:
         return self.vectors[number]
 
     def add_received(self, message: int, time_ps: int) -> int:
-        """Add the vector that a message brings at `time_ps`; return its number."""
+        """Add the vector that message `message` brings at `time_ps`; return its number."""
         self.vectors.append(Vector(time_ps, message))
         return len(self.vectors) - 1
 

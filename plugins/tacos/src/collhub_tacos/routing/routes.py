@@ -50,7 +50,10 @@ class RoutePlan(ColumnTable):
     parent: Int64Array
 
     def max_load_ps(self, times: LinkTimes) -> int:
-        """Return the busy time of the link with the most load, in picoseconds."""
+        """Return the time in ps for which the most loaded link is busy with all of its transfers.
+
+        0 without transfers.
+        """
         paths, single = get_links_of_arcs(self.network, times)
         first, lengths = paths.indptr[self.link], np.diff(paths.indptr)[self.link]
         links = paths.links[expanded_ranges(first, lengths)]

@@ -191,7 +191,10 @@ class _Movements:
         )
 
     def record_completion(self, origin: Int64Array, ready: Int64Array) -> None:
-        """Write the time at which the last part of every sum reached its origin to `ready`."""
+        """Raise `ready` of each chunk to the time (ps) at which the last part of its sum arrives.
+
+        Arrivals at the chunk's `origin` count. `ready`: int64[chunks], changed in place.
+        """
         is_result = self.destination == origin[self.chunk]
         finish = np.where(is_result, self.finish, 0)
         np.maximum.at(ready, self.chunk, finish)
@@ -208,7 +211,10 @@ class _Movements:
         )
 
     def refuse(self, row: int, offence: str) -> NoReturn:
-        """Raise an error that names transfer `row` by its real start and direction."""
+        """Raise `InputError` for the transfer in `row`: chunk, link, start in ps, and the offence.
+
+        For a mirrored schedule, the start is that of the real one.
+        """
         start = -self.finish[row] if self.is_mirrored else self.start[row]
         link_name = _name_link(self.network, int(self.link[row]))
         _refuse(f"chunk {int(self.chunk[row])} on link {link_name} at {int(start)} ps {offence}")

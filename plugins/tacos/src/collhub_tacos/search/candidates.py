@@ -109,7 +109,10 @@ class Prospects:
         variant: Variant,
         pieces: int,
     ) -> float:
-        """Return the slowdown of a variant relative to the fastest one with as many pieces."""
+        """Return the time of a variant divided by that of the fastest one with as many pieces.
+
+        At least 1; both must be recorded.
+        """
         times = self._times[pieces]
         return times[variant] / min(times.values())
 

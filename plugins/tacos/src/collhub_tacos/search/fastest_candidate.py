@@ -225,7 +225,10 @@ def _is_promising(setting: Setting) -> bool:
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    """Yield the all-reduce on trees at the network's strength."""
+    """Yield one candidate: the all-reduce on trees packed at the network's strength.
+
+    Raises `InputError` for a network that does not suit trees.
+    """
     from collhub_tacos.phases.fused import build_fused
 
     yield build_fused(setting, progress)
@@ -234,7 +237,10 @@ def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCan
 def _search_two_phases(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates by increasing chunk count, unless the ingress of some NPU takes too long."""
+    """Yield candidates of two phases by increasing chunk count.
+
+    Nothing if the ingress of some NPU alone takes longer than the best candidate so far.
+    """
     limit = best.limit_ps()
     if limit is None or bound_two_phases_ps(setting) <= limit:
         yield from _search_chunk_counts(setting, best, progress)

@@ -194,13 +194,16 @@ class _SeedSearch(Generic[T]):
 
     def _report(self, seed: int, fraction: float) -> None:
         # This is the main thread, so the user's function may raise an exception.
-        """Record the fraction of a seed's attempt and report the progress, in the main thread."""
+        """Record the fraction done of a seed's attempt, and report the progress of all seeds.
+
+        Only for the main thread, because the user's function may raise an exception.
+        """
         self._fractions[seed] = fraction
         self._report_progress()
 
     def _report_progress(self) -> None:
         # Copied in one operation because other threads write to the dictionary.
-        """Report the sum of all fractions divided by the number of seeds."""
+        """Report the progress of all seeds: the sum of their fractions divided by their number."""
         fractions = list(self._fractions.values())
         self._progress(sum(fractions) / self._total)
 

@@ -87,7 +87,10 @@ class Setting:
 
     @property
     def has_relays(self) -> bool:
-        """Whether some NPUs do not take part, or are not the rank of their number."""
+        """Return whether the members are not exactly the NPUs in the order of their numbers.
+
+        Then some NPUs only relay, or rank r is not on NPU r.
+        """
         # Kernels for all NPUs assume that rank r is NPU r.
         all_npus = np.arange(self.network.num_npus)
         return not np.array_equal(self.members, all_npus)

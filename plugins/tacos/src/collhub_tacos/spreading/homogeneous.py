@@ -325,7 +325,7 @@ class _LockstepGather:
 
     @property
     def fraction(self) -> float:
-        """Delivered chunks divided by the chunks to deliver."""
+        """Return the fraction of chunks delivered so far, 0..1, without those present initially."""
         before = int(self._own.sum())
         delivered = int(self._state.filled.sum()) - before
         return delivered / max(1, self.log.size - before)

@@ -67,7 +67,10 @@ class SpreadTask:
 
     @property
     def is_all_gather(self) -> bool:
-        """Whether all NPUs take part and each has chunks: an all-gather."""
+        """Return whether the spreading is an all-gather of all NPUs.
+
+        It is if rank r is NPU r for all NPUs, and each starts with a chunk.
+        """
         # Kernels for all NPUs need a chunk of each.
         has_each = len(np.unique(self.origin)) == self.network.num_npus
         return has_each and not self.setting.has_relays

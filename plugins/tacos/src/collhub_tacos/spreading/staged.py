@@ -72,7 +72,7 @@ class _Growth:
 
     @classmethod
     def at(cls, origin: Int64Array) -> _Growth:
-        """Return the growth in which only the origin of every chunk has it."""
+        """Return the growth without transfers: chunk i is only at `origin[i]`."""
         empty = np.zeros(0, np.int64)
         chunk = np.arange(len(origin))
         return cls(empty, empty, empty, empty, chunk, origin, np.full(len(origin), -1))
