@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_packing.pipelining import windows_of
 
-from collhub_flows.optimal_flow import Flow, FlowDemand, FlowNetwork
+from collhub_flows.optimal_flow import Flow, FlowDemand, FlowNetwork, balance_paths
 from hub_core.columns import (
     BoolArray,
     Float64Array,
@@ -36,6 +36,12 @@ _MIN_FRACTION = 0.02
 
 
 _MAX_PATHS = 8
+
+# Minimum fraction and maximum number of paths of a share if shares have different sizes.
+_UNEVEN_STRIP = (0.005, 16)
+
+# Paths up to which their fractions are balanced by a linear program: about 2 CPU s.
+_MAX_BALANCED = 12_000
 
 
 # Number of passes forward and backward; the gain of further passes is negligible.
@@ -69,20 +75,25 @@ class FlowPaths:
         flow: Flow,
         share_units: int,
         max_pieces: int,
+        cost: Float64Array,
     ) -> FlowPaths:
         """Divide the flow of every share into paths, widest first, with integer numbers of units.
 
         A share has at most 8 paths; those of less than 2 % of it are omitted, and so are paths that
-        get no unit after rounding. The units of a share add up to `share_units` times the parts of
-        the share. If all counts and `share_units` have a common divisor it is removed, but only as
-        far as each path can still be divided into `max_pieces` equal pieces: if it is no multiple
-        of that, nothing is removed.
+        get no unit after rounding. If shares have different sizes, the omitted fractions of large
+        ones would overload links: more and narrower paths are then considered, and divided anew for
+        the minimum load of the busiest link. `cost`: time of one share on every link. The units of
+        a share add up to `share_units` times the parts of the share. If all counts and
+        `share_units` have a common divisor it is removed, but only as far as each path can still be
+        divided into `max_pieces` equal pieces: if it is no multiple of that, nothing is removed.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
 
         all_arcs = np.arange(network.num_arcs)
         indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
+        parts_of_shares = demand.parts_of_shares
+        is_uneven = bool(np.ptp(parts_of_shares))
         share, part, path_indptr, path_arcs = strip_paths(
             demand.sources,
             demand.wants,
@@ -91,10 +102,13 @@ class FlowPaths:
             network.source,
             network.destination,
             flow.amounts.copy(),
-            _MIN_FRACTION,
-            _MAX_PATHS,
+            *(_UNEVEN_STRIP if is_uneven else (_MIN_FRACTION, _MAX_PATHS)),
         )
-        units = _round_units(share, part, share_units * demand.parts_of_shares)
+        if is_uneven and len(share) <= _MAX_BALANCED:
+            lengths = np.diff(path_indptr)
+            path = np.repeat(np.arange(len(share)), lengths)
+            part = balance_paths(network, share, part, (path, path_arcs), cost)
+        units = _round_units(share, part, share_units * parts_of_shares)
         used = np.flatnonzero(units)
         first, lengths = path_indptr[used], np.diff(path_indptr)[used]
         chosen = path_arcs[expanded_ranges(first, lengths)]
@@ -108,7 +122,7 @@ class FlowPaths:
             row_pointer(lengths),
             chosen,
             share_units // divisor,
-            bool(np.ptp(demand.parts_of_shares)),
+            is_uneven,
         )
 
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:

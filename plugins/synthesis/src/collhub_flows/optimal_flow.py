@@ -225,6 +225,45 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
     return Flow(np.maximum(amounts, 0.0), prices)
 
 
+def balance_paths(
+    network: FlowNetwork,
+    share: Int64Array,
+    part: Float64Array,
+    arcs_of_paths: tuple[Int64Array, Int64Array],
+    cost: Float64Array,
+) -> Float64Array:
+    """Divide the shares among their paths for the minimum load of the busiest link.
+
+    `share`, `part`: share and width of every path, int64 and float64; the parts of a share keep
+    their sum. `arcs_of_paths`: (path, arc), one entry per arc of a path. `cost`: time of one share
+    on every link. Solves a linear program (HiGHS); returns `part` unchanged if it fails.
+    """
+    # Imported here, because the import of scipy takes half a second.
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_matrix, hstack
+
+    paths, shares = len(share), int(share.max(initial=-1)) + 1
+    path, arc = arcs_of_paths
+    uses = csr_matrix((np.ones(len(path)), (arc, path)), shape=(network.num_arcs, paths))
+    loads = _build_load_matrix(network, cost / cost.mean()) @ uses
+    total = np.bincount(share, part, minlength=shares)
+    of_share = csr_matrix((np.ones(paths), (share, np.arange(paths))), shape=(shares, paths))
+    objective = np.zeros(paths + 1)
+    objective[-1] = 1.0
+    solved = linprog(
+        objective,
+        A_ub=hstack([loads, csr_matrix(-np.ones((loads.shape[0], 1)))]).tocsr(),
+        b_ub=np.zeros(loads.shape[0]),
+        A_eq=hstack([of_share, csr_matrix((shares, 1))]).tocsr(),
+        b_eq=total,
+        method="highs-ipm",
+    )
+    if solved.status:
+        return part
+    balanced: Float64Array = np.maximum(solved.x[:-1], 0.0)
+    return balanced
+
+
 def approximate_flow(
     network: FlowNetwork, demand: FlowDemand, cost: Float64Array, phases: int
 ) -> Flow:

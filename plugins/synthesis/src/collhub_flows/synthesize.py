@@ -37,7 +37,9 @@ from hub_core.schedules import algorithm_of, fastest_of
 _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)
 # Means, of paths with different sizes.
-_UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
+_UNEVEN_LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
+# Counts above this are tried only for at most `_FEW_JOBS` jobs.
+_MANY_PIECES = 32
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # The next power of two: sizes of messages are mostly multiples of powers of two.
@@ -216,7 +218,12 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     request.budget.count(len(problem.demand.sources) * problem.network.num_arcs)
     request.progress(0.5, "paths")
     paths = FlowPaths.of(
-        problem.network, problem.demand, flow, share_units, options.pieces or _LADDER[-1]
+        problem.network,
+        problem.demand,
+        flow,
+        share_units,
+        options.pieces or _LADDER[-1],
+        problem.cost_s,
     )
     best = fastest_of(
         _generate_candidates(problem, paths, options), lambda candidate: candidate.time_ns
@@ -322,7 +329,7 @@ def _generate_by_pieces(
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per count of pieces, then schedules with improved orders.
 
-    The count is that of the options, or 1, 2, 4, 8 (up to 32 for uneven shares) until the fastest
+    The count is that of the options, or 1, 2, 4, 8 (up to 128 for uneven shares) until the fastest
     time is within 1 % of its bound or there are more than 400000 jobs (the first count is always
     used). Orders are improved up to 50000 jobs for every count, up to 400000 for the finest and the
     fastest count only; an improved schedule is skipped if it equals the first one or is planned
@@ -338,7 +345,8 @@ def _generate_by_pieces(
         unit_bytes = part_bytes / paths.share_units
         occupancy = problem.request.occupancy
         jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
-        if index and len(jobs.link) > _MAX_JOBS:
+        max_jobs = _FEW_JOBS if pieces > _MANY_PIECES else _MAX_JOBS
+        if index and len(jobs.link) > max_jobs:
             break
         # Finer pieces gain nothing if latencies or loads determine the time.
         fastest_ns = min((trial.candidate.time_ns for trial in trials), default=0)

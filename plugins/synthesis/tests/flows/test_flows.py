@@ -12,6 +12,7 @@ from collhub_flows.optimal_flow import (
     FlowDemand,
     FlowNetwork,
     approximate_flow,
+    balance_paths,
     compute_proven_time,
     solve_exact_flow,
 )
@@ -125,12 +126,23 @@ def test_paths_carry_whole_shares_from_source_to_target() -> None:
     demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
     flow = solve_exact_flow(network, demand, 1e9 / network.topology.bandwidth_bytes_per_s)
     assert flow is not None
-    paths = FlowPaths.of(network, demand, flow, 240, 8)
+    paths = FlowPaths.of(network, demand, flow, 240, 8, np.ones(network.topology.num_links))
     assert set(np.bincount(paths.share, paths.units)) == {paths.share_units}
     source, target = demand.pairs
     first, last = paths.arcs[paths.indptr[:-1]], paths.arcs[paths.indptr[1:] - 1]
     assert np.array_equal(network.source[first], source[paths.share])
     assert np.array_equal(network.destination[last], target[paths.share])
+
+
+def test_balanced_paths_have_the_minimum_load_of_the_busiest_link() -> None:
+    network = FlowNetwork.of(hub_core.parse_topology("ring:4"))
+    ends = list(zip(network.source.tolist(), network.destination.tolist(), strict=True))
+    clockwise, other = [(0, 1), (1, 2)], [(0, 3), (3, 2)]
+    arcs = np.asarray([ends.index(arc) for arc in (*clockwise, *other)])
+    path, share = np.asarray([0, 0, 1, 1]), np.zeros(2, np.int64)
+    cost = np.ones(network.topology.num_links)
+    balanced = balance_paths(network, share, np.asarray([3.0, 1.0]), (path, arcs), cost)
+    assert balanced == pytest.approx([2.0, 2.0], abs=1e-6)
 
 
 def test_ranks_in_any_order_with_relays() -> None:
