@@ -205,3 +205,12 @@ def test_the_synthesizer_is_tried_only_if_it_is_named(collhub) -> None:
     names = [one.name for one in select_algorithms((), hub_core.run_registry())]
     assert "ring" in names
     assert "nccl" not in names
+
+
+@pytest.mark.parametrize("kind", ["reduce", "broadcast", "all-reduce", "all-gather"])
+def test_ranks_on_other_npus_are_served(kind: str) -> None:
+    root = 1 if kind in ("reduce", "broadcast") else None
+    parts = 3 if kind == "all-gather" else 1
+    collective = hub_core.Collective(hub_core.CollectiveKind(kind), 3, parts, root)
+    result = hub_core.synthesize(collective, "mesh:2x2", 1 << 20, name="nccl", npus=(0, 3, 1))
+    assert hub_core.verify(result.algorithm).ok

@@ -236,32 +236,34 @@ def balance_paths(
 
     `share`, `part`: share and width of every path, int64 and float64; the parts of a share keep
     their sum. `arcs_of_paths`: (path, arc), one entry per arc of a path. `cost`: time of one share
-    on every link. Solves a linear program (HiGHS); returns `part` unchanged if it fails.
+    on every link. Solves a linear program; returns `part` unchanged if it fails.
     """
-    # Imported here, because the import of scipy takes half a second.
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_matrix, hstack
-
-    paths, shares = len(share), int(share.max(initial=-1)) + 1
+    paths, links, shares = len(share), len(cost), int(share.max(initial=-1)) + 1
     path, arc = arcs_of_paths
-    uses = csr_matrix((np.ones(len(path)), (arc, path)), shape=(network.num_arcs, paths))
-    loads = _build_load_matrix(network, cost / cost.mean()) @ uses
-    total = np.bincount(share, part, minlength=shares)
-    of_share = csr_matrix((np.ones(paths), (share, np.arange(paths))), shape=(shares, paths))
-    objective = np.zeros(paths + 1)
-    objective[-1] = 1.0
-    solved = linprog(
-        objective,
-        A_ub=hstack([loads, csr_matrix(-np.ones((loads.shape[0], 1)))]).tocsr(),
-        b_ub=np.zeros(loads.shape[0]),
-        A_eq=hstack([of_share, csr_matrix((shares, 1))]).tocsr(),
-        b_eq=total,
-        method="highs-ipm",
+    lengths = np.diff(network.routes.indptr)[arc]
+    link = network.routes.links[expanded_ranges(network.routes.indptr[arc], lengths)]
+    # A path may use a link on several arcs.
+    used, times = np.unique(link * paths + np.repeat(path, lengths), return_counts=True)
+    link, path = np.divmod(used, paths)
+    # A row per link: its time for all parts, minus the time (the last column); a row per share.
+    entries = (
+        (link, path, times * (cost / cost.mean())[link]),
+        (np.arange(links), np.full(links, paths), np.full(links, -1.0)),
+        (links + share, np.arange(paths), np.ones(paths)),
     )
-    if solved.status:
-        return part
-    balanced: Float64Array = np.maximum(solved.x[:-1], 0.0)
-    return balanced
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    total = np.bincount(share, part, minlength=shares)
+    costs = np.zeros(paths + 1)
+    costs[-1] = 1.0
+    program = LinearProgram(
+        costs,
+        Matrix(rows, columns, values, links + shares, paths + 1),
+        row_lower=np.concatenate([np.full(links, -np.inf), total]),
+        row_upper=np.concatenate([np.zeros(links), total]),
+        upper=np.full(paths + 1, np.inf),
+    )
+    solution = solve(program, method="ipm")
+    return part if solution is None else np.maximum(solution.values[:-1], 0.0)
 
 
 def approximate_flow(

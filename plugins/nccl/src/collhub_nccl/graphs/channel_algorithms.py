@@ -48,8 +48,7 @@ def ring_algorithm(
     start = start + chunk * rounds
     transfers = Transfers(
         block * parts + channel * chunks + chunk,
-        source,
-        target,
+        *_locate_ranks(npus, source, target),
         link=channel * ranks + source,
         start=start,
         finish=start + 1,
@@ -69,6 +68,16 @@ def ring_algorithm(
         collective_bytes=collective_bytes,
         extensions=extensions,
     )
+
+
+def _locate_ranks(
+    npus: Sequence[int] | None, source: Int64Array, target: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return the NPUs of two columns of ranks; without `npus`, rank r is on NPU r."""
+    if npus is None:
+        return source, target
+    members = np.asarray(npus, np.int64)
+    return members[source], members[target]
 
 
 _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Array]
@@ -159,8 +168,7 @@ def tree_algorithm(
     start = start + chunk
     transfers = Transfers(
         channel_of * chunks + chunk,
-        source,
-        target,
+        *_locate_ranks(npus, source, target),
         link=channel_of * ranks * ranks + source * ranks + target,
         start=start,
         finish=start + 1,
@@ -240,8 +248,7 @@ def nvls_algorithm(
     start = chunk + phase
     transfers = Transfers(
         head * parts + channel * chunks + chunk,
-        source,
-        target,
+        *_locate_ranks(npus, source, target),
         link=(channel * ranks + source) * ranks + target,
         start=start,
         finish=start + 1,
