@@ -208,8 +208,9 @@ class Registry:
     def plugin(self, name: str) -> Plugin:
         """Return the plugin with this entry-point or distribution name, in any usual spelling.
 
-        The first such plugin of the registry is returned, whatever its status: disabled and broken
-        ones too. Raises `PluginError` with the closest name if there is none.
+        Case and `-`, `_`, `.` do not matter. The first such plugin of the registry is returned,
+        also if it is disabled or broken. Raises `PluginError` (code `no-such-plugin`) with the
+        closest name if there is none.
         """
         for plugin in self.plugins:
             if canonical_name(name) in (

@@ -215,10 +215,10 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Execute the program; return {} or, if it raised, the report of the exception.
+        """Execute the program; return {}, or the report of the exception that it raised.
 
-        All exceptions are reported, including KeyboardInterrupt; `sys.exit` has a report of its
-        own. `complained`: the standard error of the program.
+        All exceptions are reported, including KeyboardInterrupt; the report of `sys.exit` has its
+        status and line. `complained`: the standard error of the program.
         """
         try:
             self._language.prepare(self._name)

@@ -268,10 +268,10 @@ def _list_edges(indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, In
 
 
 def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
-    """Return numbers that increase along the program of every rank and along every message.
+    """Return a number per row that increases along every rank's program and every message.
 
-    The level of a row when all ranks run row by row; where that deadlocks, the row numbers, which
-    increase only within a rank.
+    It is the level of the row if all ranks run row by row. If that deadlocks, it is the row number,
+    which increases within a rank only.
     """
     rows = np.arange(len(steps))
     is_next = steps.rank[1:] == steps.rank[:-1]

@@ -169,8 +169,8 @@ class _Explanation:
     def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
         """Return how often each contribution is in each unit: float64[units, contributions].
 
-        Rows of undefined units are NaN. With fingerprints, from which contributions cannot be read,
-        units are traced back to the inputs. `addresses`: of the units.
+        `addresses`: of the units in `memory`. Rows of undefined units are NaN. Fingerprints do not
+        show contributions, so the units are then traced back to the inputs.
         """
         # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):

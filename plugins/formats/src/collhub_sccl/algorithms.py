@@ -390,9 +390,10 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
-    """Map every rank, as text, to the ascending addresses of its INPUT, or OUTPUT if `is_output`.
+    """Return the addresses of the chunks in every rank's INPUT, or OUTPUT if `is_output`.
 
-    Addresses are those of the divided collective, each once. A rank without data has an empty list.
+    Keys are ranks as text; values are ascending and distinct, empty for a rank without data.
+    Addresses are those of the collective divided into its units per rank.
     """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}

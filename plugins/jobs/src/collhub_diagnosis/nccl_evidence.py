@@ -167,7 +167,8 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
     """Return the ranks of the job with fewer collectives than the maximum, and the others.
 
-    Processes outside of the largest communicator have no rank of the job and are left out.
+    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. Also
+    has all ranks of the group, ascending.
     """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}

@@ -73,10 +73,11 @@ class MachinePredictor:
         return self.description.name
 
     def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
-        """Predict the times of calls, in their order.
+        """Return the predicted time of each call, in the order of `keys`.
 
-        Calls beyond the profile have a reason instead of a time. Answers are kept: only new calls
-        are asked for, all together. Sets the ranks per node to those that the machine assumes.
+        Calls that the profile does not cover have a reason instead of a time. Answers are cached:
+        only new calls are predicted, all together. Sets `ranks_per_node` to the number that the
+        machine assumes.
         """
         listed = list(keys)
         new = [key for key in dict.fromkeys(listed) if key not in self._answers]

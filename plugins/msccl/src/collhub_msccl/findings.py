@@ -77,9 +77,10 @@ def parse_number(text: str) -> tuple[int, NumberState]:
 
 
 def _compute_magnitude(digits: list[str | None]) -> int:
-    """Return the value of the only group of digits that is not None, in the base of its position.
+    """Return the value of the only entry of `digits` that is not None, in the base of its position.
 
-    An empty group is 0. More than 40 digits give 2^31, which is out of range.
+    The bases are `_BASES`. An empty entry is 0; one of more than 40 digits gives 2^31, which is out
+    of range.
     """
     for base, group in zip(_BASES, digits, strict=True):
         if group is None:

@@ -306,8 +306,8 @@ def _repeat_tiles(
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
     """Raise `UsageError` for the first rank whose input has another size or dtype than required.
 
-    The size is the rank's blocks times the common number of elements per block, which must not be
-    0.
+    The size is the rank's blocks times the number of elements per block, which is equal for all
+    ranks and at least 1; the dtype is that of rank 0.
     """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):

@@ -142,10 +142,11 @@ class StuckNodes:
         )
 
     def _describe_wait(self, node: int) -> str:
-        """Describe the event for which a started node waits.
+        """Return a clause on the event for which a started node waits.
 
-        For a RECV: the SEND that never starts and its obstacle, or how the peer's messages differ.
-        Nodes of other types are those that no algorithm may contain.
+        For a RECV: the SEND that never starts and its obstacle, or how the peer's messages differ
+        from the expected one. A started node of any other type that does not finish is of a type
+        that no algorithm may contain.
         """
         # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
         # finishes them.

@@ -117,10 +117,11 @@ def _compute_stride(sizes: Sequence[int], level: int) -> int:
 
 
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
-    """Build the phase of a named algorithm in a dimension.
+    """Build the phase of an algorithm of collective `kind` in dimension `level`.
 
-    `direct4` is the direct algorithm with at most 4 concurrent messages; the prefix `one` is
-    ignored, as are upper and lower case.
+    `name`: from the configuration; case and a prefix `one` are ignored, and `direct4` is the direct
+    algorithm with at most 4 concurrent messages (without a number: unlimited). `stride`: distance
+    of neighbouring ranks, `size`: ranks. Raises `KeyError` for an unknown name.
     """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)

@@ -90,10 +90,10 @@ def _start(rank: Integer, machine: Machine) -> None:
 
 @compiled
 def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
-    """Advance a stream whose phase has finished: start its next phase, or finish it.
+    """Advance a stream whose phase has finished: start its next phase, or finish the stream.
 
-    The node finishes before the stream leaves its queue, because the rank's next collective may
-    start first.
+    The last stream finishes its collective's node. The node finishes before the stream leaves its
+    queue, because the rank's next collective may start first; then the stream's record is freed.
     """
     stream = machine.stream[index]
     if stream["steps_left"] > 1:

@@ -311,9 +311,10 @@ Int8Array = npt.NDArray[np.int8]
 
 @part
 def _join_components(part_of: Int8Array, first_node: int, second_node: int) -> bool:
-    """Join the components of two nodes in place; False if they are in one component already.
+    """Join the components of two nodes in place; return False if they are in one already.
 
-    For few nodes relabelling is faster than a union-find forest, and the labels can be copied.
+    `part_of`: component of every node; the second node's component gets the label of the first's.
+    For few nodes this is faster than a union-find forest, and the labels can be copied.
     """
     label, old_label = part_of[first_node], part_of[second_node]
     if label == old_label:

@@ -105,10 +105,10 @@ class _Assignment:
         keys: Callable[[Issuer], Iterable[Hashable]],
         key: Callable[[Span], Hashable],
     ) -> None:
-        """Assign each unassigned span to the first free candidate of its key, issued before it.
+        """Assign spans without an issuer, by start, each to the first free candidate of its key.
 
-        An issuer may have several `keys`. If the first free candidate of a key begins after the
-        span, the span stays unassigned.
+        `candidates`: issuers by start; `keys`: keys of an issuer, `key`: that of a span. If that
+        candidate begins after the span, the span stays unassigned.
         """
         queues: dict[Hashable, list[int]] = {}
         for index in reversed(candidates):

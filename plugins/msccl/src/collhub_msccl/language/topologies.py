@@ -207,10 +207,11 @@ def distributed_fully_connected(
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """Connect copies of a topology, where all sends of a copy to others share `remote_bandwidth`.
+    """Connect copies of a topology by a network with `remote_bandwidth` per copy and direction.
 
-    So do all its receives from others. As `distributed_fully_connected`, with two switches per copy
-    ("copy_c_out", "copy_c_in") behind the local ones; a single copy has none.
+    All sends of a copy to other copies share this bandwidth, and so do its receives: two switches
+    per copy, `copy_c_out` and `copy_c_in`, follow the local ones; a single copy has none. Nodes and
+    links are as in `distributed_fully_connected`.
     """
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()

@@ -201,10 +201,10 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Add plans for all windows and claimed modes of a collective.
+    """Add plans for all windows of a collective in every claimed mode to the folder.
 
-    Mode by mode, each with all windows. A collective without a name in plans adds one loss and
-    nothing else. The folder is changed.
+    First all windows in place, then out of place. A collective that has no name in plans adds one
+    loss and no plan.
     """
     kind = selected.collective.kind
     if kind not in NAMES:
@@ -287,10 +287,10 @@ def _add_plan(
 def _add_minimum_chunks_plan(
     folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
 ) -> None:
-    """Add a second plan if the first one does not serve all multiples of 16 bytes per rank in the
-    window.
+    """Add a second plan unless the first serves all sizes of the window.
 
-    It has the minimum number of chunks. A loss if it cannot be written.
+    All sizes are the multiples of 16 bytes per part. The second plan has the minimum number of
+    chunks. If it cannot be written, a loss is added instead.
     """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:

@@ -349,9 +349,10 @@ class LibraryNames:
 
 
 def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
-    """Names from the option `name`, else from the source or the producer of the algorithm.
+    """Return the names of a library: by option `name`, else by the algorithm's source or producer.
 
-    Raises `UsageError` for a name that is not a lower-case C identifier of at most 48 characters.
+    Raises `UsageError` (code `library-name`) for an option that is not a lower-case C identifier of
+    at most 48 characters.
     """
     kind = algorithm.collective.kind
     if name is None:

@@ -73,9 +73,10 @@ def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 def _find_accesses(
     program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """(record, address in the memory of all ranks, 1 if written), one row per accessed block.
+    """Return the accessed blocks: (record, address in the memory of all ranks, 1 if written).
 
-    All levels except 0, without slots, which serve one step; None if there are too many.
+    One entry per block of a record's side. Level 0 and slots, which serve one step, are left out.
+    None if there would be more than `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None

@@ -167,10 +167,11 @@ def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
 
 
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
-    """Topology with `gpus` as NPUs in this order: NPU k of machine m is m * len(gpus) + k.
+    """Return the topology of one machine or several: NPU k of machine m is m * len(gpus) + k.
 
-    Raises `InputError` without GPUs, or without network ports for several machines, and
-    `UsageError` above the limits for nodes and links.
+    `gpus`: nodes of the machine, in the order of NPUs; `source`: its name; `fabric`: number of
+    machines and their network. Raises `InputError` without GPUs, or without network ports for
+    several machines, and `UsageError` above the limits for nodes and links.
     """
     copies = _Copies(machine, gpus, fabric)
     copies.check(source)

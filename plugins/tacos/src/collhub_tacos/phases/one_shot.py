@@ -134,10 +134,10 @@ class _StepWriter:
             self._add_step(sender, StepKind.SEND, piece, read=number, peer=receiver)
 
     def receive(self, message: int, sender: int, receiver: int) -> None:
-        """Write the receive of a message at `receiver`.
+        """Write the receive of a message at `receiver`, one step per piece.
 
-        It is a receive with reduction if only one sum reads the vector, the other summand exists
-        and the sum may be written; otherwise the vector is received into a new slot of SCRATCH.
+        It reduces on arrival if only one sum reads the vector, the other summand is available and
+        may be overwritten by the sum; otherwise the vector is received into a new slot of SCRATCH.
         """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]

@@ -253,10 +253,10 @@ def _forward(
 def _release(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Give a link that became free to the next queued message, or else to the sender.
+    """Mark a link as free, and start the next message on it.
 
-    Queued messages pass the switch, first come, first served; the sender's new messages only follow
-    if none is queued.
+    Messages that pass the switch before the link come first, in order of arrival; only if none is
+    queued, the sender may send a new one.
     """
     queues.is_busy[link] = False
     transfer = queues.first[link]

@@ -148,10 +148,11 @@ class _BestCandidate:
         return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
-        """Return the fastest candidate; forms are compared by simulated time if it is decisive.
+        """Return the fastest candidate of all forms.
 
-        Among equal times the one compared already wins, then the form that was found first. A
-        single candidate is returned without evaluation.
+        A single one is returned without evaluation. Otherwise each is timed by `evaluate_form`:
+        simulated if the simulator is decisive, else as planned. Of equal times the compared one
+        wins, then the first form.
         """
         candidates = list(self._by_form.values())
         if self._compared is not None:

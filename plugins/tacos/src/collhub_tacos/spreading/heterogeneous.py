@@ -112,10 +112,10 @@ def find_all_gather(
 def bound_ingress_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None
 ) -> int:
-    """Return a lower bound in picoseconds: the time in which in-links deliver the missing chunks.
+    """Return a lower bound in ps: the time in which in-links deliver the missing chunks of an NPU.
 
-    The maximum over NPUs that need the chunks, in entire messages; 0 without such NPUs with
-    in-links. `needed` as in `all_gather`.
+    The maximum over all NPUs that need the chunks (`needed`, None for all) and have in-links; 0
+    without any. Messages are not divided.
     """
     degree = network.in_degree[: network.num_npus]
     nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
