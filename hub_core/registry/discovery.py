@@ -316,11 +316,11 @@ def _create_manager() -> pluggy.PluginManager:
 
 
 def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
-    """Call every hook of one plugin, which is the only plugin of the manager during the call.
+    """Call every hook of one plugin, and return its offers in the order of the hooks.
 
-    The offers are in the order of the hooks, then as returned. Raises `PluginError` for invalid
-    offers and unmarked hooks, what pluggy raises for an unknown hook, and exceptions of the hooks.
-    The plugin is unregistered in every case.
+    `manager`: has no other plugin during the call, and not this one afterwards either. Raises
+    `PluginError` for invalid offers and unmarked hooks, pluggy's error for an unknown hook, and
+    exceptions of the hooks.
     """
     manager.register(_select_functions(module), name)
     try:

@@ -111,8 +111,9 @@ def _call(number: int, *arguments: object) -> int:
 def check_sandbox(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Report the accesses that Landlock restricts on this kernel, as one line `sandbox`.
 
-    The check always passes; the line lists what this version restricts and, if there is any, what
-    only later versions do. Without Landlock, it says that programs run with the user's rights.
+    The check always passes. The line lists the accesses that this version restricts and, if there
+    are any, those that only later versions do. Without Landlock, it says that programs run with the
+    user's rights.
     """
     del request, options
     version = landlock_version()

@@ -386,8 +386,8 @@ def _explain_end(
 def _find_dumped_line(name: str, output: bytes) -> int | None:
     """Return the program's innermost line in the traceback that `faulthandler` wrote, or None.
 
-    `name`: file of the program; `output`: what the process wrote. The traceback has the innermost
-    frame first, so this is the first frame in that file, also if its name is escaped as
+    `name`: file of the program; `output`: standard error of the process. The traceback has the
+    innermost frame first, so this is the first frame in that file, also if its name is escaped as
     `faulthandler` does for other characters than ASCII.
     """
     shown = name.encode("ascii", "backslashreplace").decode()

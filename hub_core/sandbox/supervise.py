@@ -185,8 +185,8 @@ def _send(processes: Iterable[int], number: int) -> None:
 def _find_descendants() -> Iterator[int]:
     """Yield the process ids of all living descendants of this process, parents before children.
 
-    They are read from `/proc`; zombies and dead processes are omitted, together with what is below
-    them. Nothing where the system has no `/proc`, so also elsewhere than on Linux.
+    They are read from `/proc`; zombies and dead processes are omitted, together with their
+    descendants. Nothing on systems without `/proc`, that is elsewhere than on Linux.
     """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):

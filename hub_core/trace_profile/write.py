@@ -108,13 +108,12 @@ def _has_triple(algorithm: Algorithm) -> bool:
 
 
 def _collect_losses(plan: Plan) -> list[Loss]:
-    """Return what the written files lose of the algorithm, with the number of cases of each.
+    """Return the losses of the written files, with the number of cases of each.
 
-    There are at most two losses, in this order; a loss with no case is left out. The first
-    counts the control dependencies of a flat plan, which are written as data dependencies.
-    The second counts the steps with values that their kind does not use, which are not
-    written: a local step with a peer, a step that sends with a destination, and a RECV with
-    a source.
+    There are at most two losses, in this order; a loss with no case is left out. The first counts
+    the control dependencies of a flat plan, which are written as data dependencies. The second
+    counts the steps with values that their kind does not use, which are not written: a local step
+    with a peer, a step that sends with a destination, and a RECV with a source.
     """
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0

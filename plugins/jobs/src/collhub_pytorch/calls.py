@@ -88,10 +88,11 @@ class Call:
 
 
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
-    """Parse a name as kind of node and collective (-1 for messages); None for `wait` etc.
+    """Return the kind of node and the collective (-1 for messages) that a name denotes.
 
-    Upper case, characters other than letters, and what precedes the last colon do not count.
-    Endings in `_ENDINGS` are removed one after another until the name is known.
+    None for other names, such as `wait`. Case, characters other than letters, and the text up to
+    the last colon do not count. Endings in `_ENDINGS` are removed one after another until the name
+    is known.
     """
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:

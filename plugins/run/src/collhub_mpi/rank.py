@@ -78,8 +78,8 @@ class MpiTransport:
         """Create persistent requests for a level, and return the function that starts all of them.
 
         The function may be called once per run; it starts receives before sends, to avoid
-        unexpected messages, and returns what to wait for, in the same order: receives, then sends.
-        The requests are freed when the function is no longer referenced.
+        unexpected messages, and returns the requests to wait for in this order. The requests are
+        freed when the function is no longer referenced.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]

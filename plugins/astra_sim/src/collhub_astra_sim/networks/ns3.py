@@ -269,7 +269,8 @@ def _format_delay(latency_s: float) -> str:
 def report_name_losses(topology: Topology) -> Iterator[Loss]:
     """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations.
 
-    Multicast and reduction list their switches. Nothing is yielded for what the topology lacks.
+    Losses of multicast and reduction list their switches. A property that the topology lacks gives
+    no loss.
     """
     for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
         if switches:

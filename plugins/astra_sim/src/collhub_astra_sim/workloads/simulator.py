@@ -90,7 +90,7 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Return the times of a job of a folder for ASTRA-sim, or the reasons why ASTRA-sim aborts.
 
-    The network is the option's, else the folder's, else congestion-aware; if nobody chose it and
+    The backend is the option's, else the folder's, else congestion-aware. If neither names one and
     ASTRA-sim cannot simulate the topology with congestion, it is congestion-unaware, with a
     warning. If ASTRA-sim aborts, no node has a time, unless slots are unlimited. Raises as
     `simulate`.

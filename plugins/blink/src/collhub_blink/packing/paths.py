@@ -89,9 +89,9 @@ class _Flow:
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
     """Find the flow of the maximum rate by Newton's iteration on cuts (Dinkelbach 1967).
 
-    The rate is what every rank but the root can receive from the root at the same time, an exact
-    fraction. It starts with the capacity out of the root per other rank and decreases to the
-    capacity of a violated cut per rank beyond it, until the flow exists.
+    The rate is an exact fraction: the largest amount that every rank but the root can receive from
+    the root at the same time. It starts with the capacity out of the root per other rank and
+    decreases to the capacity of a violated cut per rank beyond it, until the flow exists.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])

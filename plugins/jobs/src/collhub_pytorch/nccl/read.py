@@ -76,9 +76,10 @@ def read_log(source: Source, options: RankOptions) -> Workload:
 
 
 def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
-    """Read the log of DeepSpeed's communication logger; otherwise as above.
+    """Read the log of DeepSpeed's communication logger as a job; raises as `workload_of`.
 
-    Other ranks are assumed to do the same as rank 0, and all calls are assumed to be of all ranks.
+    The log is of rank 0: other ranks are assumed to do the same, and all calls to be calls of all
+    ranks.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, DEEPSPEED, workload_of, clocks)

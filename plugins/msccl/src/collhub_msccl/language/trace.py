@@ -53,7 +53,10 @@ class Host:
         """Called when a program begins."""
 
     def record_empty_slot(self, what: str) -> None:
-        """Called when a program requests an empty slot, named `what`, and gets None."""
+        """Note that a program has requested an empty slot and got None.
+
+        `what`: name of the slot, for a message if the program fails.
+        """
 
     def show_xml(self, program: MSCCLProgram) -> None:
         """Print the program as MSCCL-IR XML."""

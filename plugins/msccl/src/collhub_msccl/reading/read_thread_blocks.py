@@ -90,8 +90,9 @@ def _read_numbers(
 ) -> dict[str, Int64Array]:
     """Read the numeric columns of a tag's table by attribute, int64, in the order of the file.
 
-    A text that is no number has 0 or what could be read. Records missing attributes (of all
-    columns, also those with words) and invalid numbers as errors; raises nothing.
+    Of a text that is no number its leading digits are read, 0 without any. Records missing
+    attributes (of all columns, also those with words) and invalid numbers as errors; raises
+    nothing.
     """
     table = document.table(tag)
     values, states = document.texts.numbers

@@ -102,11 +102,11 @@ class StepDraft:
         return connection_of_row, np.stack([source, destination, channel], axis=1)[first]
 
     def is_forwarding(self, first: Int64Array, second: Int64Array) -> BoolArray:
-        """Return a mask of the pairs of rows that are a receive and a send of exactly the received
-        data.
+        """Return for which pairs of rows the second sends exactly the data that the first receives.
 
-        Pair k is (first[k], second[k]). Equal are count, buffer and offset of what the receive
-        (also one that adds) writes and the send reads; ranks and channels are not compared.
+        bool[pairs]; pair k is (first[k], second[k]). The first must be a receive (also one that
+        adds) that writes the region that the second, a send, reads: equal buffer, offset and count.
+        Ranks and channels are not compared.
         """
         is_pair = self.receives[first] & self.sends[second]
         is_pair &= self.count[first] == self.count[second]

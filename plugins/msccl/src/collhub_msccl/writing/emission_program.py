@@ -298,12 +298,13 @@ def _select_unknown_waits(
     parents: Int64Array,
     children: Int64Array,
 ) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Select the pairs that the clock of the waiting block does not yet imply, and build the
-    clocks.
+    """Select the waits that are necessary, and build the clocks of the thread blocks.
 
-    Returns the indices of these pairs and the histories by block: after which step a block knows
-    which steps of the others to be finished. Waiting for a step also gives what its block knew
-    then. Pairs must be in order of execution, the latest parent of a step first.
+    A pair (parent, child) of steps is unnecessary if the clock of the child's block already implies
+    it. Returns the indices of the necessary pairs and, by block, the history of its clock: from
+    which step on it knows which steps of other blocks to be finished. A wait for a step also adds
+    the clock of its block at that time. Pairs must be in order of execution, the latest parent of a
+    step first.
     """
     histories: dict[int, WaitHistory] = {}
     kept: list[int] = []

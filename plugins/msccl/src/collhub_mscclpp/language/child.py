@@ -108,12 +108,11 @@ class _PlanLanguage:
         self._watch(program_class)
 
     def _watch(self, kind: Any) -> None:
-        """Replace two methods of a program class, so that its programs and their plans are
-        recorded.
+        """Replace two methods of a program class, to record its programs and their plans.
 
-        `kind` is changed. `__enter__` records the program and the line of its `with` statement;
-        `to_json` records the text as the plan of all entries of this program, of which the last
-        text counts. Both return what the original methods return.
+        The class `kind` is changed. `__enter__` records the program and the line of its `with`
+        statement; `to_json` records the text as the plan of all entries of this program, of which
+        the last text counts. Both return the results of the original methods.
         """
         enter, to_json = kind.__enter__, kind.to_json
 

@@ -284,7 +284,7 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return the choice, its time in microseconds, what decided, and notes.
+    """Return the choice, its time in microseconds, the rule that decided, and notes.
 
     `costed` has the cheapest alternative first, last resorts behind all others; those without a
     time are not allowed. The first allowed one is chosen by the "cost model". If tuner rules are
@@ -372,7 +372,7 @@ def _find_matching_rule(
 def _decide_without_alternatives(
     request: CallRequest, excluding: str
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return choice, time in us, what decided and notes if the settings exclude all alternatives.
+    """Return choice, time in us, deciding rule and notes if settings exclude all alternatives.
 
     From the release `_REFUSING_VERSION` (2.24) on, NCCL reports an error: no choice and no time,
     "refused". Earlier ones fall back to the cheapest ring, as if no setting excluded rings.

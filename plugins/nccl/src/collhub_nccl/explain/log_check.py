@@ -203,7 +203,7 @@ def _check_cost(
 def _explain_cost(
     cost: LoggedCost, row: Alternative, log: TuningLog, communicator: Communicator
 ) -> str:
-    """Return what explains the logged cost: the first hypothesis that agrees, else what differs.
+    """Return the first hypothesis that explains the logged cost, else the differences, as text.
 
     The hypotheses of `_list_hypotheses` change version, search or number of ranks. If none gives
     the cost, the text states the hop (rings and trees on one node) or the latency in microseconds,

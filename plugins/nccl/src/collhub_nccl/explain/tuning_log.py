@@ -125,7 +125,7 @@ class _Reader:
         self.columns: list[tuple[str, str]] = []
 
     def read(self, number: int, text: str) -> None:
-        """Read one message (its line number and text) and add what it states to this reader.
+        """Read one message (its line number and text) and add its facts to this reader.
 
         The first version and the first channel count win; ranks and nodes are those of the largest
         communicator, the first of equal ones; a repeated setting replaces the earlier value. Text

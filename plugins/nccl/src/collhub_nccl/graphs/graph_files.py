@@ -182,8 +182,9 @@ def read(source: Source, options: RingReadOptions) -> Algorithm:
     """Read the format `nccl-graph`: rank i is the GPU with the i-th smallest rank or device.
 
     The result is the collective of the options, an all-reduce or another one, on the rings of the
-    graph; what rings do not express is kept as an extension. Raises `InputError` with file and line
-    for another root element or version, and if a channel is not a ring over all GPUs of the node.
+    graph; properties that rings do not express are kept as an extension. Raises `InputError` with
+    file and line for another root element or version, and if a channel is not a ring over all GPUs
+    of the node.
     """
     content = source.content()
     root = parse(content, source.name)

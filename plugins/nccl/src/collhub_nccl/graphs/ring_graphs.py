@@ -322,7 +322,7 @@ class _Passages:
 
 
 def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Execute the program on numbers of parts, and record what every message moves.
+    """Execute the program on numbers of parts, and record the part in every block of a message.
 
     Returns one entry (part, source, target) per block of each message, in the order of execution.
     Raises the refusal of this reader if no rank sends anything.

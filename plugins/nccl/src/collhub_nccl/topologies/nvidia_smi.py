@@ -231,10 +231,11 @@ def _add_tree(
 
 
 def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
-    """Add one node for all devices that share it, from the nearest relation to the farthest.
+    """Add a node for every PCI switch or CPU that several devices share, nearest relation first.
 
-    Between GPUs joined by NVLink the matrix hides what they share; the relations of both to other
-    devices, and their NUMA nodes, reveal it if anything does.
+    `rate`: GB/s of the links to it. For the last relation every device gets a CPU above it. Between
+    GPUs joined by NVLink the matrix does not show their PCI relation; the relations of both to
+    other devices, and their NUMA nodes, show it if possible.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))

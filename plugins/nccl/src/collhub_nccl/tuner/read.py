@@ -166,10 +166,10 @@ def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
 
 
 def explain_size(text: str, read_as: str) -> Defect | None:
-    """Return the fault of a size in bytes; None for a whole number of at most 20 digits.
+    """Return the fault of a size in bytes; None for a whole number up to `LARGEST`.
 
-    For a number with a unit, such as 64KiB, the cure is the number of bytes. `read_as`: what the
-    tuner does with such a text.
+    A number with a unit, such as 64KiB, is the fault `unit`, whose cure is the number of bytes;
+    `read_as` is the tuner's behaviour, for this message. Any other text is `out-of-range`.
     """
     if text.isascii() and text.isdecimal() and int(text) <= LARGEST:
         return None
@@ -201,9 +201,9 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
 def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
     """Return the fault `unknown-word` of a word in `column` that is not one of `known`.
 
-    `effect`: what the tuner does then, for the message, which also lists `known`. The cure is the
-    word in lower case if that is known; else, for the column `collective`, to remove the line; else
-    to write one of the known words.
+    `effect`: the consequence in the tuner, for the message, which also lists `known`. The cure is
+    the word in lower case if that is known; else, for the column `collective`, to remove the line;
+    else to write one of the known words.
     """
     message = f"{word!r:.40} is not one of {', '.join(known)}: {effect}"
     if word.lower() in known:

@@ -46,13 +46,13 @@ class PlannedSums:
 
     @classmethod
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
-        """Plan the sums of all NPUs, first those that other sums depend on.
+        """Plan the sums of all NPUs, in an order in which a sum follows those it depends on.
 
         Messages are planned by descending remaining path, then by the difference of destination and
         source modulo the number of nodes. Each is the sum of the NPU's local contribution and the
         messages that arrive for it; it starts when that sum is complete and finishes after the
-        arrival time of its arc. Finally every NPU adds its own contribution and what it received:
-        the result. Times are in ps.
+        arrival time of its arc. The result of an NPU is the sum of its contribution and the
+        messages that end there. Times are in ps.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
