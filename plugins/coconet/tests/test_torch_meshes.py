@@ -6,6 +6,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,40 @@ def test_groups_of_no_mesh_are_refused(groups: list[tuple[int, ...]]) -> None:
         x = graph.collective("all_reduce", f"y{name}", x, 6, reduce_op="sum", group_name=name)
     with pytest.raises(InputError, match=r"fit no mesh|no axes of"):
         graph.type(x)
+
+
+@pytest.mark.parametrize(
+    ("groups", "mesh", "message"),
+    [
+        ([(0, 1), (0, 10**12)], {}, "the graph has 2000000000000 ranks, 2 to 65536 are read"),
+        ([(0, 1), (0, 2)], {"dp": 10**6, "tp": 10**6}, "ranks, 2 to 65536 are read"),
+        ([(0, 1), ()], {}, r"has ranks \[\], no axes of a mesh"),
+        ([(0, 1), ()], MESH, r"has ranks \[\], no axes of the mesh dp 2 x tp 2"),
+        ([(0, 0), (0, 1)], {}, r"has ranks \[0, 0\], no axes of a mesh"),
+    ],
+)
+def test_impossible_groups_are_refused(
+    groups: list[tuple[int, ...]], mesh: dict[str, int], message: str
+) -> None:
+    graph = Graph()
+    graph.groups = {str(number): ranks for number, ranks in enumerate(groups)}
+    x = graph.input("x", 6, placement="L")
+    for name in graph.groups:
+        x = graph.collective("all_reduce", f"y{name}", x, 6, reduce_op="sum", group_name=name)
+    with pytest.raises(InputError, match=message):
+        graph.type(x, mesh=mesh)
+
+
+def test_mesh_of_one_axis_has_its_name() -> None:
+    graph = Graph()
+    x = graph.input("x", 4, placement="R")
+    y = graph.collective("all_reduce", "y", x, 4, reduce_op="avg")
+    bound = graph.type(y, mesh={"dp": 4})
+    assert (bound.program.mesh, bound.binding.num_ranks) == (("dp",), 4)
+    assert statements(bound.program)[-1] == "y_ = AllReduce(+, view(x), dp) / 4.0  [R]"
+    x = np.arange(4, dtype=np.float32)
+    values = simulate_ranks(bound.program, bound.binding, {"x": [x] * 4}).values
+    np.testing.assert_array_equal(values["y_"][0], x)
 
 
 def test_groups_without_ranks_need_their_axes() -> None:
@@ -148,6 +183,111 @@ def test_values_are_those_of_the_graph() -> None:
     norm = [(w1[rank] ** 2).sum() + (w1[rank ^ 1] ** 2).sum() for rank in range(4)]
     for name, expected in {"w_updated": w1, "m1": m1, "norm_": norm}.items():
         np.testing.assert_allclose(run.values[name], expected, rtol=1e-5)
+
+
+GROUPS = {"0": (0, 1), "1": (0, 2), "2": (0, 1, 2, 3)}
+
+
+class RandomRun:
+    """Random graph of rank 0 with its values on four ranks, computed step by step with numpy."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.random = np.random.default_rng(seed)
+        self.graph = graph_of_mesh()
+        self.graph.groups = dict(GROUPS)
+        self.arguments: dict[str, list[Any]] = {}
+        self.values: dict[str, list[Any]] = {}
+        for number in range(4):
+            placements = [self.draw.choice(["R", "L", "S(0)", "S(1)"]) for _ in range(2)]
+            name = self.graph.input(f"x{number}", 4, 4, placement=f"({', '.join(placements)})")
+            distinct = self.random.uniform(-1, 1, (2, 2, 4, 4)).astype(np.float32)
+            # Ranks have equal values on an axis where a value is replicated.
+            index = [
+                [coordinate * (placement != "R") for coordinate, placement in
+                 zip(divmod(rank, 2), placements, strict=True)]
+                for rank in range(4)
+            ]  # fmt: skip
+            self.arguments[name] = [distinct[i, j] for i, j in index]
+        self.values |= self.arguments
+
+    def members(self, group: str, rank: int) -> list[int]:
+        """Ranks of the group of a rank that has this name on it."""
+        match group:
+            case "0":
+                return [rank // 2 * 2, rank // 2 * 2 + 1]
+            case "1":
+                return [rank % 2, rank % 2 + 2]
+        return [0, 1, 2, 3]
+
+    def add(self, number: int) -> None:
+        """Add a random node; values are square matrices of 4 rows."""
+        name, kind = f"n{number}", self.draw.choice(["unary", "binary", "mm", "t", *["group"] * 3])
+        x, y = (self.draw.choice([*self.values]) for _ in range(2))
+        a, b = self.values[x], self.values[y]
+        call = self.graph.call
+        if kind == "unary":
+            call("aten.tanh.default", name, 4, 4, self=x)
+            self.values[name] = [np.tanh(one) for one in a]
+        elif kind == "binary":
+            operator = self.draw.choice(["add", "mul"])
+            call(f"aten.{operator}.Tensor", name, 4, 4, self=x, other=y)
+            function = np.add if operator == "add" else np.multiply
+            self.values[name] = [function(one, two) for one, two in zip(a, b, strict=True)]
+        elif kind == "mm":
+            call("aten.mm.default", name, 4, 4, self=x, mat2=y)
+            self.values[name] = [one @ two for one, two in zip(a, b, strict=True)]
+        elif kind == "t":
+            call("aten.t.default", name, 4, 4, self=x)
+            self.values[name] = [one.T for one in a]
+        else:
+            self.add_collectives(name, x, a)
+
+    def add_collectives(self, name: str, x: str, a: list[Any]) -> None:
+        """Add a collective, or a gather and a scatter, which have other shapes in between."""
+        group = self.draw.choice([*GROUPS])
+        size, more = len(GROUPS[group]), {"group_name": group}
+        parts = [[a[member] for member in self.members(group, rank)] for rank in range(4)]
+        reduction = self.draw.choice(["sum", "avg", "max"])
+        reduce = {"sum": np.sum, "avg": np.mean, "max": np.max}[reduction]
+        if self.draw.random() < 0.5:
+            self.graph.collective("all_reduce", name, x, 4, 4, reduce_op=reduction, **more)
+            self.values[name] = [reduce(np.stack(one), axis=0) for one in parts]
+            return
+        more |= {"group_size": size}
+        first, last = "all_gather_into_tensor", "reduce_scatter_tensor"
+        if self.draw.random() < 0.5:
+            self.graph.collective(first, f"{name}_g", x, 4 * size, 4, **more)
+            self.graph.collective(last, name, f"{name}_g", 4, 4, reduce_op=reduction, **more)
+            self.values[name] = a if reduction != "sum" else [one * size for one in a]
+            return
+        self.graph.collective(last, f"{name}_s", x, 4 // size, 4, reduce_op=reduction, **more)
+        self.graph.collective(first, name, f"{name}_s", 4, 4, **more)
+        self.values[name] = [reduce(np.stack(one), axis=0) for one in parts]
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(n, marks=pytest.mark.slow) for n in range(40, 400))]
+)
+def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> None:
+    """Layouts never change a value: the program equals the graph on every rank."""
+    expected = RandomRun(seed)
+    for number in range(12):
+        expected.add(number)
+    names = [name for name in expected.values if name not in expected.arguments][-6:]
+    for name in names:
+        # A name of its own, since equal outputs are one output of the program.
+        expected.graph.call("aten.mul.Scalar", f"out_{name}", 4, 4, self=name, other=2.0)
+    bound = expected.graph.type(*(f"out_{name}" for name in names), mesh=MESH)
+    run = simulate_ranks(bound.program, bound.binding, expected.arguments)
+    for output, name in zip(bound.program.outputs, names, strict=True):
+        for rank in range(4):
+            value = 2 * expected.values[name][rank]
+            scale = np.abs(value).max() + 1e-6
+            error = np.abs(run.values[output][rank] - value).max() / scale
+            assert error < 1e-3 or not np.isfinite(scale), (name, rank)
+    again = bound_from_json(bound_to_json(bound).encode(), "")
+    assert again.program.types == bound.program.types
 
 
 def test_document_of_a_mesh_is_read(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from collhub_coconet.program.operations import Binding
 from hub_core.model import InputError, Location
 
 DEFAULT_RANKS = 4
+MAX_RANKS = 1 << 16
+"""Ranks of a graph without options, and the limit of ranks that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def find_mesh(
     distinct = {graph.groups.get(name, name) for name in used}
     if not sizes and len(distinct) <= 1:
         number = _find_num_ranks(graph, used, num_ranks)
+        _check_count(graph, number)
         return GraphMesh((), (number,), dict.fromkeys(used, (0,)))
     for name in used:
         if name not in graph.groups and not (sizes and name in (groups or {})):
@@ -84,8 +87,9 @@ def find_mesh(
             raise _build_error(graph, message, cure, "groups")
     if not sizes:
         sizes = derive_axes({graph.groups[name]: name for name in reversed(used)}, graph.file)
-    if num_ranks not in (None, prod(sizes.values())):
-        number = prod(sizes.values())
+    number = prod(sizes.values())
+    _check_count(graph, number)
+    if num_ranks not in (None, number):
         message = f"the graph was captured on {number} ranks, not {num_ranks}"
         raise _build_error(graph, message, "leave num_ranks out", "ranks")
     axes_of = {}
@@ -171,11 +175,18 @@ def _find_num_ranks(
     return number or requested or DEFAULT_RANKS
 
 
+def _check_count(graph: CapturedGraph, number: int) -> None:
+    """Raise `InputError` unless a program of this number of ranks has 2 to `MAX_RANKS`."""
+    if not 2 <= number <= MAX_RANKS:
+        message = f"the graph has {number} ranks, 2 to {MAX_RANKS} are read"
+        raise _build_error(graph, message, "state the ranks: -O num_ranks=4", "ranks")
+
+
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
     """Return the axes along which the ranks of a group differ; raises `InputError` for none."""
     ranks = graph.groups[name]
     binding = Binding.of_mesh(tuple(sizes.values()), {})
-    first = min(ranks) // binding.num_ranks * binding.num_ranks
+    first = min(ranks, default=0) // binding.num_ranks * binding.num_ranks
     group = [rank - first for rank in ranks]
     positions = range(len(sizes))
     for count in range(1, len(sizes) + 1):
