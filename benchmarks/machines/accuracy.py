@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from collhub_machine_profiles.calls import make_tables
+from collhub_machine_profiles.calls import envelope, interpolate, make_tables
 from collhub_machine_profiles.gpus import GPUS, Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.prediction import Method, predict_by_table
@@ -45,6 +45,8 @@ CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/me
 
 # Sizes that suffice for the network of several nodes.
 GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
+# The bar of tables is for knots that are this many times apart.
+MAX_GAP = 4
 
 
 def show(name: str, errors: Iterable[float], bar: str = "") -> None:
@@ -64,8 +66,9 @@ def machines_of(points: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     return dict(sorted(groups.items()))
 
 
-def halves(points: Sequence[Measurement]) -> None:
-    """Errors of predictors that are fitted without every second size."""
+def halves(points: Sequence[Measurement]) -> dict[str, list[float]]:
+    """Return errors of models that are fitted without every second size, by their prior."""
+    totals: dict[str, list[float]] = {}
     for title, prior_of in (("start values", start_prior), ("published constants", machine_prior)):
         total: list[float] = []
         for label, group in machines_of(points).items():
@@ -79,12 +82,52 @@ def halves(points: Sequence[Measurement]) -> None:
             show(f"model, prior {title}: {label[:32]}", errors)
             total += errors
         show(f"model, prior {title}: all", total, "bar: 6 and 18")
+        totals[title] = total
+    return totals
+
+
+def tables(points: Sequence[Measurement]) -> None:
+    """Print errors of tables between their knots."""
     tables_between_knots(points)
     tables = [one for group in machines_of(points).values() for one in make_tables(group)]
     one_node = [one for one in tables if one.nodes == 1]
     errors_of = [error for one in one_node for error in one.errors_between_knots()]
-    # The bar is for knots 4 times apart, tested between them; it needs the held-out files.
     show("table, linear, one node, knots 16 times apart", errors_of, "(at 4 times: 3 and 18)")
+    for title, errors in knots_four_times_apart(points).items():
+        show(f"table, linear, knots at most 4 times apart: {title}", errors, "(3 and 18)")
+
+
+def knots_four_times_apart(points: Sequence[Measurement]) -> dict[str, list[float]]:
+    """Return errors of tables between knots at most 4 times apart, for which the bar holds.
+
+    `same run`: sizes whose neighbours in the same table are so near. `another run`: sizes of
+    another run with GPUs of the same kind, so that the error contains the difference of the runs.
+    """
+    errors: dict[str, list[float]] = {"same run": [], "another run": []}
+    one_node = [one for one in points if one.nodes == 1]
+    measured = [
+        (known_gpu(label), table)
+        for label, group in machines_of(one_node).items()
+        for table in make_tables(group)
+    ]
+    for gpu, table in measured:
+        sizes = table.sizes
+        for place in range(1, len(sizes) - 1):
+            if sizes[place + 1] <= MAX_GAP * sizes[place - 1]:
+                ends = [place - 1, place + 1]
+                time_us = interpolate(sizes[ends], envelope(table.times_us[ends]), sizes[place])
+                errors["same run"].append(float(time_us) / table.times_us[place] - 1)
+        for other_gpu, other in measured:
+            configurations = {
+                (one.collective, one.ranks, one.dtype, one.library.name) for one in (table, other)
+            }
+            if other is table or gpu is None or other_gpu != gpu or len(configurations) > 1:
+                continue
+            for size, time_us in zip(other.sizes, other.times_us, strict=True):
+                upper = int(np.searchsorted(sizes, size))
+                if 0 < upper < len(sizes) and size < sizes[upper] <= MAX_GAP * sizes[upper - 1]:
+                    errors["another run"].append(float(table.time_us(size)) / time_us - 1)
+    return errors
 
 
 def tables_between_knots(points: Sequence[Measurement]) -> None:
@@ -108,8 +151,8 @@ def tables_between_knots(points: Sequence[Measurement]) -> None:
     show("table, one node, knots 16 times apart", [*errors[True], *errors[False]], bar)
 
 
-def machines_left_out(points: Sequence[Measurement]) -> None:
-    """Errors on entire machines: constants of the other machines of their architecture.
+def machines_left_out(points: Sequence[Measurement]) -> list[float]:
+    """Return errors on entire machines: constants of the other machines of their architecture.
 
     Without another machine of the architecture, the start values are used.
     """
@@ -141,6 +184,7 @@ def machines_left_out(points: Sequence[Measurement]) -> None:
         show(f"model, machine left out, by {source}: {label[:25]}", errors)
         total += errors if others else []
     show("model, machine left out, by a sibling: all", total, "bar: 6 and 18")
+    return total
 
 
 def pool_prior(machines: Sequence[tuple[Gpu, list[Measurement]]]) -> Prior:
@@ -157,8 +201,8 @@ def pool_prior(machines: Sequence[tuple[Gpu, list[Measurement]]]) -> Prior:
     return Prior(fit_constants(calls, measured, start), start.widths / 3, "prior")
 
 
-def collectives_left_out(points: Sequence[Measurement]) -> None:
-    """Errors on all-gather by constants that all-reduce and all-to-all determine.
+def collectives_left_out(points: Sequence[Measurement]) -> dict[str, list[float]]:
+    """Return errors on all-gather by constants that all-reduce and all-to-all determine.
 
     Every machine alone from the start values, and with the fit of its architecture as prior.
     """
@@ -183,6 +227,7 @@ def collectives_left_out(points: Sequence[Measurement]) -> None:
                 total[title] += [time / point.time_us - 1 for time, point in pairs]
     for title, errors in total.items():
         show(f"model, all-gather left out, prior {title}: all", errors, "bar: 6 and 18")
+    return total
 
 
 def nearest_sizes(sizes: Sequence[int]) -> set[int]:
@@ -195,9 +240,9 @@ def nearest_sizes(sizes: Sequence[int]) -> set[int]:
     return given
 
 
-def five_points(points: Sequence[Measurement]) -> None:
-    """Errors of several nodes with five points: the sizes nearest to `GIVEN_SIZES`."""
-    total: list[float] = []
+def five_points(points: Sequence[Measurement]) -> dict[str, list[float]]:
+    """Return errors on 2 to 4 nodes with five points: the sizes nearest to `GIVEN_SIZES`."""
+    total: dict[str, list[float]] = {}
     for label, group in machines_of(points).items():
         between = [one for one in group if is_between_nodes(one) and one.library.name == "NCCL"]
         for nodes in sorted({one.nodes for one in between}):
@@ -211,12 +256,15 @@ def five_points(points: Sequence[Measurement]) -> None:
             times = models[0].times_us(tested)
             errors = [time / point.time_us - 1 for time, point in zip(times, tested, strict=True)]
             show(f"{nodes} nodes, five points: {label[:38]}", errors, "bar: 10" * (nodes <= 4))
-            total += errors if nodes <= 4 else []
-    show("2 to 4 nodes, five points: all", total, "bar: 10")
+            if nodes <= 4:
+                total[f"{nodes} nodes, {label[:40]}"] = errors
+    every = [error for errors in total.values() for error in errors]
+    show("2 to 4 nodes, five points: all", every, "bar: 10")
+    return total
 
 
-def held_out(read: MeasurementSet, files: Sequence[str]) -> None:
-    """Errors on the points of other files, by all profiles that `read` gives."""
+def held_out(read: MeasurementSet, files: Sequence[str]) -> dict[str, list[float]]:
+    """Return errors on the points of other files, by all profiles that `read` gives."""
     machines = calibrate_machines(read, CalibrationRequest(hold_out=False))
     points = read_points(files).points
     errors: dict[str, list[float]] = {"table": [], "model": []}
@@ -237,6 +285,7 @@ def held_out(read: MeasurementSet, files: Sequence[str]) -> None:
             errors[name] += values
     show("table: all", errors["table"], "bar: 3 and 18")
     show("model of one node: all", errors["model"], "bar: 6 and 18")
+    return errors
 
 
 def main() -> None:
@@ -248,6 +297,7 @@ def main() -> None:
         held_out(read, files[1:])
     else:
         halves(read.points)
+        tables(read.points)
         machines_left_out(read.points)
         collectives_left_out(read.points)
         five_points(read.points)

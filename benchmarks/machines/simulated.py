@@ -157,8 +157,9 @@ def show_groups(title: str, comparisons: Sequence[Comparison], bar: str) -> None
             print(f"  {100 * one.error:+6.1f} %  {one.text}: {figures}")
 
 
-def show_descriptions() -> None:
-    """Print the times of one cluster in two descriptions: the bar is 5 %."""
+def compare_descriptions() -> float:
+    """Print the times of one cluster in two descriptions; return the largest difference."""
+    spreads = []
     for name in ("ring", "hierarchical"):
         for size in (MIB, 256 * MIB):
             times_us = [
@@ -169,10 +170,16 @@ def show_descriptions() -> None:
             ]
             spread = max(times_us) / min(times_us) - 1
             print(f"{name} {size >> 20} MiB: dgx-h100:4, rail:4x8 {times_us} {100 * spread:.1f} %")
+            spreads.append(spread)
+    return max(spreads)
 
 
-def show_replication() -> None:
-    """Print winners with the fastest number of copies and with 32 explicit copies."""
+def compare_replication() -> float:
+    """Print winners with the fastest number of copies and with 32 explicit copies.
+
+    Return the largest gain of explicit copies, as a fraction.
+    """
+    leads = []
     for topology in ("dgx-h100", "dgx-h100:2"):
         names = ("ring", "hierarchical", "rings") if ":" in topology else ("ring", "rings")
         for size in (MIB, 64 * MIB, 1024 * MIB):
@@ -190,11 +197,13 @@ def show_replication() -> None:
                 for name in names
             }
             lead = min(best.values()) / min(copied.values()) - 1
+            leads.append(lead)
             print(
                 f"{topology} {size >> 20} MiB: best {min(best, key=lambda one: best[one])}"
                 f" {min(best.values()):.1f} us, copied {min(copied, key=lambda one: copied[one])}"
                 f" {min(copied.values()):.1f} us: copies are {100 * lead:+.1f} % faster"
             )
+    return max(leads)
 
 
 def main() -> None:
@@ -207,8 +216,8 @@ def main() -> None:
     others = [*compare_nccl(points, "ml-engineering"), *compare_nccl(points, "vidur")]
     show_groups("NCCL, other hosts and benchmarks", others, "")
     show_groups("MSCCL++", compare_mscclpp(points), "bar: each point 25")
-    show_descriptions()
-    show_replication()
+    compare_descriptions()
+    compare_replication()
     print(f"{time.process_time() - start:.1f} s of CPU")
 
 

@@ -189,6 +189,21 @@ def test_the_shape_of_the_model_reduces_errors_between_knots(measured_corpus: Pa
     assert np.percentile(shaped, 90) <= 0.6 * np.percentile(linear, 90)
 
 
+@pytest.mark.once
+def test_models_of_one_and_of_several_nodes_meet_their_bars(
+    measured_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    bars = runpy.run_path(str(SCRIPT.with_name("bars.py")))
+    file = measured_corpus / "measured.json"
+    data = bars["Data"](read_points([str(file)]), file, [])
+    rows = [*bars["model"](data), *bars["nodes"](data), *bars["table"](data)]
+    assert len(rows) == 12
+    assert [row.case for row in rows if row.is_met is False] == []
+    # Neither reduce-scatter nor sizes four times apart are among the public points.
+    assert sum(row.is_met is None for row in rows) == 2
+
+
 def test_a_call_without_table_and_model_has_no_prediction() -> None:
     assert predict_time(shipped_profile("l40s"), PlannedCall("all-reduce", 4, 1, 1024)) is None
     assert predict_time(shipped_profile("p5"), PlannedCall("all-gather", 16, 2, 2**30)) is None
