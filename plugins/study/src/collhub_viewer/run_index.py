@@ -314,7 +314,8 @@ def _index_blocks(
         "source_line": lines.add_optional(
             "source lines", source_line if has_lines else None, is_delta=True
         ),
-        "source": timeline.algorithm.provenance.source_name or None,
+        # The folder of a file would fill the table.
+        "source": Path(timeline.algorithm.provenance.source_name).name or None,
     }
 
 
