@@ -101,9 +101,9 @@ def test_mesh_of_one_axis_has_its_name() -> None:
     bound = graph.type(y, mesh={"dp": 4})
     assert (bound.program.mesh, bound.binding.num_ranks) == (("dp",), 4)
     assert statements(bound.program)[-1] == "y_ = AllReduce(+, view(x), dp) / 4.0  [R]"
-    x = np.arange(4, dtype=np.float32)
-    values = simulate_ranks(bound.program, bound.binding, {"x": [x] * 4}).values
-    np.testing.assert_array_equal(values["y_"][0], x)
+    array = np.arange(4, dtype=np.float32)
+    values = simulate_ranks(bound.program, bound.binding, {"x": [array] * 4}).values
+    np.testing.assert_array_equal(values["y_"][0], array)
 
 
 def test_groups_without_ranks_need_their_axes() -> None:
@@ -246,10 +246,12 @@ class RandomRun:
     def add_collectives(self, name: str, x: str, a: list[Any]) -> None:
         """Add a collective, or a gather and a scatter, which have other shapes in between."""
         group = self.draw.choice([*GROUPS])
-        size, more = len(GROUPS[group]), {"group_name": group}
+        size = len(GROUPS[group])
+        more: dict[str, Any] = {"group_name": group}
         parts = [[a[member] for member in self.members(group, rank)] for rank in range(4)]
         reduction = self.draw.choice(["sum", "avg", "max"])
-        reduce = {"sum": np.sum, "avg": np.mean, "max": np.max}[reduction]
+        functions: dict[str, Any] = {"sum": np.sum, "avg": np.mean, "max": np.max}
+        reduce = functions[reduction]
         if self.draw.random() < 0.5:
             self.graph.collective("all_reduce", name, x, 4, 4, reduce_op=reduction, **more)
             self.values[name] = [reduce(np.stack(one), axis=0) for one in parts]
@@ -358,3 +360,39 @@ def test_captured_gpt_is_typed_and_transformed_equally(
     assert compare(program, moved, bound.binding).differences == ()
     joined = coalesce_by_size(program, bound.binding, 1 << 20).program
     assert compare(program, joined, bound.binding).differences == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dtensors_of_two_axes_have_their_layouts(model: tuple[Any, Any], tmp_path: Path) -> None:
+    """A weight in blocks along both axes is gathered over dp, as FSDP with tensor parallelism."""
+    import torch
+    from collhub_pytorch import capture
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    _, mesh = model
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            up = distribute_tensor(torch.randn(8, 16), mesh, [Shard(0), Shard(1)])
+            down = distribute_tensor(torch.randn(16, 8), mesh, [Replicate(), Shard(0)])
+            self.up, self.down = torch.nn.Parameter(up), torch.nn.Parameter(down)
+
+        def forward(self, x: Any) -> Any:
+            up: Any = self.up
+            y: Any = torch.tanh(x @ up.redistribute(mesh, [Replicate(), Shard(1)])) @ self.down
+            assert y.placements == (Shard(0), Partial("sum"))
+            return y.redistribute(mesh, [Shard(0), Replicate()])
+
+    x = distribute_tensor(torch.randn(12, 8), mesh, [Shard(0), Replicate()])
+    graph = capture(Layers(), (x,), mesh, path=tmp_path / "layers.graph.json")
+    bound = type_graph(graph, TypingChoices())
+    assert statements(bound.program) == [
+        "all_gather_into_tensor = AllGather(up, dp)  [(R, S_1)]",
+        "mm = MatMul(input_0, all_gather_into_tensor)  [(S_0, S_1)]",
+        "mm_1 = MatMul(Tanh(mm), down)  [(S_0, P(sum))]",
+        "all_reduce = AllReduce(+, mm_1, tp)  [(S_0, R)]",
+    ]
+    assert [str(one.type) for one in bound.program.arguments] == [
+        "float32[8, 16] (S_0, S_1)", "float32[16, 8] (R, S_0)", "float32[12, 8] (S_0, R)",
+    ]  # fmt: skip

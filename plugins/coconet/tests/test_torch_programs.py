@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from collhub_captured_graphs import CapturedGraph, GraphInput, GraphNode, GraphOutput, Tensor
 from collhub_captured_graphs.graph import InputRole, OutputRole, Reference
 from collhub_coconet import REPLICATED, Kind, compare, movable, reorder, sliced, split, text
 from collhub_coconet.documents.json_document import BoundProgram
+from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.program.operations import LOCAL, Rule
 from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
 
@@ -237,6 +239,44 @@ def test_operator_becomes_a_statement(
     x = graph.input("x", 4, placement="R")
     y = graph.call(operator, "y", 4, self=x, **arguments)
     assert statement in text(graph.type(y).program).splitlines()
+
+
+GRADIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tanh": ("tanh_backward", "output", {}),
+    "sigmoid": ("sigmoid_backward", "output", {}),
+    "silu": ("silu_backward", "self", {}),
+    "relu": ("threshold_backward", "self", {"threshold": 0}),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient_of_blocks_is_that_of_the_function(name: str) -> None:
+    """Blocks along the last dimension stay blocks; the slope is that of a small difference."""
+    operator, argument, more = GRADIENTS[name]
+    graph = Graph()
+    x = graph.input("x", 3, 2, placement="S(1)")
+    gradient = graph.input("g", 3, 2, placement="S(1)")
+    y = graph.call(f"aten.{name}.default", "y", 3, 2, self=x)
+    read = y if argument == "output" else x
+    more = {"grad_output": gradient, argument: read} | more
+    slope = graph.call(f"aten.{operator}.default", "slope", 3, 2, **more)
+    bound = graph.type(y, slope)
+    assert layouts(bound, "y", "slope") == ["S_1", "S_1"]
+    random = np.random.default_rng(0)
+    values, step = [random.uniform(0.1, 1, (3, 2)) * (-1) ** rank for rank in range(RANKS)], 1e-3
+    gradients = [random.uniform(-1, 1, (3, 2)).astype(np.float32) for _ in range(RANKS)]
+    runs = [
+        simulate_ranks(
+            bound.program,
+            bound.binding,
+            {"x": [(one + shift).astype(np.float32) for one in values], "g": gradients},
+        ).values
+        for shift in (-step, 0, step)
+    ]
+    for rank in range(RANKS):
+        difference = (runs[2]["y"][rank] - runs[0]["y"][rank]) / (2 * step)
+        expected = difference * gradients[rank]
+        np.testing.assert_allclose(runs[1]["slope"][rank], expected, atol=1e-3)
 
 
 def test_document_is_read_as_a_workload(tmp_path: Any) -> None:

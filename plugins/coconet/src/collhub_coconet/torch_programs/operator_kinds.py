@@ -126,6 +126,39 @@ def _apply_silu(build: Builder) -> str:
     return build.finish(Kind.DIVIDE, x, build.add(Kind.ADD, power, 1.0))
 
 
+def _differentiate_tanh(build: Builder) -> str:
+    """grad * (1 - y^2), as PyTorch computes it."""
+    y = build.operand("output")
+    slope = build.add(Kind.SUBTRACT, 1.0, build.add(Kind.MULTIPLY, y, y))
+    return build.finish(Kind.MULTIPLY, build.operand("grad_output"), slope)
+
+
+def _differentiate_sigmoid(build: Builder) -> str:
+    """grad * (1 - y) * y, as PyTorch computes it."""
+    y = build.operand("output")
+    factor = build.add(Kind.SUBTRACT, 1.0, y)
+    slope = build.add(Kind.MULTIPLY, build.operand("grad_output"), factor)
+    return build.finish(Kind.MULTIPLY, slope, y)
+
+
+def _differentiate_silu(build: Builder) -> str:
+    """grad * s * (1 + x * (1 - s)) with s = 1 / (1 + exp(-x)), as PyTorch computes it."""
+    x = build.operand("self")
+    power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
+    s = build.add(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
+    inner = build.add(Kind.MULTIPLY, x, build.add(Kind.SUBTRACT, 1.0, s))
+    slope = build.add(Kind.MULTIPLY, build.operand("grad_output"), s)
+    return build.finish(Kind.MULTIPLY, slope, build.add(Kind.ADD, inner, 1.0))
+
+
+def _differentiate_threshold(build: Builder) -> str:
+    """Select 0 where the operand is at most the threshold; NaN selects the gradient."""
+    x, limit = build.operand("self"), build.operand("threshold")
+    equal = build.add(Kind.EQUAL, x, limit)
+    slope = build.add(Kind.SELECT, equal, 0.0, build.operand("grad_output"))
+    return build.finish(Kind.SELECT, build.add(Kind.LESS, x, limit), 0.0, slope)
+
+
 def _rectify(build: Builder) -> str:
     x = build.operand("self")
     return build.finish(Kind.SELECT, build.add(Kind.LESS, x, 0.0), 0.0, x)
@@ -272,6 +305,10 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.log": _add_unary(Kind.LOG),
     "aten.sigmoid": _apply_sigmoid,
     "aten.silu": _apply_silu,
+    "aten.tanh_backward": _differentiate_tanh,
+    "aten.sigmoid_backward": _differentiate_sigmoid,
+    "aten.silu_backward": _differentiate_silu,
+    "aten.threshold_backward": _differentiate_threshold,
     "aten.neg": _negate,
     "aten.reciprocal": _invert,
     "aten.rsqrt": _invert_root,
