@@ -95,10 +95,11 @@ class Maker:
         admit: Callable[[Algorithm, str], object],
         timing: TimingSource | None = None,
     ) -> None:
-        """Create algorithms for a job; `read`: reads and verifies an algorithm file.
+        """Prepare a job of `num_ranks` ranks; `templates` and `algorithms` are empty at first.
 
-        `admit`: verifies an algorithm with this description; raises `InputError`. `timing`: the
-        machine on which synthesizers time their trials, by default nominal links.
+        `read`: reads and verifies an algorithm file. `admit`: verifies an algorithm with this
+        description; raises `InputError`. `timing`: the machine on which synthesizers time their
+        trials, by default nominal links.
         """
         self._timing = timing or TimingSource()
         self._topology, self._system, self._registry = topology, system, registry

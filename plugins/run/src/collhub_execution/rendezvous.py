@@ -129,7 +129,11 @@ class _SimulatedRanks:
     """
 
     def __init__(self, program: LevelledProgram) -> None:
-        """Place all ranks before their first records; no record has been executed or posted."""
+        """Place all ranks before their first records; no record has been executed or posted.
+
+        `order`, empty at first, collects the rows of RECV, COPY and REDUCE records as they
+        complete.
+        """
         # Lists, because single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
         self._peer, self._count = program.peer.tolist(), program.count.tolist()

@@ -197,7 +197,10 @@ class _Shapes:
         return self._sums[shape]
 
     def _get_routes(self, routes: Int64Array) -> list[_Route]:
-        """Return the links of every route, in order."""
+        """Return the links of each given route, from source to destination, as tuples of numbers.
+
+        `routes`: numbers of routes; the result has the same order and length.
+        """
         bounds = zip(self._routes.indptr[routes], self._routes.indptr[routes + 1], strict=True)
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 

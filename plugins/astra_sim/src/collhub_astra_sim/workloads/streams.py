@@ -311,8 +311,9 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream to its next phase, and start waiting streams of both queues.
 
-    A reduce-scatter divides the stream's bytes by the size of the dimension, an all-gather
-    multiplies them.
+    The stream leaves the queue of its phase and joins that of the next one, which must exist. A
+    reduce-scatter divides the stream's bytes by the size of the dimension, an all-gather multiplies
+    them; other phases, and those of the algorithm TREE, keep them. `now`: time in ns.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -262,8 +262,10 @@ class AllToAll(_TabulatedCollective):
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
-        """Create the collective; parameters as for `Collective`, with the name of the runtimes,
-        `alltoall`.
+        """Create the collective with the name `alltoall`, as the runtimes call it.
+
+        `chunk_factor`: chunks that each rank sends to each rank. `inplace`: input and output are
+        one list.
         """
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"

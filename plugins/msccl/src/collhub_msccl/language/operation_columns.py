@@ -245,10 +245,11 @@ class Instances:
         return offset
 
     def replicate(self, columns: Columns) -> Columns:
-        """Return the operations of all instances, with indices in the hub's buffers.
+        """Return new columns with the operations of all instances, indexed in the hub's buffers.
 
-        They keep the given order; the instances of an operation follow each other. Operations are
-        cut where a cell ends.
+        They keep the given order; the instances of an operation follow each other, from 0 on. With
+        several instances, operations are first cut where a cell ends, so there may be more rows
+        than instances times operations. The given columns are not changed.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)

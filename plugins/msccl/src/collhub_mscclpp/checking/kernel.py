@@ -221,10 +221,11 @@ def _note_take(
 
 @part
 def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) -> None:
-    """Mark a counter with 2 if its previous increment was made by an operation without an order.
+    """Record `block` at `time` as the latest increment of a counter, and test if it is ordered.
 
-    If the counter is already known to be unordered (1), the raiser's clock is added to
-    `state.late`.
+    `state.is_late` of the counter becomes 2 if it was 0 and the clock of `block` does not cover the
+    previous increment, so that no order is known between the two. If it is 1 (known to be
+    unordered), the clock of `raiser` is joined into `state.late` of the counter.
     """
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:

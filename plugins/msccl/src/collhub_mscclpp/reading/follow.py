@@ -25,7 +25,11 @@ class PlanFollower:
         places: PlaceTable,
         lines: Int64Array,
     ) -> None:
-        """Prepare the launch; `lines`: source line of each operation, -1 if unknown."""
+        """Prepare the launch: no operation is followed, and no step exists.
+
+        `lines`: source line of each operation, -1 if unknown. The initial count of each semaphore
+        can be acquired at once and makes the acquirer wait for no step.
+        """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
         self._plan = plan

@@ -106,9 +106,9 @@ class Tables:
 def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
     """Build the tables of an algorithm and of its levelled program.
 
-    `most_lanes`: maximum number of concurrent lanes. The promises follow from the collective in the
-    blocks of the program; a custom collective keeps its own units. Raises `InputError` above the
-    limits of the tables.
+    `most_lanes`: maximum number of concurrent lanes. The promises, i.e. the required contents of
+    the outputs, follow from the collective in the blocks of the program; a custom collective keeps
+    its own units. Raises `InputError` above the limits of the tables.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide

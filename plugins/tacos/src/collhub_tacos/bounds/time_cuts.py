@@ -74,8 +74,8 @@ class TimeCut:
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
         """Return the maximum number of messages that can cross the cut before its time.
 
-        A message crosses if it leaves its source after the source changed sides and arrives before
-        the destination does; a link starts one per busy time.
+        A message crosses if it leaves its source when or after the source changed sides, and
+        arrives before the destination changes sides; a link starts one message per busy time.
         """
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)

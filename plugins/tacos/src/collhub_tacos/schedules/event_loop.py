@@ -317,7 +317,8 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
     """Return whether the window of a link is open, so that it may send its next message.
 
     The message before by the window size must have arrived, and at the start only `at_once` new
-    ones per arrival may follow. The rule is that of `link_schedule.compute_windows`.
+    ones per arrival may follow (0: no such limit). The rule is that of
+    `link_schedule.compute_windows`.
     """
     turn = queues.sent[link]
     earlier = turn - queues.window[link]
@@ -430,8 +431,10 @@ def run(
 ) -> Integer:
     """Process events until none is left or `budget` is used up; return the finished transfers.
 
-    `is_fixed`: every link sends in the order of `queues.waiting`, each as soon as possible.
-    The first `events.counter[3]` links of `queues.touched` are ready to send.
+    `budget`: number of events, which may be exceeded because all events of one instant are
+    processed together. The result is the number since the start of the simulation. `is_fixed`:
+    every link sends in the order of `queues.waiting`, each as soon as possible. The first
+    `events.counter[3]` links of `queues.touched` are ready to send.
     """
     counter = events.counter
     while budget > 0:

@@ -220,7 +220,9 @@ def build_timed_algorithm(
 ) -> tuple[Algorithm, int]:
     """Return (the complete algorithm of a candidate, its time in nanoseconds).
 
-    The time is the simulated one if the simulator is decisive, else the planned one.
+    An algorithm that the candidate already has keeps the time known for it, or is simulated; a new
+    one is simulated only if the simulator is decisive. If there is no simulated time, the time is
+    the planned one, rounded up.
     """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.
@@ -237,8 +239,9 @@ def evaluate_form(
 ) -> tuple[int, SynthesisCandidate]:
     """Return (time of a candidate in nanoseconds, the candidate).
 
-    The time is the simulated one if that is decisive; above `MAX_SIMULATED_TRANSFERS` it is the
-    planned one. The returned candidate contains the algorithm, so that it is not built again.
+    The time is that of `build_timed_algorithm`; above `MAX_SIMULATED_TRANSFERS` transfers it is the
+    planned one, rounded up, and the candidate is returned as it is. Otherwise the returned
+    candidate contains the algorithm and its time, so that neither is computed again.
     """
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate

@@ -93,9 +93,10 @@ def find_all_gather(
 ) -> Best[LinkSchedule]:
     """Find the fastest all-gather over `seeds` seeds from `first_seed` on; of equal ones the first.
 
-    The search ends at `bound_ingress_ps`. `threads`: seeds tried in parallel (0: one per core),
-    which does not change the result. Ctrl-C ends the search; if there is no result yet, it is
-    raised again. Raises `InputError` like `all_gather`.
+    At least one seed is tried, and the search ends at `bound_ingress_ps`. `needed`: nodes that need
+    all chunks, default all NPUs. `threads`: seeds tried in parallel (0: one per core), which does
+    not change the result. Ctrl-C ends the search; if there is no result yet, it is raised again.
+    Raises `InputError` like `all_gather`.
     """
     _check(network, times, origin)
     return find_best_of_seeds(
