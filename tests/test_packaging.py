@@ -115,6 +115,14 @@ def test_the_container_has_two_stages_hashes_and_another_user_than_root() -> Non
     for line in build:
         if line.startswith("COPY"):
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
+    # Packages contain links to folders of the repository, which are copied too.
+    copied = {
+        ROOT / source for line in build if line.startswith("COPY") for source in line.split()[1:-1]
+    }
+    linked = [path for path in ROOT.glob("plugins/*/src/*/*") if path.is_symlink()]
+    assert linked
+    for path in linked:
+        assert copied & {path.resolve(), *path.resolve().parents}, path
 
 
 def find_commands(document: str) -> list[str]:
