@@ -8,7 +8,7 @@ their versions. A defective entry does not affect the others.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,13 +52,15 @@ from hub_core.plugin_api import (
     resolve,
 )
 
-# Formats of the files that runtimes load, by the name of the check of the runtime.
+# Formats of the files that runtimes load, by the name of the check of the runtime, which the writer
+# of the format has as the option `runtime`.
 _FORMATS = {
     "executor": ("msccl-xml", ".xml"),
     "msccl": ("msccl-xml", ".xml"),
     "mscclpp": ("mscclpp", ".json"),
     "rccl": ("msccl-xml", ".xml"),
 }
+_HAS_RUNTIMES = {"msccl-xml"}
 # Runtimes refuse larger programs; writing them would only take time.
 MAX_FILE_STEPS = 4_000
 # NCCL, and the runtimes derived from it, buffer 8 transfers per connection (NCCL_STEPS).
@@ -301,30 +303,32 @@ def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
 def _check_runtimes(
     entry: Entry, algorithm: Algorithm, place: _Place
 ) -> tuple[list[RuntimeItem], dict[str, bytes], int | None]:
-    """Write the files for runtimes and check them by the rules of each range of versions.
+    """Write one file for each runtime and check it by the rules of each range of versions.
 
     Returns the verdicts, the files that some version uses, by path, and the maximum number of
-    thread blocks of a rank in the file for MSCCL. A format that cannot express the algorithm has no
-    verdicts.
+    thread blocks of a rank in the file for the executor of MSCCL. A format that cannot express the
+    algorithm for a runtime has no verdicts.
     """
     if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None
     registry, request = place.registry, place.request
     checks = [one.offer for one in registry.all(Check) if one.offer.subject is Subject.RUNTIME]
     writers = {one.name for one in registry.all(FormatWriter)}
-    contents: dict[str, bytes | None] = {}
     files, items = {}, []
+    blocks: int | None = None
     for check in checks:
         format_name, suffix = _FORMATS.get(check.name, ("", ""))
         if format_name not in writers:
             continue
-        if format_name not in contents:
-            contents[format_name] = _write_file(algorithm, format_name, suffix, registry)
-        content = contents[format_name]
+        options = {"runtime": check.name} if format_name in _HAS_RUNTIMES else {}
+        content = _write_file(algorithm, format_name, suffix, options, registry)
         if content is None:
             continue
+        if check.name == "executor":
+            blocks = max(part.count(b"<tb ") for part in content.split(b"<gpu "))
         machine = request.topology.replace(":", "-")
-        path = f"files/{entry.card.name}/{machine}/{request.collective}{suffix}"
+        name = f"{request.collective}-{check.name}{suffix}"
+        path = f"files/{entry.card.name}/{machine}/{name}"
         source = Source.of_bytes(path, content)
         report = _run_check(check, CheckRequest(source=source))
         for row in check.versions:
@@ -339,8 +343,6 @@ def _check_runtimes(
             )
             if is_used:
                 files[path] = content
-    xml = contents.get("msccl-xml")
-    blocks = None if xml is None else max(part.count(b"<tb ") for part in xml.split(b"<gpu "))
     return items, files, blocks
 
 
@@ -352,13 +354,17 @@ def _run_check(check: Check, request: CheckRequest) -> CheckReport:
 
 
 def _write_file(
-    algorithm: Algorithm, format_name: str, suffix: str, registry: Registry
+    algorithm: Algorithm,
+    format_name: str,
+    suffix: str,
+    options: Mapping[str, str],
+    registry: Registry,
 ) -> bytes | None:
     """Return the file of an algorithm in a format; None if the format cannot express it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"algorithm{suffix}"
         try:
-            hub_core.write(algorithm, path, format=format_name, registry=registry)
+            hub_core.write(algorithm, path, format=format_name, options=options, registry=registry)
         except (InputError, UsageError):
             return None
         return path.read_bytes()

@@ -65,6 +65,10 @@ def test_build_lists_results_and_continues_after_a_failing_entry(collhub, tmp_pa
     assert (out / view["file"]).read_bytes().startswith(b"<!doctype html>")
     for target in index["results"][0]["runtimes"]:
         assert target["file"] is None or (out / target["file"]).is_file()
+    # Every runtime of MSCCL-IR gets a file of its own; no two of them use the same one.
+    files = {one["runtime"]: one["file"] for one in index["results"][0]["runtimes"] if one["ok"]}
+    assert {"msccl", "executor", "rccl"} <= files.keys()
+    assert len(set(files.values())) == len(files)
     # The output of a build is a catalogue.
     assert "swift" in collhub("zoo", "list", "--zoo", str(out)).out
 
