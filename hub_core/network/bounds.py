@@ -354,9 +354,10 @@ class _Links:
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
-        """Results of `distances` for links of length 1 and of the inverse bandwidth.
+        """Return the results of `distances` for links of length 1 and of inverse bandwidth in s/GB.
 
-        Empty for other kinds than `UNICAST`, and for more than `_MAX_DISTANCE_WORK`.
+        Empty for other kinds than `UNICAST`, and if members times links exceed
+        `_MAX_DISTANCE_WORK`.
         """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK

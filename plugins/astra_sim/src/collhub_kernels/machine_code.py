@@ -268,7 +268,8 @@ def _list_folders() -> Iterator[Path]:
 def _get_file_name(function: _Function, key: str) -> str:
     """Return the name of the file in which the machine code of a kernel is stored.
 
-    It consists of module, function and the first 32 characters of `key`.
+    It consists of the innermost package of the function's module, the name of the function, and the
+    first 32 characters of `key`, joined by `-`.
     """
     module = str(getattr(function, "__module__", "")).rpartition(".")[0].rpartition(".")[2]
     return f"{module}-{getattr(function, '__name__', 'kernel')}-{key[:32]}{_SUFFIX}"

@@ -83,10 +83,11 @@ def _synthesize_with_common_unit(
 
 
 def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Adapt a result for rounded bandwidths to the true ones.
+    """Adapt a result that was computed for rounded bandwidths to the true ones.
 
-    They are larger by up to `tolerance` (relative). Lower bounds are divided by 1 + `tolerance`.
-    The certificate, of the rounded network, is removed; a note with the tolerance is added.
+    The true bandwidths are larger by up to `tolerance` (relative), so lower bounds are divided by 1
+    + `tolerance` and rounded down. The certificate, of the rounded network, is removed; a note with
+    the tolerance is added to the algorithm and the statistics. Returns a new result.
     """
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)

@@ -330,9 +330,11 @@ class _Diagnosis:
         return findings
 
     def find_awaiting_row(self, rank: int) -> int:
-        """Return the oldest operation that waits for a late rank.
+        """Return the row of the oldest operation that waits for the late rank `rank`.
 
-        An operation that waits for late ranks only is preferred.
+        An operation that waits for late ranks only is preferred; then the earliest creation
+        decides, then the lowest row. A collective has one row per rank: that of its lowest rank is
+        returned.
         """
         sources = set(self.graph.sources)
         rows = self.awaiting_rows[rank]

@@ -320,7 +320,8 @@ def _index(table: dict[str, int], text: str) -> int:
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
     """Convert the call to `rank`, with the group, root and peer as ranks of the job.
 
-    A message with an unknown peer becomes work of the device. Raises `InputError` if the rank is
+    The unknown peer of a message in a group of two is the other member; in other groups the message
+    becomes work of the device. An unknown root is -1. Raises `InputError` if the rank of `part` is
     not a member of the group.
     """
     ranks = call.group.ranks

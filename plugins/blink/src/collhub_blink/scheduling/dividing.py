@@ -247,11 +247,12 @@ def _measure_channel(share: Share, size: int) -> Channel:
 
 
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
-    """Round shares in bytes to fractions of the data with few common units.
+    """Round shares in bytes to fractions of the data with few common units; the sum is 1.
 
     `units`: number of units in the schedule of each plane's share. The smallest nonzero unit gets
-    1, 2, ... up to 64 common units until every share is within 1/400 of its exact value. Few units
-    matter because the effort of checking contents grows with their number.
+    1, 2, ... common units until every share is within 1/400 of its exact value, at most 64: these
+    are used even if they are not that exact. A share of 0 stays 0. Few units matter because the
+    effort of checking contents grows with their number.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)
@@ -291,8 +292,8 @@ class Channel:
     setup_s: float = 0.0
 
     def __post_init__(self) -> None:
-        # The comparisons are negated so that NaN is refused as well.
         """Raise `UsageError` for a rate that is not positive and for a negative set-up time."""
+        # The comparisons are negated so that NaN is refused as well.
         if not self.rate_bytes_per_s > 0 or not self.setup_s >= 0:
             message = (
                 f"a channel of {self.rate_bytes_per_s} bytes/s with a set-up of {self.setup_s} s"

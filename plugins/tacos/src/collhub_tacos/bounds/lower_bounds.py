@@ -153,8 +153,9 @@ class CollectiveDemand:
     def get_senders_and_receivers(self) -> tuple[BoolArray, BoolArray]:
         """Return (members that send data, members that receive data): bool[nodes] each.
 
-        In a collective from a root only the root sends, in one to a root only the root receives;
-        otherwise all members do both. The root is in both masks if all members receive or send.
+        In a collective from a root (broadcast, scatter) only the root sends, and all members
+        receive, the root included; in one to a root (reduce, gather) only the root receives, and
+        all members send. Otherwise all members do both.
         """
         is_root = np.arange(len(self.is_member)) == self.root
         traits = self.collective.kind.traits

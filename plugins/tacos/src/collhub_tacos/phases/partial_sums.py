@@ -90,9 +90,10 @@ class PartialSums(ColumnTable):
     parts: Int64Array
 
     def parts_of(self, row: int) -> list[int]:
-        """Return the summands of message `row`; from `len(self)` on, of the result of an NPU.
+        """Return the summands of a sum as numbers of messages, in their stored order.
 
-        The NPU is `row - len(self)`. Summands are numbers of messages.
+        `row` below `len(self)`: the sum that message `row` carries; from `len(self)` on: the result
+        of NPU `row - len(self)`.
         """
         summands: list[int] = self.parts[self.indptr[row] : self.indptr[row + 1]].tolist()
         return summands

@@ -249,11 +249,11 @@ def _check_range(offence: str, column: Int64Array, end: int) -> None:
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
-    # Sorted by link and start, each message only waits for the one before it.
     """Raise `InputError` for a transfer that starts while its link is still busy.
 
     Of several ones the first is named, by link, then by start. A link is busy for `times.busy` ps.
     """
+    # Sorted by link and start, each message only waits for the one before it.
     order = np.lexsort((movements.start, movements.link))
     link, start = movements.link[order], movements.start[order]
     is_free_at = start[:-1] + times.busy[link[:-1]]

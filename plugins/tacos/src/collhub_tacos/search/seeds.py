@@ -193,17 +193,17 @@ class _SeedSearch(Generic[T]):
         return report
 
     def _report(self, seed: int, fraction: float) -> None:
-        # This is the main thread, so the user's function may raise an exception.
         """Record the fraction done of a seed's attempt, and report the progress of all seeds.
 
         Only for the main thread, because the user's function may raise an exception.
         """
+        # This is the main thread, so the user's function may raise an exception.
         self._fractions[seed] = fraction
         self._report_progress()
 
     def _report_progress(self) -> None:
-        # Copied in one operation because other threads write to the dictionary.
         """Report the progress of all seeds: the sum of their fractions divided by their number."""
+        # Copied in one operation because other threads write to the dictionary.
         fractions = list(self._fractions.values())
         self._progress(sum(fractions) / self._total)
 

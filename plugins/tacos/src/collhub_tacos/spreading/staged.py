@@ -272,9 +272,10 @@ def _schedule_promising(
 
 
 def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
-    """Schedule a broadcast over lanes in rounds of one chunk per lane.
+    """Schedule a broadcast from `root` over lanes in rounds of one chunk per lane.
 
-    Behind a single switch the order of the slots is fixed.
+    If the grid has a single group (behind one switch), links send strictly in this order; otherwise
+    they choose among the available messages.
     """
     rank = _rank_by_rounds(plan, grid, root)
     return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
