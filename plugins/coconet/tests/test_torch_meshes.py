@@ -222,7 +222,8 @@ class RandomRun:
 
     def add(self, number: int) -> None:
         """Add a random node; values are square matrices of 4 rows."""
-        name, kind = f"n{number}", self.draw.choice(["unary", "binary", "mm", "t", *["group"] * 3])
+        kinds = ["unary", "binary", "mm", "t", "view", *["group"] * 3]
+        name, kind = f"n{number}", self.draw.choice(kinds)
         x, y = (self.draw.choice([*self.values]) for _ in range(2))
         a, b = self.values[x], self.values[y]
         call = self.graph.call
@@ -234,6 +235,12 @@ class RandomRun:
             call(f"aten.{operator}.Tensor", name, 4, 4, self=x, other=y)
             function = np.add if operator == "add" else np.multiply
             self.values[name] = [function(one, two) for one, two in zip(a, b, strict=True)]
+        elif kind == "view":
+            shape = self.draw.choice([(2, 2, 4), (4, 2, 2), (16,), (2, 2, 2, 2), (8, 2), (4, 1, 4)])
+            call("aten.view.default", f"{name}_v", *shape, self=x, size=shape)
+            call("aten.tanh.default", f"{name}_t", *shape, self=f"{name}_v")
+            call("aten.view.default", name, 4, 4, self=f"{name}_t", size=(4, 4))
+            self.values[name] = [np.tanh(one) for one in a]
         elif kind == "mm":
             call("aten.mm.default", name, 4, 4, self=x, mat2=y)
             self.values[name] = [one @ two for one, two in zip(a, b, strict=True)]

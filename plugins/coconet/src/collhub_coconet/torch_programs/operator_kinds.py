@@ -9,7 +9,7 @@ from collhub_captured_graphs import Tensor
 from collhub_captured_graphs.graph import ArgumentValue, ElementName
 
 from collhub_coconet.program.operands import TypingMistakeError
-from collhub_coconet.program.operations import ElementType, Kind, Operand
+from collhub_coconet.program.operations import ElementType, Kind, Operand, Shape
 
 
 class Builder(Protocol):
@@ -36,6 +36,12 @@ class Builder(Protocol):
 
     def size(self, *names: str) -> int:
         """Return the number of elements of a tensor argument on one rank."""
+
+    def find_complete_shape(self, operand: Operand) -> Shape | None:
+        """Return the complete shape of the result, the rank's elements of an operand in order.
+
+        None if a slice of the operand is no slice of the result.
+        """
 
     def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
         """Add an operation with an intermediate value; returns its name."""
@@ -262,6 +268,15 @@ def _transpose(build: Builder) -> str:
     return build.finish(Kind.TRANSPOSE, x)
 
 
+def _reshape(build: Builder) -> str:
+    """Keep the elements in order, and the blocks of a sliced operand if they remain blocks."""
+    x = build.operand("self")
+    shape = build.find_complete_shape(x)
+    if shape is None:
+        raise _refuse("a view of parts of blocks")
+    return build.finish(Kind.RESHAPE, x, shape=shape)
+
+
 def _reduce(kind: Kind) -> Expansion:
     """Return the expansion of a reduction of all elements of a rank's tensor.
 
@@ -327,6 +342,8 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.matmul": _multiply_any,
     "aten.addmm": _multiply_and_add,
     "aten.linear": _apply_linear,
+    **dict.fromkeys(("aten.view", "aten._unsafe_view", "aten.reshape"), _reshape),
+    **dict.fromkeys(("aten.unsqueeze", "aten.squeeze", "aten.flatten"), _reshape),
     "aten.t": _transpose,
     "aten.transpose": _transpose,
     "aten.permute": _transpose,

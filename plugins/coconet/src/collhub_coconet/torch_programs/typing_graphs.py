@@ -44,11 +44,13 @@ from collhub_coconet.program.operations import (
     Placement,
     Reduction,
     Rule,
+    Shape,
     TensorType,
     on_mesh,
     sliced,
 )
 from collhub_coconet.program.program import Program
+from collhub_coconet.program.shape_rules import match_dimensions
 from collhub_coconet.torch_programs.graph_meshes import find_blocks, find_group_axes, find_mesh
 from collhub_coconet.torch_programs.operator_kinds import EXPANSIONS, Expansion
 from hub_core.model import InputError, JsonValue, Location
@@ -303,7 +305,7 @@ class _GraphTyper:
     def _fits(self, name: str, tensor: Tensor) -> bool:
         """Whether a value has the element type of a tensor, and a rank's part of it the shape."""
         kind = self.types[name]
-        return str(kind.element) == tensor.element and self._find_local_shape(kind) == tensor.shape
+        return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
     def _add_opaque(self, node: GraphNode) -> None:
         """Add a node as an opaque operation with the layout rule of its operator."""
@@ -386,9 +388,7 @@ class _GraphTyper:
             except TypingMistakeError as error:
                 self.graph.refuse(node, f"is ill-typed: {error}", "layout")
             if not self._fits(name, result):
-                found = (
-                    f"{self.types[name].element}{list(self._find_local_shape(self.types[name]))}"
-                )
+                found = f"{self.types[name].element}{list(self.find_local_shape(self.types[name]))}"
                 message = f"has the result {result.element}{list(result.shape)}, not {found}"
                 self.graph.refuse(node, message, "shape", "capture it again")
             self._values[result.name] = name
@@ -580,7 +580,7 @@ class _GraphTyper:
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
         if not change:
             return value
-        shape = self._find_local_shape(self.types[value], change)
+        shape = self.find_local_shape(self.types[value], change)
         return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
@@ -636,7 +636,7 @@ class _GraphTyper:
                 shape[one.dimension] *= self.mesh.sizes[axis]
         return TensorType(ElementType(tensor.element), tuple(shape), layout)
 
-    def _find_local_shape(
+    def find_local_shape(
         self, kind: TensorType, axes: Collection[int] | None = None
     ) -> tuple[int, ...]:
         """Return the shape of a rank's part of a tensor; -1 for blocks of different lengths.
@@ -713,6 +713,21 @@ class _NodeBuilder:
         value = self.argument(*names)
         assert isinstance(value, Reference)
         return self.typer.graph.tensors[value.name].num_elements
+
+    def find_complete_shape(self, operand: Operand) -> Shape | None:
+        """Return the complete shape of the result with the slices of an operand; None for none."""
+        if not isinstance(operand, str):
+            return None
+        kind = self.typer.types[operand]
+        pairs = match_dimensions(self.typer.find_local_shape(kind), self.result().shape)
+        position_of = dict(pairs or ())
+        shape = list(self.result().shape)
+        for layout, ranks in zip(kind.layout.by_axis, self.typer.mesh.sizes, strict=True):
+            if layout.is_sliced:
+                if layout.dimension not in position_of:
+                    return None
+                shape[position_of[layout.dimension]] *= ranks
+        return tuple(shape)
 
     def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
         """Add an operation with an intermediate value; returns its name."""
