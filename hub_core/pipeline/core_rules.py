@@ -145,9 +145,9 @@ _STEPS = (
 _FORMATS = (
     (
         "unreadable-input",
-        "The file cannot be read.",
-        "It is missing, a folder, or not readable for this user.",
-        "Correct the path or the permissions.",
+        "The file cannot be read, or is empty.",
+        "It is missing, empty, a folder, or not readable for this user.",
+        "Correct the path or the permissions, or name a file with content.",
         "`collhub verify missing.xml`",
     ),
     (

@@ -34,7 +34,7 @@ def _create_overview(report: ZooBuildReport) -> str:
         "# Zoo of algorithms",
         "",
         "Fastest correct entry on nominal links by the simulator, and its time by the proven lower "
-        "bound. Pages of collectives list the slower entries.",
+        "bound. Pages of collectives list the slower entries and the reasons.",
         "",
     ]
     for kind in dict.fromkeys(group.collective for group in report.groups):
