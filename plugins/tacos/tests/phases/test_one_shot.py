@@ -148,3 +148,31 @@ def test_large_vectors_are_not_collected_in_one_phase() -> None:
     collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1, in_place=True)
     result = hub_core.synthesize(collective, parse_topology("switch:8"), 1 << 26, name="tacos")
     assert result.statistics["form"] == "two-phase"
+
+
+def test_messages_of_several_trees_are_planned_after_their_summands() -> None:
+    # Found by random questions: a sum was sent before its summand had arrived, which was then
+    # replaced by the local contribution.
+    slow, fast = 1e9 / 3, 16.6e9
+    rates = {
+        (0, 1): fast, (0, 2): slow, (1, 0): slow, (1, 3): slow, (1, 4): fast, (2, 0): fast,
+        (2, 7): slow, (3, 1): fast, (4, 1): slow, (4, 5): slow, (4, 7): fast, (5, 4): fast,
+        (5, 6): fast, (6, 5): slow, (6, 7): fast, (7, 2): slow, (7, 6): slow,
+    }  # fmt: skip
+    ends = np.asarray(list(rates), np.int64)
+    latency = np.where(np.isin(np.arange(len(ends)), [1, 3, 6, 10]), 5e-7, 0.0)
+    links = Links(ends[:, 0].copy(), ends[:, 1].copy(), np.asarray(list(rates.values())), latency)
+    topology = links.topology("graph with two switches", 6, 8)
+    sums = sums_of(topology, 8)
+    for message in range(len(sums)):
+        parts = sums.parts_of(message)
+        assert all(sums.remaining[part] > sums.remaining[message] for part in parts)
+    assert verify(all_reduce(topology, 1)).ok
+
+
+def test_arcs_that_take_no_time_keep_all_contributions() -> None:
+    # NPU 3 is as far from NPU 0 as its parent 1; the order of NPUs by distance then decided.
+    ends = np.asarray([(3, 1), (1, 0), (0, 2), (2, 3)], np.int64)
+    rates = np.asarray([1e18, 1e9, 1e18, 1e18])
+    links = Links(ends[:, 0].copy(), ends[:, 1].copy(), rates, np.zeros(4))
+    assert verify(all_reduce(links.topology("ring one way", 4, 4), 1)).ok

@@ -58,7 +58,7 @@ class PlannedSums:
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
         sent, received = [LOCAL_CONTRIBUTION] * len(sums), [LOCAL_CONTRIBUTION] * len(sums)
         start, finish = np.zeros(len(sums), np.int64), np.zeros(len(sums), np.int64)
-        # Summands of a message have longer remaining paths than the message, so they come first.
+        # Summands of a message have longer remaining times than the message, so they come first.
         rotation = (destination - source) % trees.network.num_nodes
         for message in np.lexsort((rotation, -sums.remaining)).tolist():
             at_source = vectors[source[message]]

@@ -45,7 +45,7 @@ class InTrees:
 
 
 def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
-    """Build the in-trees of a network of NPUs by `times.arrival`.
+    """Build the in-trees of a network of NPUs by `times.arrival`, at least 1 ps per arc.
 
     Among several next NPUs the one with the nearest number is chosen, then the first in cyclic
     order, so that trees of neighbours share messages. This is dimension order on meshes, tori and
@@ -54,14 +54,16 @@ def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
     source, destination = network.source, network.destination
     nodes = network.num_nodes
     # Paths to a node are paths from the node on reversed links.
-    paths = ShortestPaths(nodes, destination, source, times.arrival)
+    # With arcs of 0 ps (a few bytes on fast links), an NPU would be as far as its parent.
+    arrival = np.maximum(times.arrival, 1)
+    paths = ShortestPaths(nodes, destination, source, arrival)
     distance = paths.lengths(np.arange(nodes))
     arc = np.full((nodes, nodes), -1, np.int64)
     # On rings and grids, NPUs with near numbers are near.
     step = network.destination - network.source
     order = np.lexsort((step % network.num_nodes, np.abs(step)))
     for target in range(nodes):
-        is_tight = distance[target, source] == times.arrival + distance[target, destination]
+        is_tight = distance[target, source] == arrival + distance[target, destination]
         # The first of the arcs that leave every node, -1 for none.
         arcs = order[is_tight[order]]
         first_arc = np.full(nodes, -1, np.int64)
@@ -103,9 +105,10 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
     """Build the messages of all trees, with equal messages merged.
 
     Messages that contribute to no result are dropped and the others renumbered in order.
-    `remaining` is the longest time (ps) from a message's start to a result with it; rows of `parts`
-    are the messages, then the results of all NPUs. Cost: a set of NPUs, one bit each, for every
-    pair of NPUs, and a sort of these sets.
+    `remaining` is the longest time (ps) from a message's start to a result with it, and decreases
+    strictly from every summand to its message; rows of `parts` are the messages, then the results
+    of all NPUs. Cost: a set of NPUs, one bit each, for every pair of NPUs, and a sort of these
+    sets.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)
@@ -122,17 +125,39 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
     rows = [parts_of_message[message] for message in needed.tolist()] + parts_of_result
     lengths = np.asarray([len(row) for row in rows], np.int64)
     flat = np.concatenate([np.asarray(row, np.int64) for row in rows])
-    # The picoseconds from each message's start to the farthest result with it: int64.
-    messages = len(first)
-    farthest = np.zeros(messages, np.int64)
-    is_sent = number >= 0
-    np.maximum.at(farthest, number[is_sent], trees.distance[is_sent])
+    farthest = _find_remaining(trees, number, first, parts_of_message)
     return PartialSums(
         arc=trees.arc.ravel()[first[needed]],
         remaining=farthest[needed],
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
         parts=new_number[flat],
     )
+
+
+def _find_remaining(
+    trees: InTrees, number: Int64Array, first: Int64Array, parts_of_message: list[list[int]]
+) -> Int64Array:
+    """Return the picoseconds from each message's start to the farthest result with it: int64.
+
+    A message of several trees is summed as in the first of them, so that its summands are needed
+    for all of these trees. Cost: one pass over the summands per
+    summand on the longest such chain.
+    """
+    nodes = len(trees.arc)
+    farthest = np.zeros(len(first), np.int64)
+    is_sent = number >= 0
+    np.maximum.at(farthest, number[is_sent], trees.distance[is_sent])
+    target, source = np.divmod(first, nodes)
+    arrival = trees.distance[target, source] - trees.distance[target, trees.parent[target, source]]
+    lengths = [len(parts) for parts in parts_of_message]
+    message = np.repeat(np.arange(len(first)), lengths)
+    part = np.asarray([part for parts in parts_of_message for part in parts], np.int64)
+    # Sets of contributors grow from a summand to its message, so that there is no cycle.
+    while True:
+        needed = farthest[message] + arrival[part]
+        if not np.any(needed > farthest[part]):
+            return farthest
+        np.maximum.at(farthest, part, needed)
 
 
 def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
