@@ -28,6 +28,21 @@ function bandwidth(size, timeNs) {
   return timeNs ? size / (timeNs * 1e-9) : null;
 }
 
+/**
+ * Bandwidths of the grid lines: 1, 2 and 5 times powers of ten, from at most the smallest to at least the
+ * largest value; only powers of ten beyond three decades.
+ * @param {number} smallest @param {number} largest
+ */
+function gridRates(smallest, largest) {
+  const first = Math.floor(Math.log10(smallest)), last = Math.ceil(Math.log10(largest));
+  const factors = last - first > 3 ? [1] : [1, 2, 5];
+  /** @type {number[]} */
+  const rates = [];
+  for (let power = first; power <= Math.max(last, first + 1); power++) rates.push(...factors.map((factor) => factor * 10 ** power));
+  const begin = Math.max(0, rates.findLastIndex((rate) => rate <= smallest)), end = rates.findIndex((rate) => rate >= largest && rate > rates[begin]);
+  return rates.slice(begin, end < 0 ? undefined : end + 1);
+}
+
 export class CurvesPanel extends CanvasPanel {
   /** @param {PageContext} page @param {Comparison} comparison */
   constructor(page, comparison) {
@@ -99,12 +114,13 @@ export class CurvesPanel extends CanvasPanel {
     return algorithm === null ? faint : series[Math.max(0, this.order.indexOf(algorithm)) % series.length];
   }
 
-  /** Ranges of the axes: sizes, and bandwidths in powers of ten. */
+  /** Ranges of the axes: logarithms of sizes and of bandwidths, and the bandwidths with a line. */
   #ranges() {
     const { sizes, curves } = this.comparison;
     const values = curves.flatMap((curve) => sizes.map((_, i) => rateOf(this.comparison, curve, i))).filter((value) => value !== null && value > 0);
     const largest = Math.max(1, .../** @type {number[]} */ (values)), smallest = Math.min(largest, .../** @type {number[]} */ (values));
-    return { size: [Math.log2(sizes[0] || 1), Math.log2(sizes[sizes.length - 1] || 2)], rate: [Math.floor(Math.log10(smallest)), Math.ceil(Math.log10(largest))] };
+    const lines = gridRates(smallest, largest);
+    return { size: [Math.log2(sizes[0] || 1), Math.log2(sizes[sizes.length - 1] || 2)], rate: [Math.log10(lines[0]), Math.log10(lines[lines.length - 1])], lines };
   }
 
   /** Position of a size and a bandwidth. @param {number} size @param {number} rate */
@@ -122,15 +138,15 @@ export class CurvesPanel extends CanvasPanel {
     this.swatches.forEach((swatch, i) => {
       swatch.style.background = this.#colour(i);
     });
-    const { rate: [r0, r1] } = this.#ranges();
-    for (let power = r0; power <= r1; power++) {
-      const y = this.#place(1, 10 ** power)[1];
+    const { lines } = this.#ranges(), lowest = lines[0];
+    for (const rate of lines) {
+      const y = this.#place(1, rate)[1];
       surface.line([LEFT, y, width - 16, y], theme.grid);
-      surface.text(rateText(10 ** power), LEFT - 6, y, { colour: theme.faint, align: "end" });
+      surface.text(rateText(rate), LEFT - 6, y, { colour: theme.faint, align: "end" });
     }
     let lastLabel = -100;
     for (const size of sizes) {
-      const x = this.#place(size, 10 ** r0)[0];
+      const x = this.#place(size, lowest)[0];
       surface.line([x, 10, x, height - BOTTOM], theme.grid);
       if (x - lastLabel < 62) continue;
       lastLabel = x;
