@@ -155,7 +155,7 @@ def _capture_streams() -> Iterator[_Captured]:
 
 
 class _Captured(io.TextIOWrapper):
-    """A text stream into memory."""
+    """A UTF-8 text stream into memory without buffering; `buffer` has the bytes so far."""
 
     buffer: io.BytesIO
 

@@ -45,7 +45,7 @@ Admission = Callable[[Plugin], str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """An entry point that is not loaded yet."""
+    """An entry point that is not loaded yet, with its plugin and its distribution."""
 
     plugin: Plugin
     entry_point: EntryPoint | None

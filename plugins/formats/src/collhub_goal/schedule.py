@@ -111,7 +111,7 @@ MAX_RESOURCES = 255
 
 
 class GoalOperation(IntEnum):
-    """Kind of an operation."""
+    """Kind of an operation of a schedule: local work, or one of the two ends of a message."""
 
     CALC = 0
     SEND = 1

@@ -179,7 +179,7 @@ def build_document(
 
 
 class _StepReader:
-    """Conversion of a document to an algorithm."""
+    """Conversion of a document to an algorithm; the collective is recognized from the chunks."""
 
     def __init__(self, document: StepDocument, source: Source) -> None:
         self._document = document

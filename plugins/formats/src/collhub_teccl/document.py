@@ -84,7 +84,7 @@ class ScheduleDocument:
 
 
 class _Parser:
-    """Collects hops demand by demand."""
+    """Collects hops, paths and switches demand by demand; one parser reads one document."""
 
     def __init__(self, file: str) -> None:
         self._file = file

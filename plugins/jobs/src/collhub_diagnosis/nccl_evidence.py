@@ -37,7 +37,7 @@ class Communicator:
 
 @dataclass(frozen=True)
 class RasReport:
-    """One query of RAS."""
+    """The communicators that one query of NCCL's RAS lists, and the file with its output."""
 
     file: str
     communicators: tuple[Communicator, ...]

@@ -190,8 +190,9 @@ _SLOTS = 3
 def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
     """Return (previous, next) occupant rows of every slot of every rank.
 
-    Slots as in ASTRA-sim: device computation, host computation, and communication except receives.
-    Raises `InputError` for nodes that never end.
+    Slots as in ASTRA-sim: device computation, host computation, and communication except receives;
+    markers occupy none. The occupants of a slot are ordered by start, then end, then id of the
+    node. Raises `InputError` for a node that never ends.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     never = np.flatnonzero(end < 0)

@@ -33,7 +33,7 @@ CallKey = tuple[JobCollective, int, tuple[int, ...]]
 
 
 class Predictor(Protocol):
-    """Predicts the times of collectives."""
+    """Predicts the times of collectives by kind, size and ranks, on a machine or network."""
 
     @property
     def name(self) -> str:
@@ -103,7 +103,10 @@ class NetworkPredictor:
         return self.times.topology.name
 
     def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
-        """Simulate the calls. Raises `HubError` for a collective without an algorithm."""
+        """Simulate the calls; return their times in order, None for one without traffic.
+
+        Raises `HubError` for a collective without an algorithm.
+        """
         return [LibraryTime(None, self.times(*key), "simulated") for key in keys]
 
 

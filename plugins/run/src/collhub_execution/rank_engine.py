@@ -55,7 +55,7 @@ class Post(Generic[V]):
 
 
 class Waiting(Protocol):
-    """A posted message."""
+    """A posted message, for whose end the rank can wait."""
 
     def wait(self) -> object:
         """Return when the memory of the message may be used again."""
@@ -66,7 +66,7 @@ PostLevel = Callable[[], Sequence[Waiting]]
 
 
 class Transport(Protocol[V]):
-    """Communication between the ranks."""
+    """Communication between ranks: posts the messages of a level, and synchronizes all ranks."""
 
     def prepare(self, sends: Sequence[Post[V]], receives: Sequence[Post[V]]) -> PostLevel:
         """Prepare the messages of a level, which every run posts again; no message is sent yet."""

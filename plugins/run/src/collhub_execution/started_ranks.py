@@ -80,7 +80,7 @@ class StartedRunReport:
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """The run, equal on every rank."""
+    """The options and the levelled program of a run whose processes exist; equal on every rank."""
 
     setup: RunSetup
     program: LevelledProgram

@@ -47,7 +47,7 @@ _MAX_VECTORS = 4096
 
 
 class ResumableSearch(Protocol[Found]):
-    """A search that can stop and resume."""
+    """A search that stops after a number of steps and resumes where it stopped."""
 
     def resume(self, steps: int) -> int:
         """Run at most `steps` steps; return FOUND, EXHAUSTED or STOPPED."""

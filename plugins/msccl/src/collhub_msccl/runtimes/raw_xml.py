@@ -62,7 +62,7 @@ def parse_raw(text: str, file: str) -> RawElement:
 
 
 class _Parser:
-    """Position and line in the text, and the parsing rules."""
+    """Parser with the rules of the runtimes, and the position and line that it has reached."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text

@@ -140,7 +140,7 @@ def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgra
 
 
 class _Chooser:
-    """Builds programs, and remembers why there is none."""
+    """Builds programs for a task, and remembers the latest reason why an attempt gave none."""
 
     def __init__(self, task: WritingTask) -> None:
         self._task = task

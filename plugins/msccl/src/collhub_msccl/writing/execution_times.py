@@ -182,7 +182,7 @@ def _list_steps(algorithm: Algorithm) -> _LinkSteps:
 
 
 class _LinkRun:
-    """Simulation with one latency."""
+    """Simulation of the steps with one latency for all links; it can run only once."""
 
     def __init__(self, steps: _LinkSteps, latency: int) -> None:
         self._steps = steps

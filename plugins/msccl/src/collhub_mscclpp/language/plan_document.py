@@ -48,7 +48,7 @@ def build_document(program: CollectiveProgram) -> dict[str, Any]:
 
 
 class _Gpu:
-    """Builds one rank of the plan."""
+    """Builds the JSON object of one rank of the plan; thread blocks add their channels to it."""
 
     def __init__(self, program: CollectiveProgram, rank: int) -> None:
         self.program = program
@@ -138,7 +138,10 @@ def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> lis
 
 
 class _Block:
-    """Builds one thread block of the plan."""
+    """Builds the JSON object of one thread block: instance `copy` of a block of the program.
+
+    `position`: its id in the list of thread blocks of the rank.
+    """
 
     def __init__(self, gpu: _Gpu, position: int, copy: int) -> None:
         self._gpu = gpu

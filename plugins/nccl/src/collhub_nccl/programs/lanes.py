@@ -154,7 +154,7 @@ def _separate_slots(
 
 
 class _Groups:
-    """Union-find over channels, which are few."""
+    """Groups of channels (union-find), merged pair by pair; the first member is the root."""
 
     def __init__(self, size: int) -> None:
         """Start with `size` members in separate groups."""

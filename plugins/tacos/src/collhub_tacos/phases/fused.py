@@ -260,7 +260,7 @@ class _PackedSchedule:
 
 
 class _FastestPipeline:
-    """Builds schedules and keeps the fastest."""
+    """Builds schedules and keeps the fastest in `best`, the first of equally fast ones."""
 
     def __init__(self) -> None:
         self.best: _PackedSchedule | None = None

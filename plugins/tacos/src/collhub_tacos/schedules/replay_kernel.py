@@ -23,7 +23,11 @@ from hub_core.columns import Int64Array
 
 
 class Offence(IntEnum):
-    """Faults of a transfer."""
+    """The fault of a transfer in a replay.
+
+    NO_CHUNK: the log has no valid chunk for it; EARLY: the source does not hold the chunk yet;
+    TWICE: the chunk has arrived at the node before; NO_LINK: its bit belongs to no link.
+    """
 
     NONE = 0
     NO_CHUNK = 1
