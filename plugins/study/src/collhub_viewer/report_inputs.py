@@ -17,6 +17,8 @@ from hub_core.plugin_api import (
 )
 
 _MARK = b'"collhub/report-'
+_TUNED_SCHEMA = "collhub/report-tune-1"
+_DEFAULT = "the runtime's default"
 _DIAGNOSIS_SCHEMA = "collhub/report-diagnose-1"
 _SEARCHED_BYTES = 4096
 _MAX_FILE_BYTES = 1_000_000
@@ -66,9 +68,10 @@ def _read_waits(title: str, document: Any) -> WaitForGraph:
 
 
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
-    """Read the text files of a folder, its report first; larger files are cut.
+    """Read the times of the selected algorithms, and the text files, the report first.
 
-    At most 200 files of at most 1 MB each are shown.
+    At most 200 files of at most 1 MB each are shown; larger files are cut. Raises `InputError` if
+    `report.json` violates its schema.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -80,4 +83,62 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
         if len(content) > _MAX_FILE_BYTES:
             text += "\n(the rest of the file is omitted)\n"
         files.append((path.relative_to(folder).as_posix(), text))
-    return [TextFiles(folder.name, tuple(files))]
+    return [*_read_tuned_report(folder / "report.json"), TextFiles(folder.name, tuple(files))]
+
+
+def _read_tuned_report(path: Path) -> list[PageSubject]:
+    """Return the report of a tuned folder as comparisons of each collective's selected algorithms.
+
+    A report without the schema of `collhub tune` has none.
+    """
+    with path.open("rb") as file:
+        document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))
+    if document.get("schema") != _TUNED_SCHEMA:
+        return []
+    if violations := schema_violations(document, f"{_TUNED_SCHEMA.removeprefix('collhub/')}.json"):
+        raise InputError([one.finding(Location(str(path)), "invalid-report") for one in violations])
+    subjects: list[PageSubject] = []
+    for collective in document["collectives"]:
+        title = f"{collective['collective']} on {document['topology']}"
+        if len(document["collectives"]) > 1:
+            title += f", {collective['mode']}"
+        subjects.append(ReportDocument(title, _compare_selected(document, collective)))
+    return subjects
+
+
+def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
+    """Return the selected algorithms as a report of `collhub compare`, bounds and baselines too."""
+    sizes = document["sizes"]
+    selected = {
+        row["size"]: (window["algorithm"], row)
+        for window in collective["windows"]
+        for row in window["measured"]
+    }
+    bounds = [
+        row["time_ns"] / row["ratio_to_bound"] if row and row["ratio_to_bound"] else None
+        for _, row in (selected.get(size, ("", None)) for size in sizes)
+    ]
+    results = [
+        {
+            "algorithm": name,
+            "size": size,
+            "time_ns": row["time_ns"],
+            "failure": None,
+            "protocol": None,
+            "instances": 1,
+        }
+        for size, (name, row) in sorted(selected.items())
+    ]
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "collective": collective["collective"],
+        "topology": document["topology"],
+        "num_ranks": document["num_ranks"],
+        "timing": document["timing"],
+        "sizes": sizes,
+        "results": results,
+        "bounds_ns": bounds,
+        "measured": collective["measured"],
+        "baselines": collective["baselines"],
+        "winners": [selected.get(size, (_DEFAULT,))[0] for size in sizes],
+    }

@@ -109,8 +109,18 @@ def test_a_tuned_page_compares_every_collective(collhub, tmp_path: Path) -> None
     out, kinds = tmp_path / "view.html", ["all-gather", "reduce-scatter"]
     options = [text for kind in kinds for text in ("--collective", kind)]
     asked = ("tune", "--topology", "ring:4", "--size", "1KiB..2KiB", "--with", "ring", *options)
-    assert collhub(*asked, "--view", out).code == 0
+    tuned = collhub(*asked, "--view", out, "--json")
+    assert tuned.code == 0
     assert [one["collective"] for one in Page(out).index["comparisons"]] == kinds
+    folder, shown = tmp_path / "tuned", tmp_path / "folder.html"
+    folder.mkdir()
+    (folder / "report.json").write_text(tuned.out)
+    assert collhub("view", folder, "-o", shown).code == 0
+    selected = Page(shown).index["comparisons"]
+    assert [one["collective"] for one in selected] == kinds
+    windows = [one["windows"] for one in json.loads(tuned.out)["collectives"]]
+    times = [row["time_ns"] for window in windows[0] for row in window["measured"]]
+    assert selected[0]["curves"][0]["time_ns"] == times
 
 
 def test_a_generated_job_is_shown_on_a_switch(collhub, tmp_path: Path) -> None:
