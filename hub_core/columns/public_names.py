@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 
 def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a package's `__getattr__` (PEP 562), which imports public names on first use.
+    """Return a `__getattr__` (PEP 562) for a package, which imports public names on first use.
 
-    `homes`: names that each module defines, separated by spaces, by full name of the module. The
-    function raises `AttributeError` for other names, and stores each name that it imports in the
-    package.
+    `homes` maps the full name of each module to the names that it defines, separated by spaces. The
+    function imports the module of the requested name, and stores the name in the package, so that
+    it is called once per name. It raises `AttributeError` for any other name.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 

@@ -190,9 +190,12 @@ class _ProfileNodes:
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
-        """Return the parents of these nodes by one kind of dependencies: (row pointer, ids).
+        """Return the ids of the parents of these nodes by one kind of dependencies: (row pointer,
+        ids).
 
-        `indptr`, `indices`: the dependencies of the entire table, as rows. The pointer starts at 0.
+        `indptr`, `indices`: the row pointer and the parents of all nodes of the table, where
+        parents are row numbers. The returned row pointer has an entry per node of this part, and
+        starts at 0.
         """
         # Parents are rows of the full table; the file needs their ids.
         bounds = indptr[self._rows.start : self._rows.stop + 1]

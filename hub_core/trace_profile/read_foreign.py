@@ -165,11 +165,14 @@ class ForeignSizes:
 def foreign_sizes(
     joined: Joined, num_ranks: int, metadata: Metadata, name: str, size: int | None
 ) -> ForeignSizes:
-    """Compute units. Absolute: one unit is one byte. Symbolic: chunks with a common denominator.
+    """Compute the units and sizes of a trace that was not written by the hub.
 
-    `size`: size of the collective of an absolute trace, whose kind is that in the metadata. Without
-    it the collective is custom, and unit_count is the maximum number of bytes that a rank sends or
-    receives. Raises `InputError` for a mixture of both forms and above 2^62 bytes.
+    In an absolute trace, messages have sizes in bytes, and a unit is one byte. In a symbolic one
+    they are fractions of the buffer (chunk index, count, total), and a unit is a chunk that divides
+    all of them. `size`: bytes of the collective of an absolute trace, whose kind is in the
+    metadata. Without `size` the collective is custom, and its unit count is the largest number of
+    bytes that any rank sends, or receives. Raises `InputError` for a mixture of both forms and
+    above 2^62 bytes.
     """
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)

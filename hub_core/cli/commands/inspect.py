@@ -107,10 +107,11 @@ def _warn(session: Session, error: InputError) -> None:
 
 
 def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
-    """Return the lines that the reader of a workload adds to the description; [] if it has none.
+    """Return the lines that the reader of a workload adds to the description.
 
-    A reader of another kind of model has none either. Items that are no texts are converted by
-    `str`. Raises `PluginError` if its function fails or returns neither a list nor a tuple.
+    The list is empty if the reader has no function for this, or reads another kind of model than
+    workloads. Items that are no texts are converted by `str`. Raises `PluginError` if the function
+    fails or returns neither a list nor a tuple.
     """
     offer = opened.reader.offer
     if not isinstance(offer, WorkloadReader) or not offer.lines:

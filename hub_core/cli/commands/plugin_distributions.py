@@ -75,7 +75,8 @@ def parse_offers(text: str) -> tuple[str, ...]:
     """Parse the kinds of offers in `--offers`, separated by commas; the order is kept.
 
     Blanks around a kind and empty parts are ignored; repeated kinds are not removed. Raises
-    `UsageError` with the closest kind, else all kinds, for an unknown one, and for an empty list.
+    `UsageError` for an empty list and for an unknown kind. The message for an unknown kind has the
+    kind with the most similar name, or all kinds if none is similar.
     """
     nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
     for noun in nouns or ("",):

@@ -195,11 +195,12 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 
 
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
-    """Convert a kernel's argument for execution in plain Python.
+    """Convert an argument of a kernel for its execution in plain Python.
 
-    A structured array becomes a `LazyRecords` view, which is also appended to `records` so that the
-    caller can write changes back; another array a memoryview, through which it is changed directly;
-    a named tuple is converted entry by entry; a numpy number becomes a Python number.
+    A structured array becomes a `LazyRecords` view. The view is also appended to `records`, so that
+    the caller can write changes back. Any other array becomes a memoryview, through which the
+    array itself is changed. A named tuple is converted entry by entry, and a numpy number becomes
+    a Python number. Other values are returned as they are.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.names is None:

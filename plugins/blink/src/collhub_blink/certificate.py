@@ -95,10 +95,10 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 
 
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
-    """Build the certificate of one packing.
+    """Build the certificate of one packing: problem, rate, bound, and proof of the number of trees.
 
-    It states problem, rate, bound, and the proof of the number of trees. Lists of trees and links
-    above 32768 numbers are omitted.
+    The trees are listed only if their number times the number of NPUs is at most 32768, and the
+    links of the network only if there are at most 8192.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {

@@ -86,10 +86,11 @@ def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
 
 
 def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], int | None]:
-    """Return bytes that a fused computation reads by parameter number, and those it writes.
+    """Return the bytes that a fused computation reads and writes.
 
-    A parameter of which only slices are used counts by its slices; an update of a slice in place
-    counts by the slice. The second result is None if the result is written in full.
+    First the bytes read, by number of the parameter; a parameter that is only sliced counts with
+    the bytes of its slices. Second the bytes written if the computation updates a slice of its
+    operand in place; None if it writes its entire result.
     """
     users: dict[str, list[tuple[Instruction, int]]] = {}
     for instruction in instructions.values():

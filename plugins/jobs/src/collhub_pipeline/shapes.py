@@ -128,7 +128,11 @@ class Shape:
         return [Fraction(part.forward) * share for part in split_work(parts, stages)]
 
     def times_in(self, schedule: Schedule) -> StageTimes | PassTimes:
-        """Return the durations of the passes of a schedule of this shape."""
+        """Return the durations of the passes of a schedule of this shape, in its unit of time.
+
+        If all stages are alike (`is_uniform`), these are the `PassTimes` of one stage, divided
+        among the stages of a device; otherwise the `StageTimes`, one entry per stage.
+        """
         stages = len(schedule.device_of[0])
         if self.is_uniform:
             return self.times.shared(stages // self.devices)

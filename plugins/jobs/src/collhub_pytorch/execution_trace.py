@@ -238,7 +238,11 @@ def _with_targets(trace: _Trace) -> list[Call]:
 
 
 def _inputs(node: Record) -> list[Any]:
-    """Return the values of a node's inputs: a list in 1.0.1, the member `values` since then."""
+    """Return the values of a node's inputs.
+
+    Version 1.0.1 of the schema of execution traces has them as a list, later versions as the member
+    `values` of an object. A node without inputs has an empty list.
+    """
     inputs = node.get("inputs", [])
     values = inputs["values"] if isinstance(inputs, dict) else inputs
     return list(values)

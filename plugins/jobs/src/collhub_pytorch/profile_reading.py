@@ -128,10 +128,11 @@ def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
 
 
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
-    """Return the maximum difference in ns between the ends of a collective.
+    """Return the limit in ns of the differences between the ends of one collective on its ranks.
 
-    It is the option in seconds, if given; else `_DEVICE_RESIDUAL_NS` if any collective runs on a
-    device, and `_HOST_RESIDUAL_NS` otherwise, since host threads end when they get a core.
+    It is the option of the user, converted from seconds. Without it, `_DEVICE_RESIDUAL_NS` applies
+    if any collective runs on a device, and `_HOST_RESIDUAL_NS` otherwise, since host threads end
+    when they get a core.
     """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

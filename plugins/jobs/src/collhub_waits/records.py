@@ -201,9 +201,9 @@ class Records:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the columns of all dumps one after another, by ascending rank, and `rank`.
+        """Return the columns of all dumps, joined in ascending order of ranks, and a column `rank`.
 
-        Computed once. Without dumps, all columns are empty.
+        The result is computed once. Without dumps, all columns are empty.
         """
         order = [self.dumps[rank] for rank in sorted(self.dumps)]
         columns = to_columns([])

@@ -85,8 +85,8 @@ def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> Synt
 def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int, ...]]:
     """Return the ring of each channel: all ranks of a node, then those of the next node.
 
-    Channel c enters every node at its GPU c (modulo the number of GPUs) and leaves it at the GPU
-    before. On one node all rings are equal.
+    In every node, the ring of channel c begins at GPU c, modulo the number of GPUs, and ends at the
+    GPU before it. With a single node, all channels have the same ring, which begins at GPU 0.
     """
     rings = []
     for channel in range(channels):

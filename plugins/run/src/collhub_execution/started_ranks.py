@@ -183,9 +183,10 @@ def run_rank(
 
 
 def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
-    """Send every rank its input from rank 0; return the input of this rank.
+    """Distribute the inputs from rank 0 to all ranks; every rank calls this and gets its own input.
 
-    `inputs`: of all ranks, used at rank 0 only. Blocks until the data have been sent or received.
+    `inputs`: the inputs of all ranks; only rank 0 uses them. Rank 0 returns after it has sent all
+    inputs, any other rank after it has received its input.
     """
     # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:

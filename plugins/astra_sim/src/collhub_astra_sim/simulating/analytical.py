@@ -196,10 +196,10 @@ def simulate_nodes(
 
 
 def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
-    """Return the recorded transmissions in order of time; their rows are SEND nodes.
+    """Return the recorded transmissions, one row per message and link, in order of time.
 
-    A message is ready for its first link when its node starts, and for every other link when it
-    arrives there.
+    The column `row` of a transmission is the number of the SEND node of its message. A message is
+    ready for its first link when that node starts, and for every other link when it arrives there.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))

@@ -258,14 +258,18 @@ def search_directed(
     state: Int64Array,
     steps: int,
 ) -> int:
-    """Run or resume the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
+    """Search parents of all nodes in several trees; run or resume for at most `steps` steps.
+
+    Returns FOUND if every tree spans all nodes within `max_depth` levels, EXHAUSTED if there is no
+    such choice, and STOPPED if the steps ended first.
 
     `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes except the root.
-    `patterns[indptr[i]:indptr[i + 1]]`: parents of `order[i]`, one column per tree.
+    `patterns[indptr[i]:indptr[i + 1]]`: allowed parents of `order[i]`, one column per tree.
 
-    State of the search, changed in place: `parents[tree, node]` (-1: undecided), `choice[level]`
-    and `state[0]` (the level); all -1, 0 and 0 at the start. `twins[level]`: bit t means that tree
-    t has the weight and, below `level`, the parents of tree t - 1. All arrays are int64.
+    The state of the search is changed in place: `parents[tree, node]` (-1: undecided, at first
+    all), `choice[level]` (the pattern tried next, at first 0), `state[0]` (the level, at first 0)
+    and `twins[level]`. Bit t of `twins[level]` means that trees t and t - 1 have equal weights and
+    equal parents at all levels below. All arrays are int64.
     """
     trees = parents.shape[0]
     queue = np.empty(parents.shape[1], np.int64)

@@ -337,10 +337,10 @@ def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int
 
 
 def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
-    """Compute the maximum over links of bandwidth times latency in bytes.
+    """Compute the maximum over links of bandwidth times latency, in bytes.
 
-    0 if a link is occupied until its message arrives (`Occupancy.ALPHA_BETA`): then one message is
-    in flight.
+    This amount of data can be on a link before the first message arrives. It is 0 with
+    `Occupancy.ALPHA_BETA`, because a link then carries no second message until the first arrives.
     """
     if pipelining.occupancy is Occupancy.ALPHA_BETA:
         return 0.0

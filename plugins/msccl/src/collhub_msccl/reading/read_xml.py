@@ -261,9 +261,9 @@ def samples() -> Sequence[Source]:
 def _format_ring_rank(rank: int) -> str:
     """Format the `<gpu>` element of one of the four ranks of the sample, a ring.
 
-    It has one thread block, which sends to the next rank and receives from the previous one, with
-    the steps of `_RING_STEPS`; each is given by its type and by how many ranks back its chunk
-    begins.
+    Its only thread block sends to the next rank and receives from the previous one. `_RING_STEPS`
+    lists the steps: the type of each, and the distance d of the rank whose chunk it handles, which
+    is the rank d places before this one in the ring.
     """
     after = (rank + 1) % _RANKS
     before = (rank - 1) % _RANKS

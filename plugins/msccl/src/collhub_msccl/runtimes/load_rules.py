@@ -110,13 +110,14 @@ def check_gpu(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Check the program of one rank, which the rank itself parses.
+    """Check the program of one rank by the rules of the parser that runs on this rank.
 
-    Refused are a negative `s_chunks`; wrong input and output chunks, if the runtime serves one mode
-    per file; more than 4 095 XML elements that the rank reads (its own steps and all `<gpu>`); ids
-    of thread blocks that are not 0, 1, 2, ... in any order; more thread blocks than the runtime
-    has; and the violations of each block. Records every violation in `refusals`. An element without
-    a required attribute is not checked further.
+    Refused are a negative `s_chunks`; numbers of input and output chunks that do not fit the mode
+    (in place or out of place) of the file, unless the runtime serves both modes; more than 4 095
+    XML elements that the rank reads (its own steps and all `<gpu>`); ids of thread blocks, in any
+    order, that are not the numbers from 0 without gaps; more thread blocks than the runtime has;
+    and the violations of each block. Records every violation in `refusals`. An element without a
+    required attribute is not checked further.
     """
     if not _has_all_attributes(gpu, refusals):
         return

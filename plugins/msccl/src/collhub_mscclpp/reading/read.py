@@ -161,9 +161,9 @@ def samples() -> Sequence[Source]:
 def _build_gpu(rank: int) -> dict[str, object]:
     """Build the JSON object of one of the two ranks of the sample plan, an all-gather.
 
-    Thread block 0 receives and block 1 sends: it waits until the receiver is ready, puts the chunk
-    of its input to position `rank` of the other rank's output, signals, and copies the chunk to its
-    own output. Both ranks list two memory channels to each other.
+    Thread block 0 receives. Thread block 1 sends: it waits until the other rank is ready, puts the
+    chunk of its input to position `rank` of the output of the other rank, signals, and copies the
+    chunk to its own output. Each rank has two memory channels to the other one.
     """
     # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank

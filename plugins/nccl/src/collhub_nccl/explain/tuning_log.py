@@ -224,11 +224,11 @@ def is_tuning_log(content: bytes) -> bool:
 
 
 def read_tuning_log(content: bytes, file: str) -> TuningLog:
-    """Read the log of a communicator from the lines that carry NCCL's mark.
+    """Read the choices, symmetric kernels and costs of NCCL's tuning log of one communicator.
 
-    Lines without the mark are ignored; choices that cannot be read are kept as warnings in
-    `unread`. Raises `InputError` (code `no-tuning-lines`) if there are no choices, symmetric
-    kernels, costs or unread choices.
+    Only lines with NCCL's mark are read. Lines of choices that cannot be read are kept as warnings
+    in `unread`. Raises `InputError` (code `no-tuning-lines`) if the file has none of all these,
+    and for a file above 256 MiB.
     """
     reader = _Reader(file)
     for number, line in _iterate_lines(content):

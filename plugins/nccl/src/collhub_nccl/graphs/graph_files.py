@@ -61,12 +61,14 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 
 
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
-    """Write the format `nccl-graph`: one channel per equal share of the data, as options ask.
+    """Write an algorithm of rings as an `nccl-graph` file: one channel per equal share of the data.
 
-    Stated parts of an earlier graph are restored if they fit the rings. Raises `InputError` with
-    the reason unless the algorithm is correct, has at most `MAX_GPUS` ranks, and consists of rings
-    over all ranks, each with a share of the data that an integer number of equal channels carries,
-    at most `MAX_CHANNELS` in all. What would not be read back becomes a loss.
+    Attributes of a graph file from which the algorithm was read are written again if they fit the
+    rings; values in `options` replace them. Raises `InputError` with the reason unless the
+    algorithm is correct, has at most `MAX_GPUS` ranks, and consists of rings over all ranks, each
+    with a share of the data that an integer number of equal channels carries, at most
+    `MAX_CHANNELS` in all. Properties that a reader of the file would not restore are listed as
+    losses.
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
