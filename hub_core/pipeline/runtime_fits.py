@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, lcm
+
+import numpy as np
 
 from hub_core.model import Algorithm, HubError, InputError
 from hub_core.network import Topology
@@ -94,15 +95,16 @@ def create_target(
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
-    """Return the messages that a rank can receive: half of its operations; None without limit.
+    """Return the messages that a rank can receive in a search; None without limit.
 
-    A rank receives every chunk, and usually sends it too.
+    A quarter of its operations: a rank receives every chunk, usually sends it too, and two copies
+    of the algorithm are often faster than one.
     """
     limits = chosen.runtime.limits
     operations = limits.max_operations
     if operations is None and limits.max_blocks and limits.max_block_operations:
         operations = limits.max_blocks * limits.max_block_operations
-    return None if operations is None else max(1, operations // 2)
+    return None if operations is None else max(1, operations // 4)
 
 
 def _fit(
@@ -168,17 +170,16 @@ def _choose_variant(
 def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
     """Return the resources of an algorithm on a runtime. Raises `InputError` if it does not run.
 
-    The reasons, in this order: a size that it does not serve, more messages of a rank than
-    operations are allowed, a refusal by the writer, an exceeded limit, a larger size than it serves
-    without a deadlock.
+    The reasons, in this order: a size that it does not serve, more operations of a rank than are
+    allowed, a refusal by the writer, an exceeded limit, a larger size than it serves without a
+    deadlock.
     """
     runtime, limits = chosen.runtime, chosen.runtime.limits
     _check_units(runtime.name, calls, algorithm.collective.unit_count)
     if limits.max_operations is not None:
-        steps = algorithm.steps
-        sends = max(Counter(steps.rank[steps.sends].tolist()).values(), default=0)
-        if sends > limits.max_operations:
-            excess = f"{sends} messages of a rank, at most {limits.max_operations} operations run"
+        operations = count_least_operations(algorithm)
+        if operations > limits.max_operations:
+            excess = f"{operations} operations of a rank or more, limit {limits.max_operations}"
             raise _build_excess(runtime.name, excess)
     largest = max(calls.sizes)
     with blame(chosen.writer):
@@ -193,6 +194,23 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
         excess = f"sizes up to {format_size(fit.max_bytes)}, above which connections fill up"
         raise _build_excess(runtime.name, excess)
     return fit
+
+
+def count_least_operations(algorithm: Algorithm) -> int:
+    """Count the operations that the rank with the most needs at least.
+
+    One for each send and receive; a send and a receive on whose data it depends may be one.
+    """
+    steps = algorithm.steps
+    ranks = algorithm.num_ranks
+    reader = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
+    is_forwarded = steps.sends[reader] & steps.receives[steps.data_indices]
+    messages = np.bincount(steps.rank[steps.sends | steps.receives], minlength=ranks)
+    fused = [
+        np.bincount(steps.rank[np.unique(rows[is_forwarded])], minlength=ranks)
+        for rows in (reader, steps.data_indices)
+    ]
+    return int((messages - np.minimum(*fused)).max(initial=0))
 
 
 def _check_units(name: str, calls: _Calls, units: int) -> None:

@@ -39,8 +39,8 @@ def _build_target(name: str) -> Runtime:
             max_blocks=min(runtime.max_blocks, RESIDENT_BLOCKS),
             max_block_operations=runtime.max_steps,
             max_channels=runtime.max_channels,
-            # A rank reads at most 4095 elements, and half of them leaves room for variants.
-            max_operations=MAX_NODES // 2,
+            # A rank reads its thread blocks and steps as elements.
+            max_operations=MAX_NODES - min(runtime.max_blocks, RESIDENT_BLOCKS) - 2,
         ),
         tuple(runtime.spelling),
         f"collhub_msccl.runtimes.targets:fit_{name}",

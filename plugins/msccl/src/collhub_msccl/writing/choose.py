@@ -259,9 +259,11 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 
     `capacity`: transfers that a connection holds. Kinds of fusion are tried in the order ALL,
     PROMPT, NONE (only NONE if the runtime has no fused steps); kinds that fuse the same pairs are
-    tried once. For each, first the placement for earliest finish, then the sparing one with few new
-    blocks. At most 64 thread blocks of a rank are used, or the runtime's limit if that is less.
-    Channels are chosen freely only if the task states their number.
+    tried once. NONE is the first if the steps of a rank fill more than half of the blocks: then
+    blocks of fused steps, which have unequal lengths, are cut into too many. For each, first the
+    placement for earliest finish, then the sparing one with few new blocks. At most 64 thread
+    blocks of a rank are used, or the runtime's limit if that is less. Channels are chosen freely
+    only if the task states their number.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
@@ -269,6 +271,9 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
     is_free = task.channels is not None
     latency = _compute_latency(task)
     fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
+    most = int(np.bincount(draft.rank).max(initial=0))
+    if 2 * most > blocks * limits.max_steps:
+        fusings = fusings[::-1]
     tried: list[Edges] = []
     for fusing in fusings:
         joined = find_fusable_pairs(draft, is_free, fusing, latency)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from collhub_packing.pipelining.schedules import apportion
 from hub_core import create_synthesis_request, run_synthesizer, write
 from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.pipeline.runtime_fits import count_least_operations
 from hub_core.plugin_api import (
     Merit,
     RuntimeFit,
@@ -103,6 +105,13 @@ def test_resources_are_compared_with_the_preferred_limits() -> None:
     limits = RuntimeLimits(preferred_blocks=24, preferred_operations=500)
     assert fit.compute_excess(limits) == 30 / 24
     assert fit.compute_excess(RuntimeLimits()) == 1
+
+
+def test_a_forwarded_message_is_one_operation() -> None:
+    request = request_of("all-gather", 4, 4 * KIB, "executor", "ring:4")
+    relay = run_synthesizer(replace(request, target=None), "ring").algorithm
+    # Three sends and three receives, of which two receives are forwarded.
+    assert count_least_operations(relay) == 4
 
 
 def test_items_are_apportioned_by_largest_remainders() -> None:
