@@ -238,7 +238,8 @@ def build_nested_steps(sizes: Sequence[int], chunks: int = 1) -> StepTable:
         width = widths[level]
         for chunk in range(chunks):
             base = chunk * ranks
-            buffer = Buffer.OUTPUT if level else Buffer.INPUT
+            # A level of one rank adds nothing, so that INPUT still has the data.
+            buffer = Buffer.OUTPUT if parents[chunk] else Buffer.INPUT
             for coordinate, peer in list_partners(level, 1):
                 offset = base + prefix[level] + coordinate * width
                 columns.add(StepKind.SEND, peer, offset, width, parents[chunk], src_buffer=buffer)

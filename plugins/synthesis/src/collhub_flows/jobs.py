@@ -80,12 +80,13 @@ class FlowPaths:
         """Divide the flow of every share into paths, widest first, with integer numbers of units.
 
         A share has at most 8 paths; those of less than 2 % of it are omitted, and so are paths that
-        get no unit after rounding. If shares have different sizes, the omitted fractions of large
-        ones would overload links: more and narrower paths are then considered, and divided anew for
-        the minimum load of the busiest link. `cost`: time of one share on every link. The units of
-        a share add up to `share_units` times the parts of the share. If all counts and
-        `share_units` have a common divisor it is removed, but only as far as each path can still be
-        divided into `max_pieces` equal pieces: if it is no multiple of that, nothing is removed.
+        get no unit after rounding. Without switches, if shares have different sizes, the omitted
+        fractions of large ones would overload links: more and narrower paths are then considered,
+        and divided anew for the minimum load of the busiest link. `cost`: time of one share on
+        every link. The units of a share add up to `share_units` times the parts of the share. If
+        all counts and `share_units` have a common divisor it is removed, but only as far as each
+        path can still be divided into `max_pieces` equal pieces: if it is no multiple of that,
+        nothing is removed.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
@@ -94,6 +95,9 @@ class FlowPaths:
         indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
         parts_of_shares = demand.parts_of_shares
         is_uneven = bool(np.ptp(parts_of_shares))
+        # Messages contend at switches, which more balanced loads do not reduce.
+        has_switches = network.topology.num_nodes > network.topology.num_npus
+        is_balanced = is_uneven and not has_switches
         share, part, path_indptr, path_arcs = strip_paths(
             demand.sources,
             demand.wants,
@@ -102,9 +106,9 @@ class FlowPaths:
             network.source,
             network.destination,
             flow.amounts.copy(),
-            *(_UNEVEN_STRIP if is_uneven else (_MIN_FRACTION, _MAX_PATHS)),
+            *(_UNEVEN_STRIP if is_balanced else (_MIN_FRACTION, _MAX_PATHS)),
         )
-        if is_uneven and len(share) <= _MAX_BALANCED:
+        if is_balanced and len(share) <= _MAX_BALANCED:
             lengths = np.diff(path_indptr)
             path = np.repeat(np.arange(len(share)), lengths)
             part = balance_paths(network, share, part, (path, path_arcs), cost)

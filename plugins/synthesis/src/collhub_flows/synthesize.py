@@ -37,9 +37,9 @@ from hub_core.schedules import algorithm_of, fastest_of
 _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)
 # Means, of paths with different sizes.
-_UNEVEN_LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
-# Counts above this are tried only for at most `_FEW_JOBS` jobs.
-_MANY_PIECES = 32
+_UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
+# Without switches, and only for at most `_FEW_JOBS` jobs: at switches, small messages contend.
+_FINE_UNEVEN_LADDER = (64, 128)
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # The next power of two: sizes of messages are mostly multiples of powers of two.
@@ -329,15 +329,18 @@ def _generate_by_pieces(
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per count of pieces, then schedules with improved orders.
 
-    The count is that of the options, or 1, 2, 4, 8 (up to 128 for uneven shares) until the fastest
-    time is within 1 % of its bound or there are more than 400000 jobs (the first count is always
-    used). Orders are improved up to 50000 jobs for every count, up to 400000 for the finest and the
-    fastest count only; an improved schedule is skipped if it equals the first one or is planned
-    over 5 % slower than the best. Reports progress.
+    The count is that of the options, or 1, 2, 4, 8 (for uneven shares up to 32, and up to 128
+    without switches) until the fastest time is within 1 % of its bound or there are more than
+    400000 jobs (the first count is always used). Orders are improved up to 50000 jobs for every
+    count, up to 400000 for the finest and the fastest count only; an improved schedule is skipped
+    if it equals the first one or is planned over 5 % slower than the best. Reports progress.
     """
+    topology = problem.request.topology
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
     if paths.is_uneven and not options.pieces:
         ladder = _UNEVEN_LADDER
+        if topology.num_nodes == topology.num_npus:
+            ladder += _FINE_UNEVEN_LADDER
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
@@ -345,7 +348,7 @@ def _generate_by_pieces(
         unit_bytes = part_bytes / paths.share_units
         occupancy = problem.request.occupancy
         jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
-        max_jobs = _FEW_JOBS if pieces > _MANY_PIECES else _MAX_JOBS
+        max_jobs = _FEW_JOBS if pieces in _FINE_UNEVEN_LADDER else _MAX_JOBS
         if index and len(jobs.link) > max_jobs:
             break
         # Finer pieces gain nothing if latencies or loads determine the time.

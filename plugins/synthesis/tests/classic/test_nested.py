@@ -22,7 +22,7 @@ def make(text: str, size: int = 1 << 20, **options: str) -> SynthesisResult:
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-@pytest.mark.parametrize("sizes", [(2,), (5,), (2, 3), (3, 2, 2), (4, 1, 3)])
+@pytest.mark.parametrize("sizes", [(2,), (5,), (2, 3), (3, 2, 2), (4, 1, 3), (1, 2)])
 def test_every_choice_of_levels_is_a_correct_all_reduce(
     sizes: tuple[int, ...], chunks: int
 ) -> None:
