@@ -334,28 +334,37 @@ def _lower_fastest(
     """
     fastest = exploration.fastest(size_index)
     history = list(bound.history)
+    # A program is the result of one step and the start of the next one.
+    known: dict[int, Costs] = {}
+
+    def find_costs(program: Program) -> Costs:
+        """Compute the costs of a program of the steps once."""
+        if id(program) not in known:
+            known[id(program)] = costs(program, bound.binding)
+        return known[id(program)]
+
     for part_step in fastest.part_steps:
-        history.append(_record_part_step(part_step, bound.binding))
+        effect = find_costs(part_step.rewrite.program) - find_costs(part_step.before)
+        history.append(_record_part_step(part_step, effect))
     if fastest.part_steps:
         history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
         return lower(fastest.program, bound.binding, tuple(history))
     previous = bound.program
     for step in fastest.steps:
-        effect = costs(step.program, bound.binding) - costs(previous, bound.binding)
+        effect = find_costs(step.program) - find_costs(previous)
         history.append(record_fields(step.record, previous, effect))
         previous = step.program
     history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
     return lower(fastest.program, bound.binding, tuple(history))
 
 
-def _record_part_step(step: PartStep, binding: Binding) -> dict[str, JsonValue]:
+def _record_part_step(step: PartStep, effect: Costs) -> dict[str, JsonValue]:
     """Build the record of a step of equal parts: its parameters are those of the first one.
 
-    The effect is that of all parts; `parent` is the first part before the step.
+    `effect`: of the step on one part; that of all parts is recorded. `parent` is the first part
+    before the step.
     """
-    rewrite = step.rewrite
-    effect = costs(rewrite.program, binding) - costs(step.before, binding)
-    record = rewrite.record
+    record = step.rewrite.record
     if step.count > 1:
         record = replace(record, notes=(*record.notes, f"applied to {step.count} equal parts"))
     total = Costs(**{name: step.count * value for name, value in asdict(effect).items()})
