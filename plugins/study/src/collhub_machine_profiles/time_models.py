@@ -55,6 +55,8 @@ MEANINGS = {
 # A chunk of NVLS passes three stages: into the buffer of the switch, sum, and out of the buffer.
 # Each stage works on another chunk, so that two more chunk times pass until all are busy.
 NVLS_FILL_CHUNKS = 2
+EXCHANGE_SLICE_BYTES = 128 * 1024
+"""Largest part of a message that an exchange copies after the last transfer."""
 # A call with all threads starts later than one with 128, and one with more channels later than one
 # with a single channel: a doubling of the channels counts as a quarter of one of the threads.
 _DOUBLINGS_OF_THREADS, _DOUBLINGS_OF_CHANNELS = 2, 8
@@ -207,8 +209,20 @@ def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
         _us((calls.ranks - 1) * share, value["BP"]),
         6,
     )
-    moved = smooth_maximum(_us(share / calls.channels, value["cP"]), wire, 3)
-    return _exchange_start(value, calls) * value["bPS"] + moved
+    part = share / calls.channels
+    moved = smooth_maximum(_us(part, value["cP"]), wire, 3)
+    drain = drain_us((calls.ranks - 1) * calls.channels, part, value["cP"])
+    return _exchange_start(value, calls) * value["bPS"] + moved + drain
+
+
+def drain_us(messages: FloatArray | float, part: FloatArray | float, rate: float) -> FloatArray:
+    """Return the time in us in which a GPU copies the last slices of its messages from the FIFOs.
+
+    `messages` of `part` bytes each share the channels of an exchange, which copy `rate` GB/s. The
+    time is the same for all larger parts than `EXCHANGE_SLICE_BYTES`: 20 us for 8 GPUs and 9 for 4.
+    """
+    slices = np.minimum(part, EXCHANGE_SLICE_BYTES)
+    return np.asarray(messages / NVLINK_EXCHANGE_CHANNELS * slices / (rate * 1e3))
 
 
 NETWORK_NAMES = (

@@ -27,6 +27,7 @@ from collhub_machine_profiles.nccl_choice import (
 from collhub_machine_profiles.time_models import (
     NETWORK_NAMES,
     NVLS_FILL_CHUNKS,
+    drain_us,
     smooth_maximum,
     start_growth,
 )
@@ -246,7 +247,7 @@ def kernel_timing(
         growth=value["gLL"] if protocol == "ll" else 0.0,
     )
     if kernel == "exchange":
-        return _exchange(timing, profile, value, ranks, blocks)
+        return _exchange(timing, profile, value, ranks, blocks, message_bytes)
     if kernel == "nvls":
         # A chunk is one sum in the switch and one multicast: half of its time each.
         return replace(
@@ -279,22 +280,29 @@ def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -
 
 
 def _exchange(
-    timing: KernelTiming, profile: MachineProfile, value: dict[str, float], ranks: int, blocks: int
+    timing: KernelTiming,
+    profile: MachineProfile,
+    value: dict[str, float],
+    ranks: int,
+    blocks: int,
+    message_bytes: int,
 ) -> KernelTiming:
     """Return the constants of sends and receives in a group; no FIFO limits their messages.
 
     All blocks of a GPU, and the copy of its own share, have 32 channels together: the rate of a
     block is limited by its own constant and by its share of these (`blocks` at once), in a smooth
-    minimum, for LL by a constant alone. The start grows with the number of ranks.
+    minimum, for LL by a constant alone. The start grows with the number of ranks; with Simple it
+    contains the copy of the last slices (`drain_us`), which delays all ends equally.
     """
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
     power = timing.power
     simple_rate = (value["cP"] ** -power + share**-power) ** (-1 / power)
     start = value["bP"] * (1 + value["nP"] * (ranks - 1))
     is_ll = timing.protocol == "ll"
+    drain = float(drain_us(blocks, message_bytes, value["cP"]))
     return replace(
         timing,
-        start_us=start if is_ll else start * value["bPS"],
+        start_us=start if is_ll else start * value["bPS"] + drain,
         visible_us=0.0,
         rate_gigabytes_per_s=value["pLL"] if is_ll else simple_rate,
         link_efficiency=value["BP"] / nominal_gigabytes_per_s(profile),

@@ -160,6 +160,16 @@ def test_switches_add_up_and_multicast(h100: MachineProfile) -> None:
     assert max(loads) < 1.9 * size
 
 
+def test_an_exchange_ends_with_a_copy_of_its_last_slices(h100: MachineProfile) -> None:
+    value = constants(h100)
+    start_us = value["bP"] * (1 + 7 * value["nP"]) * value["bPS"]
+    for part, copied in ((64 * 1024, 64 * 1024), (128 * 1024, 128 * 1024), (MIB, 128 * 1024)):
+        timing = kernel_timing(h100, "exchange", "simple", 8, part, 7 * 32)
+        # Seven messages on each of 32 channels.
+        assert timing.start_us - start_us == pytest.approx(7 * copied / (value["cP"] * 1e3))
+    assert kernel_timing(h100, "exchange", "ll", 8, MIB, 7).start_us < start_us
+
+
 def test_an_exchange_has_constants_of_its_own(h100: MachineProfile) -> None:
     collective = Collective(CollectiveKind.ALL_TO_ALL, 8, 64)
     pairs = hub_core.synthesize(collective, NODE, MIB, name="direct").algorithm
