@@ -280,7 +280,11 @@ _LISTED = "collhub_coconet.transformations.passes:list_moves"
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Return the readers of programs: JSON documents, Python files, and graphs of PyTorch."""
+    """Return five readers: programs as JSON, Python files, and three kinds of captured graphs.
+
+    The captured graphs are archives of `torch.export`, JSON documents and HLO modules. Only the
+    reader of Python files executes the file.
+    """
     return [
         WorkloadReader(
             _PROGRAM,
@@ -323,7 +327,10 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
-    """Return the writers of programs: JSON documents, text, and modules for PyTorch."""
+    """Return three writers: programs as JSON, as text, and as Python modules for PyTorch.
+
+    Only the writer of modules can also run its output.
+    """
     return [
         WorkloadWriter(_PROGRAM, "collhub_coconet.documents.text:write"),
         WorkloadWriter(_TEXT, "collhub_coconet.documents.text:write_text"),
@@ -338,7 +345,7 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Return one pass per transformation, and the search over sequences of transformations."""
+    """Return one pass per transformation of `_TRANSFORMATIONS`, then the pass `search`."""
     search = AlgorithmPass(
         "search",
         "the best transformations of a program on a network",

@@ -11,7 +11,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the checks."""
+    """List the three checks of certificates: packing, flow and time-cut, in this order."""
     return [
         Check(
             "packing",

@@ -108,7 +108,11 @@ def _recompute(
 
 
 def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) -> Fraction | None:
-    """Return the result, or add a finding and return None, so that the other number is checked."""
+    """Return the result of `compute`.
+
+    If it raises `FlawError`, append its diagnostic to `findings` and return None, so that the
+    caller can also check the other number.
+    """
     try:
         return compute()
     except FlawError as flaw:

@@ -167,7 +167,10 @@ def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, dict[int, int]]]
 
 
 def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
-    """Return the counts of a certificate; `ValueError` for those that are no table."""
+    """Return the table of units per pair of ranks that a certificate has under `counts`.
+
+    Raises `ValueError` if it is not a valid table, and `KeyError` if it is missing.
+    """
     try:
         return UnitCounts.from_table(document["counts"], is_per_pair=True)
     except InputError as error:
@@ -175,7 +178,11 @@ def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
 
 
 def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Raise `FlawError` unless the counts are those of the algorithm, up to the size of a unit."""
+    """Raise `FlawError` unless the certificate and the algorithm have equal counts.
+
+    Counts are equal if they differ only by the size of a unit. An algorithm without counts passes.
+    Raises `ValueError` for invalid counts in the certificate.
+    """
     actual = algorithm.collective.counts
     if actual is None:
         return

@@ -43,7 +43,10 @@ class DirectedPlanner(Protocol):
 
 
 def _build_planner(plan_of: PlanOf, cost_of: CostOf) -> Planner:
-    """Build a planner that needs only the number of ranks, from functions for its plan and cost."""
+    """Build a planner for algorithms whose plan and cost depend only on the number of ranks.
+
+    `plan_of`, `cost_of`: functions of the number of ranks. The planned algorithm has no details.
+    """
 
     def plan(task: ClassicTask) -> PlannedAlgorithm:
         """Plan for the task's number of ranks, with the cost."""
@@ -153,7 +156,11 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-reduce on NCCL's two trees; the chunks are those for 2 ceil(log2 n) hops."""
+    """Plan an all-reduce on NCCL's two trees.
+
+    The number of chunks is chosen for 2 ceil(log2 n) hops, at least 2, and is reported as the
+    detail `chunks`.
+    """
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()), trees=2)
     plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
     cost = exchanges.compute_double_tree_cost(task.num_ranks, chunks)
@@ -184,7 +191,7 @@ _MAX_CHUNKS = 64
 
 
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast on a k-nomial tree; k is the option `radix`."""
+    """Plan a broadcast on a k-nomial tree; k is the option `radix`, and is reported as a detail."""
     radix = cast("RadixOptions", task.options).radix
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)
     return PlannedAlgorithm(
@@ -254,7 +261,7 @@ def _plan_neighbour_exchange(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _check_power_of_two(task: ClassicTask) -> None:
-    """Raise `UsageError` unless the number of ranks is a power of two."""
+    """Raise `UsageError` (code `not-a-power`) unless the number of ranks is a power of two."""
     if Fold(task.num_ranks).extra:
         raise UsageError(
             f"this {task.kind} needs a power of two ranks, but there are {task.num_ranks}",

@@ -127,7 +127,10 @@ def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
-    """Plan a broadcast in one round: rank 0 sends the vector to all other ranks."""
+    """Plan a broadcast in one round: rank 0 sends the vector, a single block, to all other ranks.
+
+    For one rank, the round is empty.
+    """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, 1)
     builder.next_round()
@@ -136,7 +139,10 @@ def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_scatter(num_ranks: int) -> MessagePlan:
-    """Plan a scatter in one round: rank 0 sends every other rank its share."""
+    """Plan a scatter in one round: rank 0 sends block r to rank r, for every other rank r.
+
+    Rank 0 keeps block 0.
+    """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()
@@ -299,7 +305,10 @@ def _count_shares_on_slowest_path(num_ranks: int) -> int:
 
 
 def _list_informed_counts(num_ranks: int, radix: int) -> list[int]:
-    """List the number of ranks that have the vector before each round: 1, k, k^2, ... below n."""
+    """List the number of ranks that have the vector before each round: 1, k, k^2, ... below n.
+
+    `radix` is k. The list is empty for one rank.
+    """
     counts = []
     informed = 1
     while informed < num_ranks:
@@ -309,7 +318,10 @@ def _list_informed_counts(num_ranks: int, radix: int) -> list[int]:
 
 
 def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan an all-reduce up and then down both trees, with `chunks` chunks on each tree."""
+    """Plan an all-reduce on two trees that each carry half of the vector in `chunks` chunks.
+
+    Each tree reduces to its root and then broadcasts; both trees work at the same time.
+    """
     return combine_in_parallel(
         [
             _plan_reduce_and_broadcast(parent, chunks)

@@ -119,7 +119,11 @@ def _list_chunks(
 def _build_algorithm(
     request: SynthesisRequest, options: NestedOptions, sizes: Sequence[int], chunks: int
 ) -> Algorithm:
-    """Build the algorithm of these levels, with one unit per rank and chunk."""
+    """Build the algorithm for the group sizes `sizes`, with one unit per rank and chunk.
+
+    It works in place and out of place and needs no scratch memory. `sizes`, `chunks`: arguments of
+    `build_nested_steps`. The provenance lists all options as text.
+    """
     ranks = request.collective.num_ranks
     return Algorithm(
         replace(request.collective, unit_count=ranks * chunks, in_place=True, out_of_place=True),
@@ -196,7 +200,10 @@ def _find_distance_levels(topology: Topology) -> list[int]:
 
 
 def _divide_level(size: int) -> list[int]:
-    """Divide a size above `_MAX_LEVEL` into factors, as equal as possible; a prime stays."""
+    """Divide a size into factors at most `_MAX_LEVEL`, as equal as possible.
+
+    The product of the factors is `size`. A prime above `_MAX_LEVEL` remains a single factor.
+    """
     if size <= _MAX_LEVEL:
         return [size]
     factor = max(each for each in range(1, int(size**0.5) + 1) if size % each == 0)
@@ -227,7 +234,11 @@ def build_nested_steps(sizes: Sequence[int], chunks: int = 1) -> StepTable:
     parents: list[list[int]] = [[] for _ in range(chunks)]
 
     def list_partners(level: int, direction: int) -> list[tuple[Int64Array, Int64Array]]:
-        """Return (coordinate in the level, rank) of all partners, the next one first."""
+        """Return (coordinate in the level, rank) of all partners, nearest first, as arrays by rank.
+
+        `direction`: 1 for ascending coordinates, -1 for descending ones; coordinates wrap around. A
+        rank is not its own partner.
+        """
         pairs = []
         for hop in range(1, sizes[level]):
             coordinate = (place[level] + direction * hop) % sizes[level]
@@ -303,7 +314,12 @@ class _StepColumns:
         return position
 
     def build(self) -> StepTable:
-        """Build the table, rank by rank."""
+        """Build the table of all ranks from the collected rows.
+
+        Every rank has the same number of steps, in the order in which the rows were added; ranks
+        ascend. A row without a value has 0 in that column, and the buffer UNKNOWN. The data
+        dependencies between rows are repeated for every rank.
+        """
         length = len(self._rows)
         defaults = {"src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
         table: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = {}

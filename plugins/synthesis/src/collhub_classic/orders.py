@@ -211,7 +211,7 @@ def _can_visit_all(
 
 
 def _to_bit_set(ranks: Sequence[int]) -> int:
-    """Convert ranks to an integer in which bit r stands for rank r."""
+    """Convert ranks to an integer in which bit r is set if rank r occurs; 0 for no ranks."""
     bits = 0
     for rank in ranks:
         bits |= 1 << rank

@@ -38,7 +38,12 @@ class BlockPlaces:
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:
-        """Offset in units of each block in the INPUT of a rank that is given the block."""
+        """Return the offset in units of each block in the INPUT of the rank that contributes it.
+
+        `block`: block numbers; the result has the same shape. If only the sources split the data,
+        the blocks of a rank start at 0; if only targets or neither do, the offset is the block
+        number. In an all-to-all, blocks are in order of the target.
+        """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
         if traits.split_by_source and traits.split_by_target:
@@ -46,7 +51,12 @@ class BlockPlaces:
         return piece if traits.split_by_source else block
 
     def output_offset(self, block: Int64Array) -> Int64Array:
-        """Offset in units of each block in the OUTPUT of a rank that requires the block."""
+        """Return the offset in units of each block in the OUTPUT of a rank that requires it.
+
+        `block`: block numbers; the result has the same shape. If only targets split the data, the
+        blocks of a rank start at 0; if only sources or neither do, the offset is the block number.
+        In an all-to-all, blocks are in order of the source.
+        """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
         if traits.split_by_source and traits.split_by_target:
@@ -342,7 +352,10 @@ def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> In
 
 
 def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Array) -> BoolArray:
-    """Return per entry whether the rank copies the block from its INPUT to its OUTPUT."""
+    """Return whether each rank copies its block from INPUT to OUTPUT, as bool per entry.
+
+    `rank`, `block`: arrays of equal length. True for the pairs of `places.find_retained_blocks`.
+    """
     copied_rank, copied_block = places.find_retained_blocks()
     copied = copied_rank * places.num_blocks + copied_block
     mask: BoolArray = np.isin(rank * places.num_blocks + block, copied)

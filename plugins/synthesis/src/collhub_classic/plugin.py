@@ -171,7 +171,11 @@ _NESTED = Synthesizer(
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Return the synthesizers, each with its function for estimates."""
+    """Return the synthesizers, with the nested one last.
+
+    Each of the others names its function, and the function with the suffix `_ns` that estimates its
+    time. A synthesizer without an entry in `_COLLECTIVES` serves the collectives `_TO_ALL`.
+    """
     return [
         Synthesizer(
             name,

@@ -417,7 +417,10 @@ class _PlanKey:
 def _build_cached_steps(
     content: _PlanKey, places: BlockPlaces, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps of a plan; the result is cached by content, and its arrays are read-only."""
+    """Build the steps of a plan, and the scratch units per rank as a read-only int64 array.
+
+    The result is cached by all arguments; callers share it and must not change it.
+    """
     steps, scratch_units = build_steps(content.plan, places, is_synchronous=is_synchronous)
     # Read-only, because the cached array is shared.
     scratch_units.flags.writeable = False

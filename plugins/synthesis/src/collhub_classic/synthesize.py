@@ -368,7 +368,11 @@ def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable
 
 
 def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
-    """Compute the core's lower bound in ns, if all NPUs take part as numbered; else no entry."""
+    """Return the core's lower bound in ns, rounded down, under the key "ports and distances".
+
+    The result is empty if rank r does not run on NPU r for every NPU of the topology, or if the
+    core has no bound.
+    """
     if request.npus != tuple(range(request.topology.num_npus)):
         return {}
     bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)

@@ -97,7 +97,12 @@ def _schedule(
 
 
 def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
-    """Plan an all-gather-v or reduce-scatter-v in which every part is sent directly."""
+    """Plan an all-gather-v or reduce-scatter-v in which every part is sent directly.
+
+    Returns the chunks of `Chunks.of_blocks`, without empty ones, and one transfer per chunk and
+    other rank, ordered by chunk and then by the distance of the other rank, 1 to ranks - 1. The
+    distance is also the start order of the transfer.
+    """
     ranks = request.collective.num_ranks
     chunks = Chunks.of_blocks(request.collective)
     part = _part_ranks(chunks)
@@ -226,7 +231,11 @@ class _Exchange:
         self._input, self._output = first_input[pairs], first_output[pairs]
 
     def direct(self) -> _Plan:
-        """Plan one message per pair, from INPUT to OUTPUT."""
+        """Plan one message per pair of different ranks, from INPUT to OUTPUT.
+
+        The block of a rank for itself is a copy. No message waits for another one, and no rank
+        needs scratch memory.
+        """
         empty = np.zeros(0, np.int64)
         is_other = self._source != self._target
         messages, copies = self._direct_rows(is_other), self._direct_rows(~is_other)
@@ -270,7 +279,11 @@ class _Exchange:
         return _combine(direct, own, (first, run_of_first), (second, run_of_second), self._ranks)
 
     def _direct_rows(self, mask: BoolArray) -> _Messages:
-        """Return the pairs of `mask` as transfers from INPUT to OUTPUT."""
+        """Return one message per pair selected by `mask`, from INPUT to OUTPUT.
+
+        `mask`: bool per pair; the order of the pairs is kept. The channel is `_DIRECT`. Pairs of a
+        rank with itself give copies.
+        """
         count = self._count[mask]
         return _Messages(
             self._source[mask],

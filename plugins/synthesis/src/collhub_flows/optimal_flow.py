@@ -429,7 +429,7 @@ def certify_flow(
 
 
 def report_unreachable(network: FlowNetwork) -> InputError:
-    """Create the error for a network on which a share has no path."""
+    """Return (do not raise) the error `unreachable` for a network on which a share has no path."""
     return InputError(
         f"topology {network.topology.name}: some rank cannot be reached from another one",
         cure="add the missing links, or leave ranks out with --ranks",

@@ -86,7 +86,7 @@ def collhub_commands() -> Sequence[Command]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer the check that compiles the kernels in advance."""
+    """Offer one check, `flows-kernels`, which compiles the kernels in advance if requested."""
     return [
         Check(
             "flows-kernels",
@@ -100,7 +100,10 @@ def collhub_checks() -> Sequence[Check]:
 
 @hookimpl
 def collhub_bounds() -> Sequence[LowerBound]:
-    """Offer the lower bound; the import of HiGHS takes about 0.05 s."""
+    """Offer the lower bound `flows` for the collectives of `_KINDS`.
+
+    Its function is imported at the first use; the import of HiGHS takes about 0.05 s.
+    """
     return [
         LowerBound(
             "flows",
@@ -113,7 +116,10 @@ def collhub_bounds() -> Sequence[LowerBound]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing kernels and report them if `options.warm` is set; else report success."""
+    """Compile the missing kernels and report them if `options.warm` is set.
+
+    Otherwise nothing is compiled, and the report is a success.
+    """
     # Imported here, because the package imports numpy.
     from collhub_packing.warming import warm_check
 

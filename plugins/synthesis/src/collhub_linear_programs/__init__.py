@@ -128,7 +128,11 @@ def solve(
 
 
 def _build_model(program: LinearProgram) -> HighsLp:
-    """Build the model of HiGHS: the matrix by columns, with ascending rows in each column."""
+    """Convert a linear program to the model type of HiGHS.
+
+    The matrix is stored by columns, with ascending rows in each column. Every variable has the
+    lower bound 0. Variables are continuous unless `is_integer` marks them.
+    """
     from highspy import HighsLp, HighsVarType, MatrixFormat
 
     matrix = program.matrix

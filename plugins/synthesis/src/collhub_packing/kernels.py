@@ -47,7 +47,10 @@ class _Workspace(NamedTuple):
 
 @part
 def _allocate_workspace(num_nodes: int) -> _Workspace:
-    """Allocate the four int64 scratch arrays of a flow search by node, without initial values."""
+    """Allocate the four int64 scratch arrays of a flow search, each of length `num_nodes`.
+
+    Their values are not initialized.
+    """
     return _Workspace(
         np.empty(num_nodes, np.int64),
         np.empty(num_nodes, np.int64),

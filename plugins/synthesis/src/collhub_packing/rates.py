@@ -255,7 +255,7 @@ def _list_nodes(side: BoolArray) -> tuple[int, ...]:
 
 
 def _check_size(graph: CapacityGraph) -> None:
-    """Raise `InputError` for a network with fewer than two compute nodes."""
+    """Raise `InputError` (code `one-node`) for a network with fewer than two compute nodes."""
     if graph.num_compute < 2:
         raise InputError(
             "a network of one node sends nothing",

@@ -223,7 +223,11 @@ def _join_routes(
 
 
 def _reduce_front(routed: list[_RoutedCapacity], amount: int) -> None:
-    """Reduce the first entry by `amount`, in place; remove it if it is used up."""
+    """Reduce the first entry of `routed` by `amount`, in place.
+
+    Removes the entry if its capacity is at most `amount`. Entries after it do not change. `routed`
+    must not be empty.
+    """
     first = routed.pop(0)
     if first.amount > amount:
         # The remainder stays first, so that few routes are divided.

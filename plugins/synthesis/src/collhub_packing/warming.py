@@ -32,7 +32,11 @@ def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> Ch
 def small_request(
     kind: CollectiveKind, topology_text: str, occupancy: Occupancy = Occupancy.SERIALIZATION
 ) -> SynthesisRequest:
-    """Build a synthesis request of 4 KiB among all NPUs of a topology; the root is NPU 0."""
+    """Build a synthesis request of `_BYTES` (4 KiB) in total among all NPUs of a topology.
+
+    Rank r is NPU r. A rooted collective has root 0, others have none. The collective has one unit
+    per part.
+    """
     topology = parse_topology(topology_text)
     npus = tuple(range(topology.num_npus))
     units, root = kind.traits.parts(len(npus)), 0 if kind.traits.is_rooted else None

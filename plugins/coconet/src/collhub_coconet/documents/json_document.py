@@ -136,7 +136,11 @@ def _shorten(document: Fields) -> Fields:
 
 
 def _shorten_row(row: object) -> object:
-    """Copy a row with `x` as every valid name."""
+    """Copy a row of a document with every valid name replaced by `x`, to compare rows by form.
+
+    `name` is replaced; all valid names in `members` become one `x`; every text in `operands`
+    becomes `x`. A row that is not an object is returned unchanged.
+    """
     if not isinstance(row, dict):
         return row
     (name,) = _shorten_names([row.get("name")])
@@ -150,7 +154,10 @@ def _shorten_row(row: object) -> object:
 
 
 def _shorten_names(names: list[object]) -> list[object]:
-    """Return `x` for all valid names, and all other entries."""
+    """Replace all valid names by a single `x`, at the position of the first one.
+
+    Other entries (no text, more than 200 characters, invalid names) are kept in order.
+    """
     short: list[object] = []
     for name in names:
         if not isinstance(name, str) or len(name) > 200 or not _NAME.search(name):
@@ -221,7 +228,10 @@ def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]
 
 
 def _layout_fields(layout: Layout) -> dict[str, object]:
-    """Convert a layout on one axis to its placement, as `layout`, and the parameter it has."""
+    """Convert a layout on one axis to fields: `layout` is its placement.
+
+    A sliced layout also has `dimension`, a partial one `reduction`, and one on a root `root`.
+    """
     fields: dict[str, object] = {"layout": layout.placement}
     if layout.is_sliced:
         fields["dimension"] = layout.dimension
@@ -233,7 +243,11 @@ def _layout_fields(layout: Layout) -> dict[str, object]:
 
 
 def _create_layout(fields: Fields) -> Layout:
-    """Create the layout on one axis from its fields."""
+    """Create the layout on one axis from `layout`, the placement, and its parameter.
+
+    If missing, `dimension` is -1, `reduction` is sum and `root` is 0. Raises `ValueError` for an
+    unknown placement.
+    """
     placement = Placement(fields["layout"])
     if placement is Placement.SLICED:
         return sliced(fields.get("dimension", -1))
@@ -245,7 +259,10 @@ def _create_layout(fields: Fields) -> Layout:
 
 
 def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, object]:
-    """Convert an argument to a row of the document; only states have `state` and `whole_after`."""
+    """Convert an argument to a row of the document.
+
+    Only states have `state` and `whole_after`. `mesh`: names of its axes, empty for none.
+    """
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type, mesh)}
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
@@ -253,7 +270,12 @@ def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, o
 
 
 def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
-    """Create an argument; raises `InputError` for a layout on an axis that the mesh lacks."""
+    """Create an argument from the fields of a row.
+
+    A placement given as text applies to all axes of the mesh; otherwise axes that are not named are
+    replicated. Raises `InputError` for an axis that the mesh lacks. Missing `group` is 0, missing
+    `state` and `whole_after` are false.
+    """
     given = fields["layout"]
     if isinstance(given, str):
         layout = on_mesh(*(_create_layout(fields),) * max(1, len(mesh)))
@@ -398,7 +420,12 @@ def bind_sizes(
 
 
 def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
-    """Return the ranks along every axis; raises `InputError` for unknown and missing axes."""
+    """Return the ranks along every axis of the program's mesh, in its order.
+
+    For at most one axis: the number in `mesh`, else `num_ranks`, else `DEFAULT_RANKS`. Several axes
+    need numbers in `mesh`, and `num_ranks` is ignored. Raises `InputError` for an unknown or
+    missing axis.
+    """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))
     if unknown:

@@ -127,7 +127,7 @@ def _check_equal_ranks(workload: Workload) -> None:
 
 
 def _parents(workload: Workload, row: int) -> list[int]:
-    """Return the rows whose data a node reads, in the order of its dependencies."""
+    """Return the rows on whose data a node depends, in the stored order; empty for none."""
     nodes = workload.nodes
     begin, end = nodes.data_indptr[row : row + 2].tolist()
     parents: list[int] = nodes.data_indices[begin:end].tolist()

@@ -76,7 +76,10 @@ def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
 
 
 def _narrow_limits(dtype: np.dtype[Any]) -> Any:
-    """Return the limits of a narrow float type, as `numpy.finfo` has them."""
+    """Return the limits (`max`, `min`, `eps`, ...) of a narrow float type, as `numpy.finfo` does.
+
+    Imports ml_dtypes.
+    """
     # Imported here, since most programs have no narrow floats.
     import ml_dtypes
 
@@ -146,7 +149,10 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
 
 
 def find_local_axes(kind: TensorType) -> list[int]:
-    """Find the axes of the mesh on which ranks have different values: local and partial ones."""
+    """Return the positions of mesh axes on which ranks have different values, ascending.
+
+    These are the axes with a local or partial layout; sliced ones do not count.
+    """
     placements = (Placement.LOCAL, Placement.PARTIAL)
     return [
         axis for axis, layout in enumerate(kind.layout.by_axis) if layout.placement in placements
@@ -255,7 +261,11 @@ def multiply_matrices(x: Array, w: Array) -> Array:
 
 
 def multiply_batches(x: Array, w: Array) -> Array:
-    """Compute x[..., M, K] w[..., K, N] of one batch, with terms added in the order of K."""
+    """Compute the matrix products x[..., M, K] w[..., K, N], of shape [..., M, N].
+
+    Terms are added one by one in the order of K, in the element type of `x`. The leading dimensions
+    of `w` must broadcast to those of `x`.
+    """
     result = np.zeros((*x.shape[:-1], w.shape[-1]), x.dtype)
     for k in range(w.shape[-2]):
         result += x[..., k : k + 1] * w[..., k : k + 1, :]

@@ -186,7 +186,11 @@ def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Join the blocks of the ranks of every axis; they nest in the order of the axes."""
+    """Return the complete array for every rank: blocks joined along the gathered dimension.
+
+    The ranks of one subgroup (those that differ only along the axes of the operation) are joined in
+    its order, and share one array.
+    """
     values = run.values[operation.reads[0]]
     result = list(values)
     source, target = (run.program.types[name] for name in (operation.reads[0], operation.name))
@@ -200,7 +204,11 @@ def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Join the blocks along the old dimension, and cut them along the new one."""
+    """Return for every rank its block along the new dimension.
+
+    The blocks of each subgroup of ranks are joined along the dimension that was sliced before, and
+    cut along `operation.dimension` (0 if it is None).
+    """
     name, dimension = operation.reads[0], operation.dimension or 0
     values = run.values[name]
     result = list(values)
@@ -228,7 +236,11 @@ def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Reduce on the root; the remaining ranks keep their operand."""
+    """Return the values after a reduction to a root, by rank.
+
+    In each subgroup the root (position `operation.root`, 0 if None) has the reduction of all
+    operands, by sum if no reduction is named. Other ranks keep their operand.
+    """
     values = run.values[operation.reads[0]]
     result = list(values)
     for ranks in run.subgroups(operation):

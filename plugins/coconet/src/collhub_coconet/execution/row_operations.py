@@ -92,7 +92,11 @@ def _compute_arg_max(
 def _compute_index(
     program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
 ) -> Array:
-    """Number the elements of a rank's block by their positions in the complete tensor."""
+    """Return the position along `operation.dimension` of every element of a rank's block.
+
+    The result is int64 with the shape of the block. Positions count from 0 in the complete tensor;
+    a missing dimension is 0. The operands are not read.
+    """
     bounds = binding.bounds(program.types[operation.name], rank)
     dimension = operation.dimension or 0
     shape = [1] * len(bounds)
@@ -118,7 +122,11 @@ def _compute_scatter(
 def _compute_top(
     program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
 ) -> Array:
-    """Find the largest elements along a dimension, or their positions, in descending order."""
+    """Return the `operation.count` largest elements along a dimension, in descending order.
+
+    TOP_INDICES returns their positions instead. A missing count is 1, a missing dimension 0.
+    `find_top` decides between equal elements.
+    """
     dimension = operation.dimension or 0
     positions = find_top(operands[0], dimension, operation.count or 1)
     if operation.kind is Kind.TOP_INDICES:

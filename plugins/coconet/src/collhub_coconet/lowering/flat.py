@@ -229,7 +229,12 @@ class _FlatBuilder:
         self.launches.add(self.program, kernel, self.kernels, range(first, self.nodes.count))
 
     def _add_nodes(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel; see `add_kernel`."""
+        """Add the nodes of a kernel in program order; see `add_kernel`.
+
+        A kernel that is a bucket becomes one collective. Otherwise adjacent computations of equal
+        cut and group share a node; every communication, and every reduction to a scalar, ends such
+        a run. A reduction to a scalar adds its partial computation and then a collective.
+        """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
         if kernel[0].name in self.program.buckets:
@@ -601,7 +606,11 @@ class _FlatBuilder:
 
 
 def _compute_message_bytes(template: Template, choice: Choice) -> Int64Array:
-    """Compute the bytes of all nodes of an algorithm; messages contain the flags of a protocol."""
+    """Return the bytes of all nodes of an algorithm, int64.
+
+    Messages (nodes with a peer) are divided by `choice.data_share`, rounded up, and get
+    `choice.step_bytes` in addition; other nodes keep their bytes.
+    """
     sizes: Int64Array = template.bytes
     if choice.data_share == 1.0 and choice.step_bytes == 0:
         return sizes

@@ -207,7 +207,10 @@ def _find_part(element: Int64Array, size: Int64Array, parts: int) -> Int64Array:
 
 
 def _compute_block_lengths(grid: Grid, dimension: int, block: Int64Array) -> Int64Array:
-    """Compute the lengths of blocks along a dimension; the last ones are shorter, or empty."""
+    """Return the lengths of the blocks numbered `block` along a dimension, int64.
+
+    A block has ceil(size / blocks) elements; the last ones have fewer, or 0.
+    """
     size = grid.shape[dimension]
     longest = -(-size // grid.blocks)
     lengths: Int64Array = np.clip(size - block * longest, 0, longest)

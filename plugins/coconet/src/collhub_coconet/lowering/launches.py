@@ -50,7 +50,13 @@ class LaunchList:
     def add(
         self, program: Program, operations: Sequence[Operation], kernel: int, nodes: range
     ) -> None:
-        """Add a kernel with the numbers of its nodes; call this in the order of execution."""
+        """Record a kernel, which has the number `kernel`; call this in the order of execution.
+
+        Values of a kernel that computes get its number as level; values of other kernels get the
+        largest level of the operands, 0 for none. A kernel with a communication and nodes is also
+        stored with the level of its operands. It is marked as early if a chain contains its first
+        operation or the stage of that operation.
+        """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside
         level = max((self.levels.get(name, 0) for name in read), default=0)

@@ -272,7 +272,11 @@ class _WorkloadBuilder:
                 self.edges.append((self.producer[read], numbers))
 
     def _list_edges(self) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-        """Return parents and children of all dependencies, ascending; repeated ones occur once."""
+        """Return the parent rows and the child rows of all dependencies, as two integer arrays.
+
+        Sorted by parent, then by child, each pair once. Dependencies on values without a producer
+        (row -1) are left out.
+        """
         parents, children = (
             np.fromiter(itertools.chain.from_iterable(rows), np.int64)
             for rows in ([pair[side] for pair in self.edges] for side in (0, 1))

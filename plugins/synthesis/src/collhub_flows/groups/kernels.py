@@ -128,7 +128,12 @@ def _add_load(
     cost: Float64Array,
     weight: float,
 ) -> None:
-    """Add the time of `weight` bytes to the load of all links of the arcs `used`."""
+    """Add `weight` bytes to the load of every link on the paths of the arcs `used`, in place.
+
+    `load[l]` grows by `weight * cost[l]`, the time of the link; a link on two of the paths, or an
+    arc listed twice, counts twice. `path_links[path_indptr[a]:path_indptr[a + 1]]` are the links of
+    arc a.
+    """
     for arc in used:
         for step in range(path_indptr[arc], path_indptr[arc + 1]):
             link = path_links[step]

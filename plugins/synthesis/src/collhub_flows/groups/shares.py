@@ -221,7 +221,11 @@ def _create_columns(
 
 
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
-    """Return a chunk of `units` for every share of a group, including those that are not sent."""
+    """Return chunks of `units` units, one for every share of a group.
+
+    Shares that are not sent also have one. An unsplit vector is cut into its units per rank divided
+    by `units` chunks.
+    """
     collective = wish.collective(units)
     # More than one if an unsplit vector has a share per rank.
     pieces = collective.units_per_rank // units
@@ -243,7 +247,11 @@ class Pieces:
 
     @classmethod
     def one_behind_another(cls, share: Int64Array, units: Int64Array, share_units: int) -> Pieces:
-        """Create consecutive pieces of these sizes; `share` ascends, every share has a piece."""
+        """Create pieces that follow one another within each share, the first at position 0.
+
+        `share`: share of each piece, ascending from 0 and without gaps; `units`: size of each
+        piece; `share_units`: size of a share.
+        """
         begin = first_positions(units)
         counts = np.bincount(share)
         first = begin[first_positions(counts)]

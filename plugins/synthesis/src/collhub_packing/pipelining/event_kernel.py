@@ -169,7 +169,10 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
 
 @lean_part
 def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
-    """Find the operation that a message of a stream repeats."""
+    """Return the operation (index over all streams) that a message of a stream carries out.
+
+    The messages of a stream list all of its operations once per chunk, chunk by chunk.
+    """
     first = plan.stream_operation[stream]
     width = plan.stream_operation[stream + 1] - first
     offset = message - plan.stream_message[stream]

@@ -169,7 +169,10 @@ class Pipelining:
         return self._schedule(counts, slack_ps)
 
     def count_chunks_of_share(self, chunk_counts: Sequence[int]) -> int:
-        """Count the chunks of a share, of the share with the most, by the numbers of its trees."""
+        """Return the largest number of chunks that any share has.
+
+        The chunks of a share are the sum over its streams; `chunk_counts`: chunks by tree.
+        """
         numbers: dict[int, int] = {}
         for stream in self.streams:
             numbers[stream.share] = numbers.get(stream.share, 0) + chunk_counts[stream.tree]
@@ -207,7 +210,12 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Schedule the data of every stream in `counts` equal chunks; see `schedule`."""
+        """Cut the data of stream i into `counts[i]` equal chunks and compute all message times.
+
+        The event kernel runs to its end; the result has the transfers and the time in ps at which
+        the last message ends, 0 without messages. Raises `InputError` if a chunk has less than one
+        byte or too many units are needed.
+        """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
