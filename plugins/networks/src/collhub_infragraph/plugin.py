@@ -80,7 +80,7 @@ INFRAGRAPH = Format(
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
-    """Return the reader and the writer."""
+    """Return the reader and the writer of topologies in the InfraGraph format, in this order."""
     return [
         TopologyReader(
             INFRAGRAPH,

@@ -43,7 +43,9 @@ class Value:
         message: str,
         cure: str = "",
     ) -> NoReturn:
-        """Raise `InputError` for this value."""
+        """Raise `InputError` whose message begins with the path of this value; its location is the
+        file, its code that of the value.
+        """
         place = Location(self.file)
         raise InputError(
             f"{self.path}: {message}",
@@ -164,7 +166,9 @@ class Value:
         step: str,
         raw: object,
     ) -> Value:
-        """Build the value at a step of the path below this one."""
+        """Wrap `raw` as a value of the same file and code; `step` is appended to the path without a
+        separator.
+        """
         return Value(
             self.file,
             raw,

@@ -157,7 +157,9 @@ def _fail(
     code: str,
     cure: str = "",
 ) -> NoReturn:
-    """Raise `InputError` at a line of a file."""
+    """Raise `InputError` with this message, cure and code, at a line of the file `name`; None for
+    the file as a whole.
+    """
     raise InputError(
         message,
         location=Location(name, line),

@@ -140,9 +140,8 @@ def _describe_ends(topology: Topology, pairs: NodePairs, row: int) -> str:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield at most one note that lists the switches that lack links in or links out.
-
-    No message can pass these.
+    """Yield one note `idle-switch` that lists all switches without links in or without links out,
+    which no message can pass. Yields no note if there are no such switches.
     """
     nodes = np.arange(topology.num_npus, topology.num_nodes)
     has_link_out = np.isin(nodes, topology.source)

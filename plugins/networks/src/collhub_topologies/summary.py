@@ -168,7 +168,9 @@ class Facts:
 
 
 def collect_facts(topology: Topology) -> Facts:
-    """Collect all facts about a network."""
+    """Collect all facts about a network: classes of equal links, ranges of values by kind of node,
+    half cuts by dimension, and the diameter in links.
+    """
     return Facts(
         tuple(find_link_classes(topology)),
         collect_spans(topology),
@@ -206,7 +208,9 @@ def find_link_classes(topology: Topology) -> list[LinkClass]:
 
 
 def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
-    """Sort key of `find_link_classes`."""
+    """Sort key of `find_link_classes`: larger count first, then kind of source, kind of
+    destination, higher bandwidth, lower latency.
+    """
     return (
         -link_class.count,
         link_class.source,

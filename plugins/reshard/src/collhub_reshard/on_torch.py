@@ -227,7 +227,11 @@ class _Arrivals:
     summands: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def box(self, row: int) -> torch.Tensor:
-        """Return the tensor that stores the box of a unit task, and from which it is forwarded."""
+        """Return the tensor that stores the box of a unit task, and from which it is forwarded.
+
+        It is a view of the target, or, if arrivals are summands, a separate contiguous tensor,
+        allocated uninitialized at the first call for the row.
+        """
         view = self.target.box(self.plan, row)
         if not self.are_summands:
             return view

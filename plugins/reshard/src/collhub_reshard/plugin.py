@@ -11,7 +11,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command."""
+    """Return the plugin's only command, `collhub reshard`."""
     return [
         Command(
             "reshard",
@@ -23,7 +23,9 @@ def collhub_commands() -> Sequence[Command]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check."""
+    """Return the plugin's only check, `reshard`: recomputes the bound and the schedule in a
+    certificate of a resharding.
+    """
     return [
         Check(
             "reshard",

@@ -60,9 +60,10 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
 
 
 def summarize_streams(plan: StreamPlan) -> Outcome:
-    """Return the outcome of streams.
+    """Return the outcome of streams: makespan and bound in seconds, and the gap.
 
-    They are optimal if the fullest link takes exactly the bound.
+    They are `optimal`, proven by the bound, if the fullest link takes exactly the bound; otherwise
+    `feasible` without proof.
     """
     is_optimal = plan.is_optimal
     return Outcome(
@@ -183,7 +184,9 @@ def _format_seconds(tasks: HostTasks, ticks: int | Fraction) -> str:
 
 
 def _convert_move(move: Move) -> dict[str, JsonValue]:
-    """Return a move as a JSON object."""
+    """Return a move as a JSON object with the keys name, tensor, from, to, release_s and due_s
+    (None without a due time).
+    """
     return {
         "name": move.name,
         "tensor": str(move.tensor),

@@ -134,7 +134,10 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` unless the tasks of the proof are those that follow from the moves."""
+    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from the moves, in the
+    same order: unit task, bytes, senders and receivers must be equal, and the work of every task at
+    least 1.
+    """
     if len(task_entries) != len(tasks):
         raise FlawError(
             "tasks", f"the proof has {len(task_entries)} tasks, the specs give {len(tasks)}"
@@ -297,9 +300,9 @@ def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
 
 
 def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
-    """Raise `FlawError` if a host receives fewer bytes from other hosts than its tasks have.
-
-    Tokens can only add bytes.
+    """Raise `FlawError` (`traffic`) if a host receives fewer bytes from other hosts than its tasks
+    have. The sends of the algorithm's steps count; those within a host do not. Tokens can only add
+    bytes.
     """
     steps = algorithm.steps
     host_of = claim.units.host_of

@@ -132,9 +132,8 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
 
 
 def _are_equal(claimed: Topology, actual: Topology) -> bool:
-    """Return whether two networks have the same links in the same order.
-
-    The order decides the routes.
+    """Return whether two networks have equal numbers of nodes and the same links (ends, bandwidth,
+    plane) in the same order, which decides the routes. Latencies are not compared.
     """
     sizes = (claimed.num_npus, claimed.num_nodes) == (actual.num_npus, actual.num_nodes)
     return sizes and all(

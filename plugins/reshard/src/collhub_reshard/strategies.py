@@ -87,7 +87,7 @@ def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_
 
 
 def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strategy, float]:
-    """Return the cost of every strategy that needs no topology."""
+    """Return the cost in seconds of every strategy except `TREE`, which needs a topology."""
     plain = [strategy for strategy in Strategy if strategy is not Strategy.TREE]
     return {
         strategy_name: compute_strategy_cost_s(strategy_name, reach, t_s, alpha_s)

@@ -82,7 +82,9 @@ class Relocation:
 
     @classmethod
     def none(cls, num_ranks: int) -> Relocation:
-        """Build a relocation that leaves all buffers unchanged."""
+        """Build a relocation that leaves all three buffers of every rank unchanged: same buffer,
+        offset 0.
+        """
         buffers = np.arange(3, dtype=np.uint8)
         return cls(
             np.tile(buffers, (num_ranks, 1)),
@@ -237,7 +239,9 @@ def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
 
 
 def _check_piece_count(pieces: int) -> None:
-    """Raise `InputError` for more steps than fit into memory."""
+    """Raise `InputError` (`too-large`) if the moved blocks divide the steps into more than
+    `MAX_STEPS` pieces.
+    """
     if pieces > MAX_STEPS:
         raise InputError(
             f"too large: the moved blocks divide the steps into {pieces} pieces",

@@ -204,7 +204,11 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
 
 
 def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
-    """Convert to canonical form, with buffers only as large as data, results and steps need."""
+    """Convert to canonical form, with buffers only as large as data, results and steps need.
+
+    Inputs that are not defined get the size that the steps reach; outputs the larger of reached and
+    required units. `expected` remains None if it is None.
+    """
     # Steps may use more of a buffer than the contract requires, as working memory.
     expected = contract.expected
     if expected is not None:

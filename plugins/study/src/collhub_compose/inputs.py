@@ -244,9 +244,8 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
 
 
 def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Find (rank, unit) of the first needed unit that `expected` does not fill, or None.
-
-    `needed`: number of units from 0 on, int64[num_ranks].
+    """Find (rank, unit) of the first needed unit that `expected` does not fill, by rank, then unit;
+    None if all are filled. `needed`: number of units of every rank from 0 on, int64[num_ranks].
     """
     starts = first_positions(needed)
     is_filled = np.zeros(int(needed.sum()), np.bool_)

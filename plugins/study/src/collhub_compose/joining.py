@@ -128,8 +128,9 @@ def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
 
 
 def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
-    """Collect the `data` or `control` dependencies of all parts, in rows of the concatenated
-    table.
+    """Collect the dependencies of all parts as (parent rows, child rows) of the concatenated table.
+
+    `name` is `data` or `control`. Parts do not depend on each other.
     """
     parents, children = [], []
     starts = first_positions([len(part) for part in parts])

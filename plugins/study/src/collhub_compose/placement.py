@@ -188,9 +188,9 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
 def _relocate_buffers(
     algorithm: Algorithm, usage: BufferUsage, in_output: BoolArray, place: Int64Array
 ) -> tuple[Relocation, Int64Array]:
-    """Relocate INPUT and OUTPUT; also return the size of both together in SCRATCH.
-
-    `in_output`: the ranks that work in OUTPUT, with INPUT at unit `place`.
+    """Relocate INPUT and OUTPUT; also return the units that both together occupy on every rank,
+    int64[num_ranks]. Ranks in `in_output` work in OUTPUT, with INPUT at unit `place`; on the others
+    both move to SCRATCH after its existing units, at their distance of in-place execution.
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base
@@ -275,7 +275,11 @@ def _build_copies(
     target: tuple[Int64Array, Int64Array],
     num_ranks: int,
 ) -> StepTable:
-    """Build copies of one unit each, from (buffer, unit) to (buffer, unit)."""
+    """Build a table of local copies of one unit each, one per entry of `rank`, int64[n].
+
+    `source` and `target`: columns of buffers and of unit offsets, each int64[n]. Steps have no
+    dependencies.
+    """
     columns = {
         "rank": rank,
         "kind": np.full(len(rank), int(StepKind.COPY)),

@@ -65,7 +65,10 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Return the passes: the functions with a single input algorithm."""
+    """Return the passes `replicate`, `pipeline`, `relabel`, `embed`, `rescale` and `repair`.
+
+    Each has a single input algorithm and an options class.
+    """
     # `sequential` has several inputs, so it is a command.
     return [
         AlgorithmPass(
@@ -109,7 +112,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Return the command."""
+    """Return the plugin's only command, `collhub compose`."""
     return [
         Command(
             "compose",

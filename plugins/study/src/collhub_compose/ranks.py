@@ -89,7 +89,9 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
-    """Compute the size of `units` units in bytes; None if the algorithm has no size."""
+    """Compute the size of `units` units in bytes, rounded as for messages; None if the algorithm
+    has no size.
+    """
     # The result may have fewer units than the algorithm: idle ranks have no share.
     collective_bytes = algorithm.collective_bytes
     if collective_bytes is None:

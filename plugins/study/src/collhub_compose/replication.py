@@ -96,7 +96,9 @@ def _rescale_collective(collective: Collective, factor: int) -> Collective:
 
 
 def _rescale_steps(steps: StepTable, factor: int) -> StepTable:
-    """Multiply offsets and counts of all steps."""
+    """Return the steps with source offsets, target offsets and counts multiplied by `factor`; all
+    other columns are shared.
+    """
     return replace(
         steps,
         src_offset=steps.src_offset * factor,

@@ -93,7 +93,10 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
 
 def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return the offsets of three dimensions in parallel projection."""
+    """Return the (x, y) offsets between neighbours in each of three dimensions, in parallel
+    projection. `across`: free distance in x between the first dimension's nodes; the third
+    dimension is drawn along `_DEPTH`. Only `sizes[2]` matters.
+    """
     # The nodes of the third dimension end before the next node of the first.
     depth = sizes[2] - 1
     return [

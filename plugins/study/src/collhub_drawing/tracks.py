@@ -43,7 +43,12 @@ def assign_slots(group: Int64Array, begin: Int64Array, end: Int64Array) -> Int64
 
 
 def _fill_slots(intervals: _Intervals) -> int:
-    """Kernel: write the slots; return the number of intervals that overlap on their track."""
+    """Write the slot of every interval; return the number of intervals that overlap on their track.
+
+    Intervals are sorted by group. Each takes the lowest slot of its group that is free at its
+    begin, or a new one. If all `len(free_at)` slots are occupied, it takes the slot that becomes
+    free first (the lowest of equal ones) and counts as an overlap. Overwrites `slot` and `free_at`.
+    """
     used = 0
     overlaps = 0
     for row in range(len(intervals.group)):

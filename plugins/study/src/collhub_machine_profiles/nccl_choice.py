@@ -82,7 +82,9 @@ def choose(
 def cheapest_alternative(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
 ) -> Alternative:
-    """Return the allowed alternative of the lowest cost; the first of NCCL's numbers wins ties."""
+    """Return the allowed alternative of the lowest cost in us; last resorts only if no other is
+    allowed. The first of NCCL's numbers wins ties. Raises `ValueError` if none is allowed.
+    """
     allowed = [
         alternative
         for alternative in list_alternatives(communicator, collective, dtype)

@@ -88,7 +88,9 @@ class CallColumns:
 
 
 def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
-    """Whether the closed form applies: NCCL's own choice on one node with NVLink."""
+    """Whether the closed form applies: NCCL's unforced choice on one node, with at most the node's
+    number of GPUs, for a GPU with a model and a collective in `MODELLED`.
+    """
     return (
         gpu.has_model
         and point.library.name == "NCCL"
@@ -149,7 +151,9 @@ def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> F
 
 
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
-    """Return the times of calls in us; `constants` are in the order of `NAMES`, all positive."""
+    """Return the times of calls in us, by the closed form that the column `form` selects for each
+    call. `constants` are in the order of `NAMES`, all positive. A call of no known form has time 0.
+    """
     value = dict(zip(NAMES, constants, strict=True))
     return np.select(
         [calls.form == index for index in range(len(_FORMS))],

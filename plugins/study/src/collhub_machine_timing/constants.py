@@ -315,7 +315,9 @@ def _exchange(
 
 
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
-    """Return the constants of kernels of MSCCL++: packets (LL), or puts with a signal."""
+    """Return the constants of kernels of MSCCL++: packets if `protocol` is `ll`, otherwise puts
+    with a signal. Times are in us and rates in GB/s, from the start values of the profile.
+    """
     is_ll = protocol == "ll"
     return KernelTiming(
         "direct",

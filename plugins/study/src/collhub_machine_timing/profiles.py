@@ -136,7 +136,9 @@ def _profile_of_topology(topology: Topology) -> MachineProfile:
 
 
 def _check_topology(profile: MachineProfile, topology: Topology) -> None:
-    """Raise `UsageError` if a profile describes another machine than the topology."""
+    """Raise `UsageError` (`other-machine`, with the difference) if a profile describes another
+    machine than the topology.
+    """
     if reason := _mismatch(profile, topology):
         raise UsageError(
             f"the profile {profile.name} is of another machine than {topology.name}: {reason}",

@@ -212,7 +212,9 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
 
 
 def _missing(points: Sequence[Measurement]) -> list[str]:
-    """Return the collectives and ranges of sizes that no point measures."""
+    """Return `collective sizes` texts for the pairs of `_NEEDED_COLLECTIVES` and `_NEEDED_SIZES`
+    (bytes, both ends included) that no point measures; empty if the points suffice.
+    """
     return [
         f"{name} {text}"
         for kinds, name in _NEEDED_COLLECTIVES

@@ -58,7 +58,10 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
 
 
 def _create_item(profile: MachineProfile) -> MachineItem:
-    """Summarize a profile for the JSON report."""
+    """Summarize a profile for the JSON report: names, origin of the model, number of tables,
+    distinct node counts of its networks in ascending order, errors and sources. `gpu` is None if
+    the profile names none.
+    """
     from collhub_machines.machine_records import LibraryItem, MachineItem
 
     return MachineItem(

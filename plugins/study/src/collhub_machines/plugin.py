@@ -101,7 +101,7 @@ def collhub_producers() -> Sequence[MeasurementReader]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Return the commands."""
+    """Return the commands `collhub calibrate` and `collhub machines`, in this order."""
     return [
         Command(
             "calibrate",

@@ -55,7 +55,9 @@ class CheckedPoint:
         return None if self.model is None else self.model.choice
 
     def create_item(self) -> CheckedPointItem:
-        """Return the point for the JSON report; predictions in us with three digits."""
+        """Return the point for the JSON report; predictions in us with three digits, None if
+        absent. The fields of the library's choice are None if it is unknown.
+        """
         choice, point = self.choice, self.point
         return CheckedPointItem(
             collective=point.collective,
@@ -102,7 +104,9 @@ class ProfileCheck:
         return PredictorErrors(median_error=round(error.median, 5), p90_error=round(error.p90, 5))
 
     def create_report(self, profile: MachineProfile) -> CalibrateCheckReport:
-        """Create the JSON report."""
+        """Create the JSON report of the check of `profile`: every checked point, and the errors of
+        the table and of the model, computed separately.
+        """
         return CalibrateCheckReport(
             machine=profile.name,
             points=[checked_point.create_item() for checked_point in self.points],

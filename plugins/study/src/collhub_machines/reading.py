@@ -191,7 +191,9 @@ def nccl_tests_json() -> Sequence[MeasurementRequest]:
 
 
 def osu() -> Sequence[MeasurementRequest]:
-    """Return a table of average latencies."""
+    """Sample of OSU benchmarks: the requests read from a table of average all-reduce latencies of
+    two sizes.
+    """
     return _requests(
         "osu.txt",
         "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n"
@@ -200,7 +202,9 @@ def osu() -> Sequence[MeasurementRequest]:
 
 
 def tuner_sweep() -> Sequence[MeasurementRequest]:
-    """Return two forced choices of one size."""
+    """Sample of a tuner sweep: the requests read from a CSV file with two forced choices (ring
+    Simple, tree LL128) of one all-reduce of 1 MiB.
+    """
     return _requests(
         "sweep.csv",
         "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,"
@@ -228,7 +232,9 @@ def mscclpp_lines() -> Sequence[MeasurementRequest]:
 
 
 def collhub_program() -> Sequence[MeasurementRequest]:
-    """Return one line of a program."""
+    """Sample of the output of a generated program: the requests read from one JSON line about an
+    all-reduce of 1 MiB on 8 ranks.
+    """
     line = {
         "ok": True, "collective": "all-reduce", "num_ranks": 8, "first_rank": 0,
         "in_place": False, "collective_bytes": 1 << 20, "time_s": 4.1e-05,
@@ -248,7 +254,9 @@ def mscclpp_tuned() -> Sequence[MeasurementRequest]:
 
 
 def inspector() -> Sequence[MeasurementRequest]:
-    """Return records of two ranks of one call."""
+    """Sample of NCCL Inspector: the requests read from records of two ranks about one all-reduce of
+    1 MiB among 8 ranks on one node, 30 and 31 us.
+    """
     lines = [
         {
             "header": {"id": "0x1", "rank": rank, "n_ranks": 8, "nnodes": 1},

@@ -36,7 +36,10 @@ class CollapsedNetwork:
     boxes: Mapping[int, int]
 
     def loads(self, loads: Sequence[LinkLoad]) -> list[LinkLoad]:
-        """Return the loads of the drawn links, without those inside a collapsed node."""
+        """Return the loads of links between drawn nodes, with the numbers of these nodes, in the
+        same order. Loads inside a collapsed node are left out; loads of parallel links are not
+        united.
+        """
         renumbered = (
             replace(
                 load,

@@ -290,7 +290,9 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
 def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text: str) -> LineLooks:
     """Assign colours by the fraction of the time for which a line's busier direction sends.
 
-    `time_text`: the time that is 100 %, as text of the legend.
+    The fractions form `len(LOAD_COLOURS)` equal classes, unused lines one more; the legend has a
+    row with the count for each class that occurs, busiest first. `time_text`: the time that is 100
+    %, as text.
     """
     quarters = len(LOAD_COLOURS)
     classes = [_find_quarter(load.busy) for load in loads]

@@ -32,7 +32,9 @@ _WAITS = Format("waits-svg", "SVG picture of the wait-for graph of a hung job", 
 
 @hookimpl
 def collhub_consumers() -> Sequence[ReportWriter]:
-    """Describe the writers of reports."""
+    """Return the report writers of this plugin: an SVG of a network, Chrome traces of a run and of
+    a job, an SVG and a page of a comparison, and a picture of waits.
+    """
     return [
         ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.network_picture:write"),
         ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines:write"),

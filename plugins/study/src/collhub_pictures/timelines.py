@@ -379,7 +379,9 @@ def _format_group_name(ranks: Int64Array) -> str:
 
 
 def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
-    """Return the counter event with the levels of a group's tracks from this time on."""
+    """Return the Chrome counter event of process `group` at `time`, in us in the event: one rounded
+    (three digits) level per track, which holds until the next event.
+    """
     values = zip(subject.tracks, levels.tolist(), strict=True)
     return {
         "ph": "C",

@@ -430,7 +430,11 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
-        """Return the key of the order: late synthesizers last, then by estimated time."""
+        """Return the sort key (late, time in ns, no estimate, takes a time).
+
+        Late are synthesizers with a time option if the problem is large, and those that adapt if it
+        is beyond the search. The time of those that adapt is the bound.
+        """
         takes_a_time, offer = (
             _has_within_option(name, registry),
             registry.find(Synthesizer, name).offer,

@@ -339,7 +339,11 @@ def _compare_seeds(
 def _run_seed_of_job(
     context: CommandContext, arguments: dict[str, Any], seed: int
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
-    """Compare the job of one seed; return the times by candidate, and one line per failure."""
+    """Compare the job of one seed, which is inserted into the job's specification.
+
+    Return the time in ns by candidate (size None; time None after a failure), and one line per
+    failure.
+    """
     from collhub_tuning import job_comparison as report
     from collhub_tuning.seed_bands import Candidate, seeded_text
 
@@ -358,7 +362,11 @@ def _run_seed_of_job(
 def _run_seed_of_collective(
     context: CommandContext, arguments: dict[str, Any], seed: int
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
-    """Compare the collective with the counts of one seed; as `_run_seed_of_job`."""
+    """Compare the collective with the counts of one seed.
+
+    Return the time in ns by candidate (algorithm, topology, size; None after a failure), and one
+    line per failure. Overwrites `arguments["counts"]` with the text of this seed.
+    """
     from collhub_tuning import comparison_report as report
     from collhub_tuning.seed_bands import Candidate, seeded_text
 

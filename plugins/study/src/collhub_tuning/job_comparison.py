@@ -251,7 +251,9 @@ def _is_rule(text: str) -> bool:
 
 
 def comparison_rows(comparison: JobComparison) -> list[tuple[str, ...]]:
-    """Return one row per measurement."""
+    """Return one table row per measurement, in order: algorithms, topology, time, exposed time,
+    speedup. Times are formatted with units; an unknown time is `-`.
+    """
     return [
         (
             measurement.algorithms,
@@ -281,7 +283,10 @@ def comparison_failures(comparison: JobComparison) -> list[str]:
 
 
 def create_job_report(comparison: JobComparison) -> CompareJobReport:
-    """Return the JSON report of the comparison of a job."""
+    """Return the JSON report of the comparison of a job: baseline, fastest (None if no measurement
+    is the fastest), and all results in order with times in ns. `failure` is None for a measurement
+    that succeeded.
+    """
     fastest = comparison.fastest
     return CompareJobReport(
         source=comparison.source,

@@ -58,7 +58,9 @@ class PlannedRun:
         return self.output if self.subject == DEFAULT else f"{self.subject}={self.output}"
 
     def create_item(self) -> PlannedRunItem:
-        """Return the run as part of the report of `collhub tune`."""
+        """Return the run as a record of the report of `collhub tune`, without changes; `argument`
+        becomes the field `measured`.
+        """
         return PlannedRunItem(
             collective=self.collective,
             subject=self.subject,

@@ -179,7 +179,9 @@ class _Simulations:
         self._shares_links = True
 
     def create_request(self, size: int, budget: SearchBudget) -> SynthesisRequest:
-        """Create the request for an algorithm of a size in bytes. Raises `HubError`."""
+        """Create the request for an algorithm of a size in bytes, whose candidates are judged by
+        their simulated time in ns at this size. Raises `HubError`.
+        """
         return hub_core.create_synthesis_request(
             self.question.collective,
             self.topology,

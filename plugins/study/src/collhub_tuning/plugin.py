@@ -49,7 +49,7 @@ def collhub_producers() -> Sequence[Synthesizer]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the commands."""
+    """Return the commands `collhub compare` and `collhub tune`, in this order."""
     return [
         Command(
             "compare",

@@ -37,7 +37,9 @@ class FailureTimes:
     is_complete: bool = True
 
     def describe(self) -> str:
-        """Return one line for the report of a synthesis."""
+        """Return one line: worst time and the failed link, or that no failure is slower; numbers of
+        simulated and of all failures; number of failures that separate NPUs, if any.
+        """
         worst = f"{format_time(self.worst_ns)} without {self.worst_link}"
         if not self.worst_link:
             worst = f"{format_time(self.worst_ns)}: no failure is slower"

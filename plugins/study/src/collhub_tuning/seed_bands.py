@@ -63,7 +63,11 @@ class SeedTimes:
     by_seed: list[Mapping[Candidate, int | None]] = field(default_factory=list)
 
     def list_bands(self) -> list[SeedBand]:
-        """Return one band per candidate, in the order of their first occurrence."""
+        """Return one band per candidate, in the order of their first occurrence: lower median,
+        minimum and maximum in ns over the seeds with a time (None without any). `times_ns` has one
+        entry per seed, None if unknown. `fastest_for` counts the seeds with the best time for the
+        same topology and size; candidates with equal times all count.
+        """
         best = [self._find_best(times) for times in self.by_seed]
         candidates = dict.fromkeys(each for times in self.by_seed for each in times)
         bands = []
@@ -93,7 +97,9 @@ class SeedTimes:
     def _find_best(
         times: Mapping[Candidate, int | None],
     ) -> Mapping[tuple[str, int | None], int]:
-        """Return the minimum time of every network and size."""
+        """Return the minimum time in ns by (topology, size); pairs for which every time is None are
+        absent.
+        """
         best: dict[tuple[str, int | None], int] = {}
         for candidate, time_ns in times.items():
             place = candidate.topology, candidate.size
@@ -138,7 +144,9 @@ def seeded_text(option: str, text: str | None, seed: int) -> str:
 
 
 def band_rows(bands: Sequence[SeedBand], num_seeds: int) -> list[tuple[str, ...]]:
-    """Return one row per candidate."""
+    """Return one table row per band, in order: algorithms, topology, size, median, minimum,
+    maximum, and `K of N` seeds for which the candidate is fastest. A missing size or time is `-`.
+    """
     return [
         (
             band.algorithms,

@@ -252,7 +252,9 @@ def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
 
 
 def create_files_report(checked: Sequence[CheckedFile]) -> TuneFilesReport:
-    """Return the JSON report of the check of tuner files."""
+    """Return the JSON report of the check of tuner files, in order: format, runtimes, served calls
+    and findings of each. `ok` is true only if all files are (also without any file).
+    """
     return TuneFilesReport(
         ok=all(one.ok for one in checked),
         files=[

@@ -189,7 +189,10 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 def _write_page(
     context: CommandContext, outcome: TuningOutcome, paths: Sequence[Path], out: str
 ) -> None:
-    """Write a page with the comparison of every collective and the text of all files."""
+    """Write a page to `out` with the comparison of every collective and the text of the files in
+    `paths`, and report it. Titles name in-place or out-of-place mode if a collective was tuned more
+    than once. Bytes that are not UTF-8 are replaced.
+    """
     from collhub_tuning.comparison_report import create_comparison_report
     from hub_core.reports import to_json
 

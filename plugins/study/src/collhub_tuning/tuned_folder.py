@@ -65,7 +65,10 @@ class CheckedFormat:
 
     @property
     def findings(self) -> tuple[Diagnostic, ...]:
-        """All errors, warnings and notes."""
+        """Diagnostics of the format, followed by one finding per stretch of sizes with a defect.
+
+        The code of such a finding is the text of the defect before its first colon.
+        """
         defects = [
             Diagnostic(
                 stretch.defect.partition(":")[0], f"{self.name}: {stretch}: {stretch.defect}"
@@ -297,7 +300,11 @@ def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
 
 
 def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]:
-    """Return the cells of a stretch; `modes`: True for in place, False for out of place."""
+    """Return the cells of a stretch: format, collective, calls, sizes, servers.
+
+    `modes`: True for in place, False for out of place; two modes give `all`. Without servers the
+    last cell is `nobody` for a declared stretch, else `RUNTIME`.
+    """
     calls = "in place" if modes[0] else "out of place"
     return [
         name,
@@ -309,7 +316,9 @@ def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]
 
 
 def create_check_report(folder: str, checked: Sequence[CheckedFormat]) -> TuneCheckReport:
-    """Return the JSON report of the check of a folder."""
+    """Return the JSON report of the check of a tuned folder: per format, its stretches of sizes
+    (bytes) with the files that serve them, and its findings. `ok` is true only if all formats are.
+    """
     return TuneCheckReport(
         folder=folder,
         ok=all(form.ok for form in checked),

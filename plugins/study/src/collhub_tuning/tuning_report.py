@@ -124,7 +124,11 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
 
 
 def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
-    """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`."""
+    """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`.
+
+    Topology, timing, backend and sizes are those of the first tuned collective. `is_partial` is
+    true if a limit cut any collective short. Raises `IndexError` without a tuned collective.
+    """
     first = outcome.tuned[0].outcome
     return TuneReport(
         topology=first.topology.name,

@@ -249,7 +249,9 @@ def list_variations(
 def list_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> list[RobustnessItem | None]:
-    """Return the robustness of the winner of every size for reports; None without a winner."""
+    """Return the robustness of the winner of every size, in the order of the sizes; None for a size
+    without a winner. `worst_variation` is None if no variation is the worst.
+    """
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
     return [
         None

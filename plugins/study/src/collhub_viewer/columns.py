@@ -89,7 +89,10 @@ class ColumnLines:
     def add_optional(
         self, name: str, values: npt.ArrayLike | None, *, is_delta: bool = False
     ) -> Reference | None:
-        """Add a column unless it is None or exceeds the budget; `name` is then in `omitted`."""
+        """Add a column and return its reference; None if `values` is None or the total would exceed
+        the budget. In the second case the column is not stored, and `name` is appended to
+        `omitted`.
+        """
         if values is None or self._size > self._budget:
             if values is not None:
                 self.omitted.append(name)
@@ -103,7 +106,11 @@ class ColumnLines:
 
 
 def encode_text(data: bytes) -> bytes:
-    """Return text of 91 printable characters: each pair has 13 bits, the lowest ones first."""
+    """Return text of 91 printable characters: each pair has 13 bits, the lowest ones first.
+
+    Data is padded with zero bytes to full groups of 13 bytes, which take 16 characters; empty data
+    gives empty text.
+    """
     groups = -(-len(data) // _GROUP_BYTES)
     padded = np.zeros(groups * _GROUP_BYTES, np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)

@@ -125,7 +125,12 @@ def _group_rank_files(
 def _read_subjects(
     context: CommandContext, source: str, more: tuple[str, ...], request: _ViewRequest
 ) -> list[PageSubject]:
-    """Read one IN: a report or a tuned folder, a network, or a model, which is simulated."""
+    """Read one IN: a report or a tuned folder, a network, or an algorithm or job, which is
+    simulated. Order: folder with `report.json`, report file, topology description such as `ring:8`
+    (only without `--from`, further files, or a file of this name), model file, and last a network
+    file. If all fail, raises the error of the model reader; for a description with a colon, that of
+    the topology.
+    """
     from collhub_viewer.report_inputs import read_report, read_tuned_folder
 
     path = Path(source)
@@ -157,7 +162,10 @@ def _read_subjects(
 def _try_network(
     context: CommandContext, source: str, source_format: str | None
 ) -> Topology | None:
-    """Read a file as a network; None if it is none."""
+    """Read a file as a network; None if it does not exist or cannot be read as one.
+
+    Does not raise `HubError`.
+    """
     if not Path(source).exists():
         return None
     try:

@@ -96,7 +96,11 @@ def arrange_steps(
 def _limit_steps(
     rows: Int64Array, start: Int64Array, begin: Int64Array, max_steps: int
 ) -> tuple[Int64Array, int, int]:
-    """Return the rows that begin first, the number of others, and the start of the first other."""
+    """Limit rows to `max_steps` steps; a row that waits before its start counts twice.
+
+    Return the ascending rows that begin first (ties in the given order), the number of the other
+    rows, and the begin of the first of these; 0 and 0 if all fit.
+    """
     waits = np.count_nonzero(begin[rows] > start[rows])
     if len(rows) + waits <= max_steps:
         return rows, 0, 0
@@ -149,7 +153,10 @@ def _number_units(
     *,
     is_input: bool,
 ) -> Int64Array:
-    """Return the numbers of units at offsets of INPUT or OUTPUT, for the rows of `mask`."""
+    """Return the collective's numbers of units at `offset` of INPUT (`is_input`) or OUTPUT, for the
+    rows of `mask`. Units of kinds that split by source and target are numbered by source rank
+    first; parts of ranks by rank; otherwise the offset is the number.
+    """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     rank, at = algorithm.steps.rank[mask].astype(np.int64), offset[mask]
     share = collective.units_per_rank

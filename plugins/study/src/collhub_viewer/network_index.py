@@ -16,7 +16,10 @@ MAX_DRAWN_NODES = 4096
 
 
 def index_topology(topology: Topology) -> dict[str, object] | None:
-    """Return nodes with their positions, and links; None for a network that is too large."""
+    """Return `nodes` (name, kind, x, y) and `links` (end nodes, name, bandwidth in bytes/s, latency
+    in ns). Positions are rounded to 0.1, regular if the topology has dimensions. None for more than
+    `MAX_DRAWN_NODES` nodes.
+    """
     if topology.num_nodes > MAX_DRAWN_NODES:
         return None
     place = place_regular_nodes if topology.dimensions else place_irregular_nodes
@@ -55,9 +58,10 @@ def index_topology(topology: Topology) -> dict[str, object] | None:
 def index_links(
     topology: Topology, result: SimulationResult, position: Int64Array, lines: ColumnLines
 ) -> dict[str, object] | None:
-    """Return the links with their transfers; None if the simulator does not report transfers.
-
-    `position`: step of every row, -1 for rows that are not shown, whose transfers are omitted.
+    """Return the links with their transfers, sorted by link and start, times in ns and capacity in
+    bytes/s. None if the simulator does not report transfers or the network has more than
+    `MAX_DRAWN_NODES` nodes. `position`: step of every row, -1 for rows that are not shown, whose
+    transfers are omitted. Adds the columns to `lines`.
     """
     transfers = result.transfers
     if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:

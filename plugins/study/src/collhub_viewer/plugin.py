@@ -19,7 +19,7 @@ def collhub_consumers() -> Sequence[ReportWriter]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Return the command."""
+    """Return the plugin's only command, `collhub view`."""
     return [
         Command(
             "view",

@@ -17,7 +17,8 @@ _BOUND = "bound"
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
     """Return the ranks of a hung job and an edge from every rank to each rank that it waits for.
 
-    At most 20 000 edges are listed.
+    At most `_MAX_WAITS` edges are listed. States: `culprit`, `waiting` (has a listed edge), else
+    `unknown`; ranks are in ascending order.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)
@@ -38,7 +39,9 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
 
 
 def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
-    """Return the curves of bus bandwidths over size, which have no times."""
+    """Return the page's comparison of bus bandwidths over size in bytes: one curve per series, then
+    one for the bound if there is one. Times of all curves are None and `winners` is empty.
+    """
     bound = () if comparison.bound is None else (comparison.bound,)
     series = [*comparison.series, *bound]
     kinds = ["simulated"] * len(comparison.series) + [_BOUND] * len(bound)
@@ -78,7 +81,11 @@ def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
 
 
 def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return the times of a job with each candidate on each network, the baseline marked."""
+    """Return title, facts and rows of a job's comparison.
+
+    One row per result, in the report's order: algorithms, network, times in ns, speedup, failure,
+    and whether it is the baseline (equal algorithms and network).
+    """
     document: Mapping[str, Any] = report.document
     baseline = document["baseline"]
     rows = [
@@ -98,7 +105,11 @@ def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
 
 
 def _index_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return curves of time over size, and the fastest algorithm by range of sizes."""
+    """Return the page's comparison: curves of time in ns over size, and the fastest algorithm by
+    range of sizes. Curves: algorithms in the order of the results (None for a size without time),
+    then the lower bound, measured curves and the library's choice, each only if the report has
+    values of it.
+    """
     document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]
     times: dict[str, dict[int, int | None]] = {}
@@ -161,7 +172,9 @@ def _add_measured_curves(
     algorithms: list[dict[str, object]],
     curves: list[dict[str, object]],
 ) -> None:
-    """Add the measured curves of the report, if there are any."""
+    """Append the measured curves of the report (times in ns) to `curves`, and their names (library,
+    version, variant) to `algorithms`. A report without measurements changes neither.
+    """
     measured = document["measured"]
     for curve in measured["curves"] if measured is not None else ():
         parts = (curve["library"], curve["version"], curve["variant"])
@@ -176,7 +189,10 @@ def _list_winners(
     names: Sequence[str],
     times: Mapping[str, Mapping[int, int | None]],
 ) -> list[dict[str, object]]:
-    """Return ranges of consecutive sizes with the same fastest algorithm."""
+    """Return ranges of consecutive sizes with the same fastest algorithm, as bytes from and to,
+    number in `names` (None for no winner or an unknown name) and a text. The text gives the time of
+    the first size of the range.
+    """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):
         number = names.index(winner) if winner in names else None

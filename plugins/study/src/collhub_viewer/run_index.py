@@ -105,7 +105,11 @@ def _index_steps_until(
     lines: ColumnLines,
     max_steps: int,
 ) -> IndexedRun:
-    """Describe at most `max_steps` steps of a run, those that begin first."""
+    """Describe at most `max_steps` steps of a run, those that begin first, and add their columns to
+    `lines`. Jobs get `collectives`, runs without names of sorts get `blocks`. The topology is
+    included if known, link loads only with a simulation result; other entries are None. The notes
+    of the result state omissions.
+    """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
     partner = _mirror_partners(run)
@@ -223,7 +227,11 @@ def _index_steps(
     partner: Int64Array,
     lines: ColumnLines,
 ) -> tuple[Index, Index | None]:
-    """Add the columns of the steps in the order of their use; return them and the chunks."""
+    """Add the columns of the steps, in the order of their use, to `lines`; return the index of the
+    steps and that of the chunks. `kind` and `partner` are indexed by table row. The chunks are None
+    for jobs and for algorithms without recognized chunks; labels exist only for jobs. A wait has no
+    partner; `waits_for` gives the rank of its step's partner, else -1.
+    """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)
     kinds = np.where(laned.is_wait, len(named_classes) - 1, kind[rows])
@@ -277,7 +285,11 @@ def _index_steps(
 
 
 def _name_chunks(timeline: RunTimeline) -> Index:
-    """Return the number of chunks, and their names unless these are too many."""
+    """Return `count` and `names`; names are empty for more than `_MOST_NAMED_CHUNKS` chunks.
+
+    Kinds that split data by source and target have one chunk per rank and unit, ordered by rank;
+    others one per unit. A name includes the size: collective bytes divided by units.
+    """
     collective = timeline.algorithm.collective
     traits, units = collective.kind.traits, collective.unit_count
     is_pairwise = traits.split_by_source and traits.split_by_target
@@ -302,7 +314,10 @@ def _index_blocks(
     laned: LanedSteps,
     lines: ColumnLines,
 ) -> Index:
-    """Describe thread blocks: the channel of each, and the source line of every step."""
+    """Describe thread blocks: the channel of each (that of its first step), and the source line of
+    every step. The lines are None if no step has one, or if the column exceeds the budget of
+    `lines`. `source` is the file's name without folder, None if unknown.
+    """
     assert isinstance(timeline, RunTimeline)
     steps = subject.table
     channel = steps.channel[laned.row[laned.first[:-1]]]

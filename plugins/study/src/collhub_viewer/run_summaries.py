@@ -86,10 +86,10 @@ def compute_rank_totals(
 def list_collectives(
     workload: Workload, run: RunTimes, laned: LanedSteps
 ) -> list[dict[str, object]] | None:
-    """Return the calls of collectives by exposed time, the most first; None without collectives.
-
-    The exposed time of a call is that of the rank on which it is longest, and its start that of
-    its first member.
+    """Return at most `_MAX_COLLECTIVES` calls of collectives by exposed time, largest first; None
+    without collectives. Times are in the unit of the run. Exposed time: the part of a member not
+    covered by device computation of its rank; that of a call is the maximum over its members. A
+    call lasts from the first start to the last end of its members.
     """
     nodes = workload.nodes
     last = run.subject.partners(run.start, run.end)

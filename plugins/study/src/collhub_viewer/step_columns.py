@@ -38,7 +38,10 @@ class StepColumns:
         return self.lines.add(compute_gaps(start, end, first))
 
     def add_partners(self, peer: Int64Array) -> Reference | str | None:
-        """Add the matching steps, unless their order determines them."""
+        """Add the matching steps and return their reference; `IN_ORDER` without a column if the
+        order determines them. Mutual partners are stored as distance at the first of both; others
+        in full. None if the column exceeds the budget.
+        """
         if np.array_equal(self._match_in_order(peer), self.partner):
             return IN_ORDER
         step = np.arange(len(self.partner))
@@ -91,7 +94,9 @@ class StepColumns:
         return None if reference is None else reference | marks
 
     def _match_in_order(self, peer: Int64Array) -> Int64Array:
-        """Return for the k-th send from a to b the k-th receive from a in b, and vice versa."""
+        """Return the partner of every step, int64: the k-th receive from a in b for the k-th send
+        from a to b, and vice versa; -1 for other steps and surplus sends or receives.
+        """
         partner = np.full(len(peer), -1, np.int64)
         ranks = int(max(self.rank.max(initial=0), peer.max(initial=0))) + 1
         sends = np.flatnonzero(self.is_send & (peer >= 0))

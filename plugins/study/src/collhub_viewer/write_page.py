@@ -63,7 +63,9 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
 def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
     """Build the index of a page and add its columns to `lines`.
 
-    Raises `UsageError` if there is nothing to show.
+    Runs, jobs and networks are in `runs`; notes name columns that were omitted for the size limit.
+    Of several wait graphs or sets of files, the last is shown. Raises `UsageError` if there is
+    nothing to show.
     """
     runs: list[object] = []
     notes: list[str] = []

@@ -177,7 +177,10 @@ def draw_views(
 def create_output(
     report: ZooBuildReport, request: BuildRequest, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return all files of the output: index, pages, files for runtimes, copy of the catalogue."""
+    """Return all files of the output by path: index, pages, `files` for runtimes, copies of the
+    requested entries and of the list of machines (only if there are any). Raises errors of entries
+    whose files cannot be read.
+    """
     from collhub_zoo.pages import create_pages
 
     output = {INDEX_FILE: (json.dumps(to_json(report), indent=1) + "\n").encode(), **files}
@@ -231,7 +234,11 @@ def compare_indexes(
 def _run_groups(
     groups: Sequence[GroupRequest], jobs: int, registry: Registry
 ) -> Iterator[tuple[int, GroupOutcome]]:
-    """Yield the position and the outcome of each group, in order of completion."""
+    """Yield the position and the outcome of each group, in order of completion.
+
+    One job or at most one group runs in this process in order; otherwise `jobs` workers. A
+    `HubError`, and in workers also a crash or lack of memory, becomes an outcome with a failure.
+    """
     if jobs <= 1 or len(groups) <= 1:
         for position, group in enumerate(groups):
             try:
@@ -254,7 +261,9 @@ def _run_groups(
 
 
 def _create_failure(group: GroupRequest, reason: str) -> GroupOutcome:
-    """Return an outcome in which every entry of the group failed."""
+    """Return an outcome with one failure for every entry of the group; line breaks in the reason
+    become spaces.
+    """
     failures = [
         SkippedItem(
             entry=name,

@@ -175,8 +175,10 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 def parse_command(card: Card, path: str) -> CardCommand | None:
     """Parse the command or the file of a card; None for a card that needs a download or has none.
 
-    Raises `InputError` for another verb, a file that is not in the folder of the card, options
-    other than `-O`, and arguments after `--` for a synthesizer.
+    A file takes precedence over a command. Raises `InputError` for another verb, an invalid name of
+    a synthesizer, a file that is not in the folder of the card, options other than `-O`, the
+    options `sandbox` and `arguments`, values that are paths, and arguments after `--` for a
+    synthesizer.
     """
     if card.file is not None:
         return CardCommand(file=card.file)
@@ -227,7 +229,10 @@ def _check_file_name(name: str, path: str) -> None:
 
 
 def _parse(content: bytes, path: str, kind: type[C]) -> C:
-    """Parse a YAML document and check it by the published schema of `kind`."""
+    """Parse a YAML document, check it by the published schema of `kind` and return it as `kind`.
+
+    Raises `InputError` for the first violation, with its line if found.
+    """
     document = document_of(Source.of_bytes(path, content), _CODE).raw
     schema = f"{get_schema_name(kind).removeprefix('collhub/')}.json"
     for violation in schema_violations(document, schema):

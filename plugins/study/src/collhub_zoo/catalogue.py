@@ -76,7 +76,11 @@ class Catalogue:
     index: dict[str, object] | None = None
 
     def find(self, name: str) -> Entry:
-        """Return the entry `name`. Raises `UsageError` with the closest name."""
+        """Return the entry with exactly this name.
+
+        Raises `UsageError` (`unknown-entry`) whose cure suggests the closest name, if one is
+        similar.
+        """
         for entry in self.entries:
             if entry.card.name == name:
                 return entry
@@ -213,7 +217,10 @@ def _read_entry(folder: Traversable, path: str) -> Entry:
 
 
 def _read_address(address: str, fetch: Fetch) -> Catalogue:
-    """Read the index at an address; entries download their files when they are used."""
+    """Read the index at an address, with or without the name of the index file; entries are sorted
+    by name and download their files when they are used. Raises `InputError` if the list of entries
+    is missing or has more than `_MAX_ENTRIES`. Machines have only their topology, also as title.
+    """
     base = address.removesuffix(INDEX_FILE).rstrip("/")
     url = f"{base}/{INDEX_FILE}"
     index = parse_index(fetch(url, _MAX_INDEX_BYTES), url)
@@ -230,7 +237,11 @@ def _read_address(address: str, fetch: Fetch) -> Catalogue:
 
 
 def _read_listed(item: object, base: str, url: str, fetch: Fetch) -> Entry:
-    """Return an entry of an index: its card is part of the index and checked as one of a file."""
+    """Return an entry of an index: its card is part of the index and checked as one of a file.
+
+    Names of files that are invalid are ignored; the others are downloaded when read and must have
+    the SHA-256 of the index. Raises `InputError` for an invalid card.
+    """
     item = item if isinstance(item, dict) else {}
     card = parse_card(json.dumps(item.get("card")).encode(), url)
     hashes = item.get("files")

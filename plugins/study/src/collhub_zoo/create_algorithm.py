@@ -51,10 +51,11 @@ class AlgorithmSource:
         return ""
 
     def create(self, kind: CollectiveKind, topology: Topology, size: int) -> Algorithm:
-        """Create the algorithm; it is not verified.
+        """Create the algorithm for `size` bytes; it is not verified.
 
-        Raises `UsageError` if the card excludes the call or needs a download, and `HubError` if the
-        synthesis or the reading fails.
+        A file is read once per number of ranks, and its algorithm serves all sizes. Raises
+        `UsageError` if the card excludes the call, needs a download, or its file has another
+        collective or number of ranks, and `HubError` if the synthesis or the reading fails.
         """
         card = self._entry.card
         if reason := self.refusal(kind, topology):
@@ -93,7 +94,10 @@ class AlgorithmSource:
         ).algorithm
 
     def _read_file(self, ranks: int) -> Algorithm:
-        """Read the file of the card from a temporary folder, where its reader finds the suffix."""
+        """Read the card's file or its download from a temporary folder, where its reader finds the
+        suffix. `RANKS` in the arguments of the command is replaced by `ranks`; findings of the
+        reader are discarded. Raises `HubError` if it cannot be read.
+        """
         command = self._command
         if command is None:
             assert self._entry.card.fetch is not None

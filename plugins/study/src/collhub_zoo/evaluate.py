@@ -106,7 +106,10 @@ class _Place:
 
 
 def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
-    """Evaluate all entries of a request; errors of entries become failures or skipped entries."""
+    """Evaluate all entries of a request for its collective and topology (root 0 if rooted), and
+    rank them. Errors of entries become failures or skipped entries of the outcome. Raises
+    `HubError` if the catalogue, an entry's name or the topology cannot be read.
+    """
     catalogue = open_catalogue(request.source)
     outcome = GroupOutcome()
     topology = hub_core.read_topology(request.topology, registry=registry)
@@ -145,7 +148,10 @@ def list_requests(
     names: Sequence[str],
     downloads: tuple[tuple[str, bytes], ...],
 ) -> list[GroupRequest]:
-    """Return a request per machine and collective that some entry is intended for, in order."""
+    """Return a request per machine and collective that at least one entry in `names` is intended
+    for: by machine in the given order, then in the order of `CollectiveKind`. `sizes` are in bytes;
+    every request has all `downloads`.
+    """
     requests = []
     for machine in machines:
         for kind in CollectiveKind:
@@ -166,7 +172,11 @@ def list_requests(
 def _evaluate_entry(
     entry: Entry, download: bytes | None, place: _Place, outcome: GroupOutcome
 ) -> None:
-    """Add the result of an entry, or the reason why it has none, to the outcome."""
+    """Add the result of an entry, or the reason why it has none, to the outcome.
+
+    Skipped: refused collective or topology, no file, or input and usage errors of a synthesizer.
+    Other errors are failures; an incorrect algorithm has both a result and a failure.
+    """
     name, request = entry.card.name, place.request
 
     def describe(reason: str) -> SkippedItem:
@@ -202,7 +212,13 @@ def _evaluate_entry(
 def _create_result(
     entry: Entry, source: AlgorithmSource, place: _Place
 ) -> tuple[ResultItem, dict[str, bytes]]:
-    """Create, verify and time the algorithm at all sizes, the largest last; write its files."""
+    """Create, verify and time the algorithm at all sizes; return the result and its files by name.
+
+    It is verified again only if its steps differ from the previous size; it is correct only if
+    every verification is. A deadlock at a FIFO capacity of `_FIFO_CAPACITY` transfers is recorded
+    in `fifo` and does not make it incorrect. Steps, runtimes and certificate are those of the last
+    size.
+    """
     points = []
     verified: Algorithm | None = None
     latency_ns: int | None = None
@@ -290,7 +306,9 @@ def _time_algorithm(
 
 
 def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
-    """Return the verdict on the certificate of an algorithm, `none` if it carries none."""
+    """Return the verdict `ok` or `wrong` of the first certificate check that applies to the
+    algorithm; `none` if no check applies.
+    """
     for check in registry.all(Check):
         if check.offer.subject is Subject.CERTIFICATE:
             request = CheckRequest(algorithm=algorithm)
@@ -371,7 +389,11 @@ def _write_file(
 
 
 def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
-    """Rank the correct results at every size, and add the bounds and the measured times."""
+    """Rank the correct results at every size, and add the bounds and the measured times.
+
+    Order: simulated time, then entry name; results with no time or 0 ns are left out, and a size
+    without results has no item in `best`. A bound without value has time None.
+    """
     best = []
     for position, size in enumerate(place.request.sizes):
         ranking = sorted(
@@ -434,7 +456,9 @@ def explain_difference(slower: PointItem, best: PointItem) -> str:
 
 
 def _list_measured(place: _Place) -> list[MeasuredItem]:
-    """Return the measured times of a library in the shipped profile of the machine."""
+    """Return the measured times in ns of libraries in the shipped profile of the machine: tables of
+    this collective, all ranks of the topology and no particular dtype. Empty without a profile.
+    """
     profile = find_profile(place.topology)
     if profile is None:
         return []

@@ -29,7 +29,9 @@ def create_pages(report: ZooBuildReport) -> dict[str, str]:
 
 
 def _create_overview(report: ZooBuildReport) -> str:
-    """Return the best entry and its ratio to the bound by collective, machine and size."""
+    """Return the Markdown overview: per collective a table of the best entry and its ratio to the
+    bound by machine and size, then tables of entries and machines, and failures if any.
+    """
     lines = [
         "# Zoo of algorithms",
         "",
@@ -84,7 +86,9 @@ def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
-    """Return the page of a collective: per machine, times of all entries by size, and the bound."""
+    """Return the Markdown page of a collective `kind`: per machine, ranked entries with their times
+    by size, the lower bound (`unknown` without one), and measured times if any.
+    """
     lines = [f"# {kind}", "", "[All collectives](../index.md)", "", _REASONS, ""]
     sizes = [format_bytes(size) for size in report.sizes]
     for group in (one for one in report.groups if one.collective == kind):
@@ -111,7 +115,10 @@ def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
 
 
 def _rank_results(report: ZooBuildReport, group: GroupItem) -> list[ResultItem]:
-    """Return the results of a group, fastest at the largest size first."""
+    """Return the results of a group, fastest at the largest size first; equal times by entry name.
+
+    Results without a time at this size are last.
+    """
     results = [
         result
         for result in report.results
@@ -135,7 +142,10 @@ def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
-    """Return the page of an entry: its card, verdicts, runtimes, times and published figures."""
+    """Return the Markdown page of an entry: its card, verdicts, runtimes, times and published
+    figures. Sections without data, and links to a download or an interactive page that do not
+    exist, are left out.
+    """
     origin = card.origin
     name = _escape(origin.paper or origin.project or "source")
     lines = [
@@ -217,7 +227,9 @@ def _describe_point(point: object) -> str:
 
 
 def _list_problems(report: ZooBuildReport) -> Iterator[str]:
-    """Yield the sections on failures and on curves that became worse; nothing without any."""
+    """Yield the Markdown lines of the sections on failures and on curves that became worse, each
+    with a table. A section without rows is left out.
+    """
     if report.failures:
         yield from ("## Failures", "")
         yield from _format_table(

@@ -11,7 +11,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Return the command group."""
+    """Return the plugin's only command, the group `collhub zoo`."""
     return [
         Command(
             "zoo",

@@ -321,7 +321,10 @@ def build(
 
 
 def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    """Read the files of `--fetched NAME=FILE`. Raises `UsageError` for another form or entry."""
+    """Read the files of `--fetched NAME=FILE` as (entry name, bytes), in order.
+
+    Raises `UsageError` for another form or an unknown entry.
+    """
     downloads = []
     for pair in pairs:
         name, equals, path = pair.partition("=")
@@ -333,7 +336,10 @@ def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple
 
 
 def _open(context: CommandContext, source: str | None) -> Catalogue:
-    """Open a catalogue and print the errors of its invalid cards."""
+    """Open a catalogue; print the errors of its invalid cards, which are left out.
+
+    `source` None: the shipped catalogue.
+    """
     from collhub_zoo.catalogue import open_catalogue
 
     catalogue = open_catalogue(source)
@@ -371,7 +377,9 @@ def _describe_source(card: Card) -> str:
 
 
 def _choose_machine(context: CommandContext, catalogue: Catalogue, card: Card) -> str:
-    """Return the first intended network with a number of ranks that the card allows."""
+    """Return the first intended network with a number of ranks that the card allows; a card without
+    ranks allows any. Raises `UsageError` (`no-machine`) if no network fits.
+    """
     for text in catalogue.topologies_of(card):
         if not card.ranks or context.read_topology(text).num_npus in card.ranks:
             return text

@@ -66,7 +66,10 @@ class Hop:
         return replace(reversed_hop, links=self.links[::-1])
 
     def join_next(self, next_hop: Hop) -> Hop:
-        """Return the path that continues with `next_hop`, which begins at the end of this one."""
+        """Return the path that continues with `next_hop`, which begins at the end of this one:
+        links, bandwidths and latencies are concatenated. Positions are those of this hop, or of the
+        next if this one has none.
+        """
         return Hop(
             self.first_vertex,
             next_hop.second_vertex,

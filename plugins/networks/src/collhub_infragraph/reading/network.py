@@ -395,7 +395,9 @@ def _fail(
     cure: str,
     code: str = CODE,
 ) -> NoReturn:
-    """Raise `InputError` for the file."""
+    """Raise `InputError` with this message, cure and code; its location is the file `name` without
+    a line.
+    """
     raise InputError(
         message,
         location=Location(name),

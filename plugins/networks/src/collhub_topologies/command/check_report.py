@@ -39,7 +39,10 @@ class NetworkVerdict:
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
     def create_report(self) -> TopologyCheckReport:
-        """Create the report for `--json`."""
+        """Create the `--json` report: counts of NPUs, switches and links, lower bounds in ns and ps
+        with their methods by kind of collective at `size` bytes, and all findings. `ok` is
+        `is_usable`.
+        """
         network, bounds = self.network, self.bounds
         return TopologyCheckReport(
             topology=network.name,

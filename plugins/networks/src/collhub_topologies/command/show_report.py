@@ -19,7 +19,11 @@ from hub_core.reports import UNSET
 
 
 def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> TopologyShowReport:
-    """Create the report of `show`; with all links if requested."""
+    """Create the `--json` report of `topology show` from a network and its computed facts.
+
+    `with_links`: list every link in `links`, in the network's order; without it, the field is
+    absent. Bandwidths are in bytes/s, latencies in seconds.
+    """
     links = [
         LinkItem(
             source=link.source,
@@ -223,7 +227,9 @@ def _print_classes(context: CommandContext, facts: Facts) -> None:
 
 
 def _format_class(link_class: LinkClass) -> tuple[str, str, str, str]:
-    """Format a class of links as a row of the table."""
+    """Format a class of links as a row: `source -> destination` by kind of node, count, bandwidth
+    and latency with units.
+    """
     return (
         f"{link_class.source} -> {link_class.destination}",
         str(link_class.count),

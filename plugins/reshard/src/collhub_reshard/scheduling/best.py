@@ -244,7 +244,9 @@ def count_workers() -> int:
 
 
 def report_missing_solver() -> Diagnostic:
-    """Return a warning that explains how to install OR-tools."""
+    """Return the warning `no-solver`: schedules are heuristic without OR-tools; the cure is the
+    command that installs it.
+    """
     return Diagnostic(
         "no-solver",
         "OR-tools is not installed: the schedule is heuristic, and optimal only if its bound"
@@ -403,7 +405,10 @@ def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
 
 
 def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
-    """Require that equal tasks start in order, because their permutations are equivalent."""
+    """Add constraints to the model: of tasks with equal senders, receivers, durations, release and
+    due time, a later one starts no earlier. Permutations of equal tasks are equivalent, so the
+    optimum remains.
+    """
     before: dict[object, int] = {}
     for task in range(len(tasks)):
         key = (

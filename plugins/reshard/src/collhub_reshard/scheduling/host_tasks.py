@@ -214,7 +214,10 @@ def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
 def _list_move_times(
     tasks: UnitTasks, moves: Sequence[Move], rows: Sequence[int]
 ) -> list[tuple[Fraction, Fraction | None]]:
-    """Return the release and due time of every task, in seconds; exact."""
+    """Return the exact release and due time in seconds of the move of every task, in the order of
+    `rows` (unit tasks). Floats are converted by their shortest decimal form; due None means no
+    limit.
+    """
     times = [
         (
             Fraction(repr(move.release_s)),

@@ -155,9 +155,8 @@ def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
 
 
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
-    """Return the next (task, sender) pairs: the four that can start first after a prefix.
-
-    Ties go to the smaller task, then to the smaller sender.
+    """Return the next (task, sender) pairs: at most four, those that can start first after a
+    prefix. Tasks in `placed` are left out; ties go to the smaller task, then to the smaller sender.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):

@@ -339,9 +339,11 @@ def _match(
     needed: set[int],
     seen: set[int],
 ) -> bool:
-    """Match a node, by moving others of its side or displacing one that need not be covered.
+    """Match a node, by moving others of its side or displacing one that is not in `needed`.
 
-    Return False if that is impossible.
+    Augmenting path search: partners in `seen` are not tried again. Returns False if the node cannot
+    be matched; otherwise True, with `mine` (node to partner) and `theirs` (partner to node)
+    changed.
     """
     for partner in edges[node]:
         if partner in seen:
