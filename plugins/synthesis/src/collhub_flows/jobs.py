@@ -40,8 +40,8 @@ _MAX_PATHS = 8
 # Minimum fraction and maximum number of paths of a share if shares have different sizes.
 _UNEVEN_STRIP = (0.005, 16)
 
-# Paths up to which their fractions are balanced by a linear program: about 2 CPU s.
-_MAX_BALANCED = 12_000
+# Paths up to which their fractions are balanced by a linear program.
+_MAX_BALANCED = 20_000
 
 
 # Number of passes forward and backward; the gain of further passes is negligible.
