@@ -153,7 +153,9 @@ class FabricPlan:
         return cables
 
     def _build_outer_cables(self) -> list[Cable]:
-        """Number the endpoints of the cables outside of hosts."""
+        """Return the cables outside of hosts in the order of their input, with numbered nodes as
+        endpoints and the latency of the options.
+        """
         return [
             Cable(self._find_node(first), self._find_node(second), rate, self._options.latency)
             for first, second, rate in self._cables
@@ -214,7 +216,9 @@ CODE = "invalid-fabric"
 
 
 def refuse(file: str, line: int | None, message: str, cure: str = "") -> NoReturn:
-    """Raise `InputError` at a line of a file (from 1), or for the entire file."""
+    """Raise `InputError` with the code of all fabric formats, at a line of a file (from 1), or for
+    the entire file if `line` is None.
+    """
     # All formats share one code, by which scripts recognize refused files.
     raise InputError(
         message,

@@ -99,7 +99,7 @@ class SwitchTree:
     """
 
     def __init__(self, file: str, switches: Mapping[str, TreeSwitch]) -> None:
-        """Measure the heights of all switches; the tree is checked by this.
+        """Store the switches and measure the heights of all; this checks the tree.
 
         Raises `InputError` for a reference to a missing switch, and for a switch above itself.
         """

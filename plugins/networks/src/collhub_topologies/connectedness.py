@@ -53,9 +53,9 @@ def find_reached(topology: Topology, start: int, backwards: bool = False) -> Boo
 
 
 def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield at most one error that lists the NPUs without a link in either direction.
+    """Yield one error `npu-without-links` that lists all NPUs without a link in either direction.
 
-    Nothing if there is no such NPU, and if the network has only one NPU.
+    Yields none if there is no such NPU, or if the network has only one NPU.
     """
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True

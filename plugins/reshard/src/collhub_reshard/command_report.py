@@ -219,7 +219,10 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
 
 
 def _describe_links(plan: ReshardPlan) -> str:
-    """Describe the binding links by the one with the largest weight, and their number."""
+    """Describe the binding links: the one with the largest weight (the smallest number if equal) by
+    its end nodes, and the number of links if there are several. Raises `ValueError` without
+    weights.
+    """
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))
     source, destination = int(topology.source[first]), int(topology.destination[first])

@@ -143,7 +143,9 @@ def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch
 
 
 def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
-    """Return (start, stop) of a rank's tile along every dimension; None outside of the mesh."""
+    """Return (start, stop) of a rank's tile along every dimension, in elements of a tensor of this
+    shape; None for a rank outside of the mesh.
+    """
     if rank not in side.mesh.devices:
         return None
     cuts = side.placement.boundaries(shape, side.mesh)

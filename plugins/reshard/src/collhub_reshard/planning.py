@@ -297,7 +297,10 @@ def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
 
 
 def _count_parts(strategy: Strategy, reach: Reach) -> int:
-    """Return into how many messages the busiest card divides a chunk: 1 for chains and trees."""
+    """Return the number of messages into which the busiest card divides a chunk: receiving devices
+    (hosts x devices) for send-receive and local all-gather, hosts for scatter with all-gather, 1
+    for all other strategies.
+    """
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,
         Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,

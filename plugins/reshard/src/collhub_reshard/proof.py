@@ -198,7 +198,9 @@ def _convert_move(move: Move) -> dict[str, JsonValue]:
 
 
 def _convert_task(tasks: HostTasks, task: int) -> dict[str, JsonValue]:
-    """Return a task between hosts as a JSON object, with the row of its unit task."""
+    """Return a task between hosts as a JSON object: row of its unit task, bytes, sending and
+    receiving hosts, and work in ticks as exact text.
+    """
     return {
         "unit_task": tasks.rows[task],
         "bytes": tasks.bytes[task],
@@ -254,7 +256,9 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
 
 
 def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
-    """Return the move with its devices on the hosts of the proof; `host_of`: int64[devices]."""
+    """Return a copy of the move whose source and destination devices are on the hosts of the proof;
+    `host_of`: host of every device, int64[devices].
+    """
     sides = []
     for side in (move.source, move.destination):
         hosts = tuple(host_of[list(side.mesh.devices)].tolist())

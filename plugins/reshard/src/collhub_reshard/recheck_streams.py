@@ -184,10 +184,10 @@ def _check_streams(claim: _StreamClaim) -> None:
 
 
 def _read_weights(claim: _StreamClaim) -> dict[int, int]:
-    """Read the weights by link.
+    """Read the positive weights of the bound by number of the link.
 
     Raises `FlawError` (`bound`) for unknown or repeated links and weights that are no integers from
-    1 to `_MAX_WEIGHT` (10^6).
+    1 to `_MAX_WEIGHT`.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}

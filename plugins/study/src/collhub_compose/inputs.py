@@ -52,7 +52,9 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
-    """Whether all parts come from one file, so that their line numbers refer to the same text."""
+    """Whether all parts have equal source names and SHA-256, so that their line numbers refer to
+    the same text. False without parts.
+    """
     # Files in different folders may have equal names, hence the hash.
     sources = set()
     for part in parts:
@@ -127,7 +129,9 @@ def _find_contract_defect(collective: Collective) -> str | None:
 
 
 def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
-    """Whether the OUTPUT or INPUT unit of each row does not exist: bool[rows]."""
+    """Whether the OUTPUT or INPUT unit of each row is negative or beyond the buffer of its rank:
+    bool[rows].
+    """
     outputs = contract.output_units[rows.rank]
     inputs = contract.input_units[rows.source_rank]
     is_outside = (rows.offset < 0) | (rows.offset >= outputs)

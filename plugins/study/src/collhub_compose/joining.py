@@ -79,9 +79,9 @@ def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
 def _concatenate(
     parts: Sequence[StepTable], *, is_shared: bool = False
 ) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate columns, data and control dependencies.
-
-    Each part has channels and lanes of its own, except with `is_shared`.
+    """Concatenate the parts; return the columns and the (parent, child) rows of the data and of the
+    control dependencies. Channels and lanes are renumbered so that no parts have any in common;
+    `is_shared` keeps their numbers.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:

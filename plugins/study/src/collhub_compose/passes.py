@@ -41,9 +41,10 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
-    """Renumber the ranks.
+    """Renumber the ranks by the option `ranks`, and report the changes.
 
-    Without the option `ranks` the algorithm stays unchanged, which is reported.
+    Without it the algorithm stays unchanged, which is reported. Raises `InputError` if the text is
+    no permutation of the ranks.
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.

@@ -142,7 +142,11 @@ def _is_allowed(
 
 
 def _are_disjoint(usage: BufferUsage, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
-    """Whether the used parts of INPUT and OUTPUT have no common unit: bool[num_ranks]."""
+    """Whether the used parts of INPUT and OUTPUT have no common unit: bool[num_ranks].
+
+    `inputs`, `outputs`: their first units in one memory, int64[num_ranks]. An unused buffer
+    overlaps no other.
+    """
     input_ends = inputs + usage.input
     output_ends = outputs + usage.output
     disjoint: BoolArray = (input_ends <= outputs) | (output_ends <= inputs)
@@ -239,7 +243,9 @@ def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArr
 
 
 def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Copy units of `buffer` one by one to the working memory."""
+    """Build steps that copy units of `buffer` to their new positions of `relocation`, one step per
+    unit, so that a step waits only for the units that it touches.
+    """
     # One by one, so that a step waits only for the units that it touches.
     rank, unit = cells
     source = np.full(len(rank), int(buffer)), unit
@@ -248,7 +254,9 @@ def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 
 
 def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Copy units of `buffer` one by one from the working memory."""
+    """Build steps that copy units from their new positions of `relocation` back to `buffer`, one
+    step per unit in the order of `cells`.
+    """
     # Results in OUTPUT are in place already: only those in SCRATCH are copied.
     rank, unit = cells
     source = _find_new_positions(cells, relocation, buffer)

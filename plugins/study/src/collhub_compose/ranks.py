@@ -154,9 +154,8 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
 
 
 def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
-    """Renumber the root and the contract of a collective.
-
-    The rest does not depend on rank numbers.
+    """Return the collective with its root and its contract renumbered, each if present; the rest
+    does not depend on rank numbers. `new_ranks`: new number of every rank, int64[num_ranks].
     """
     root = collective.root
     if root is not None:

@@ -87,7 +87,9 @@ def count_contract_rows(collective: Collective) -> int:
 
 
 def _rescale_collective(collective: Collective, factor: int) -> Collective:
-    """Multiply the units of a collective; its kind stays the same."""
+    """Return the collective with `factor` times as many units, also in its contract if it has one;
+    its kind stays the same.
+    """
     contract = collective.contract
     if contract is not None:
         contract = _rescale_contract(contract, factor)
@@ -279,7 +281,9 @@ def _divide_durations(steps: StepTable, instances: int) -> StepTable:
 
 
 def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
-    """Move SCRATCH of all steps to start at `first_unit`, int64[num_ranks]."""
+    """Return the steps with all offsets in SCRATCH of rank r increased by `first_unit[r]`,
+    int64[num_ranks].
+    """
     relocation = Relocation.none(steps.num_ranks)
     all_ranks = np.ones(steps.num_ranks, np.bool_)
     relocation.move(Buffer.SCRATCH, all_ranks, Buffer.SCRATCH, first_unit)

@@ -129,7 +129,9 @@ def _join_pair(
 
 
 def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
-    """Move a part's `buffer` to the seam; in SCRATCH it starts after `scratch` units."""
+    """Return the steps with `buffer` at the seam: in OUTPUT at the rank's `output_offset`, or, if
+    this is negative, in SCRATCH after `scratch` units, int64[num_ranks].
+    """
     relocation = Relocation.none(steps.num_ranks)
     in_scratch = seam.output_offset < 0
     relocation.move(buffer, in_scratch, Buffer.SCRATCH, scratch)
@@ -146,9 +148,9 @@ def _remove_source_lines(steps: StepTable) -> StepTable:
 
 
 def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
-    """Divide the units of both algorithms so that they have equal size at the seam.
-
-    Determined at the first rank with data there; differences at other ranks are refused later.
+    """Divide the units of both algorithms so that they have equal size at the seam: the least
+    common multiple at the first rank with data there. Differences at other ranks are refused later.
+    Without such a rank both stay unchanged.
     """
     needs = build_contract(second.collective)
     output_units = build_contract(first.collective).output_units

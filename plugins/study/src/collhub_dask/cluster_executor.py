@@ -107,9 +107,9 @@ class ClusterExecutor(Executor):
         return result
 
     def _get_result(self, future: DaskFuture[Any], address: str, was_full: bool) -> Any:
-        """Return or raise the outcome of the task, and release its data on the cluster.
-
-        `was_full`: the worker was out of memory before the task.
+        """Wait for the task; return its result or raise its exception, and in any case release its
+        data on the cluster. A killed worker raises the cause that is found, a cancelled task
+        `BrokenExecutor`. `was_full`: the worker was out of memory before the task.
         """
         try:
             self._wait(future, address, was_full)

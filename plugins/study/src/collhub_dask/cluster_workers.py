@@ -322,9 +322,10 @@ def _kill(nanny: Nanny) -> None:
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Prevent processes started in this context from importing from the working folder.
+    """Context in which started processes do not import from the working folder (`PYTHONSAFEPATH`).
 
-    Afterwards restores the environment, which nannies change for their processes.
+    Afterwards restores the entire environment, which nannies change for their processes, also after
+    an exception.
     """
     before = dict(os.environ)
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -94,8 +94,9 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
 def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
     """Return the (x, y) offsets between neighbours in each of three dimensions, in parallel
-    projection. `across`: free distance in x between the first dimension's nodes; the third
-    dimension is drawn along `_DEPTH`. Only `sizes[2]` matters.
+    projection; each is float64[2]. The third offset is `_DEPTH`; the first and second leave room
+    for the nodes of the third dimension, of which there are `sizes[2]`. `across`: minimum distance
+    in x between neighbours of the first dimension.
     """
     # The nodes of the third dimension end before the next node of the first.
     depth = sizes[2] - 1

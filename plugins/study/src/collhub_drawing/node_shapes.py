@@ -80,9 +80,9 @@ def on_unit_circle(angle: Float64Array) -> Points:
 
 
 def compute_neighbour_centres(topology: Topology, places: Points) -> Points:
-    """Return the mean position of the NPUs with a link to a node, float64[num_nodes, 2].
-
-    Nodes without such NPUs get the mean of all NPUs. `places`: positions of all nodes.
+    """Return the mean position of the NPUs with a link to a node, float64[num_nodes, 2]; parallel
+    links count separately. Nodes without such NPUs get the mean of all NPUs. `places`: positions of
+    all nodes, same shape.
     """
     is_from_npu = topology.source < topology.num_npus
     source = topology.source[is_from_npu]

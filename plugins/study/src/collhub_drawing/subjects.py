@@ -210,9 +210,10 @@ class RunTimes:
 
     @classmethod
     def of(cls, subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
-        """Create from measured or simulated times; -1 for rows that never started or finished.
-
-        Raises `InputError` if the number of times differs from the number of rows.
+        """Create from measured or simulated times in ns; -1 for rows that never started or
+        finished. Rows that started are in `rows`; rows without end get the last time of the run and
+        `is_endless`, and an end before its start becomes the start. Raises `InputError` if the
+        number of times differs from the number of rows.
         """
         count = len(subject.table)
         if len(start_ns) != count or len(end_ns) != count:

@@ -348,7 +348,11 @@ def _base_us(collective: str, is_hopper: bool, is_ll: bool) -> float:
 def _time_us(
     moved: float, base_us: float, blocks: int, rate: float, multiplier: float, peak: float
 ) -> float:
-    """Return base + softplus(bytes / bandwidth - 1 us); the bandwidth saturates smoothly."""
+    """Return base + softplus(transfer time - 1 us) in us.
+
+    `moved`: bytes; `rate`: GiB/s of a block. The bandwidth, blocks * rate * multiplier, saturates
+    smoothly at `peak`.
+    """
     attained = blocks * rate * multiplier
     # A smooth minimum of `attained` and `peak`, which bends within one block's rate.
     bandwidth = peak - rate * math.log1p(math.expm1(peak / rate) * math.exp(-attained / rate))

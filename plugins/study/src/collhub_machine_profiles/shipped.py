@@ -30,7 +30,10 @@ def shipped_names() -> tuple[str, ...]:
 
 @functools.cache
 def shipped_profile(name: str) -> MachineProfile:
-    """Read the shipped profile `name`. Raises `KeyError` for an unknown name."""
+    """Read the shipped profile `name` anew.
+
+    Raises `KeyError` for a name that is not in `shipped_names`.
+    """
     from collhub_machine_profiles.machine_profile import parse_profile
 
     if name not in shipped_names():
@@ -76,9 +79,9 @@ def profile_of_text(text: str) -> MachineProfile | None:
 
 
 def load_profile(name_or_file: str) -> MachineProfile:
-    """Return the profile of a file or, without such a file, the shipped one (`find_profile`).
+    """Return the profile of a file or, if no such file exists, the shipped one (`find_profile`).
 
-    Raises `InputError` if there is neither, and for a defect of the file.
+    Raises `InputError` (`unknown-machine`) if there is neither, and for a defect of the file.
     """
     from collhub_machine_profiles.machine_profile import read_profile
 

@@ -259,7 +259,10 @@ class NetworkModel:
     nodes: tuple[int, ...]
 
     def applies_to(self, point: CollectiveCall) -> bool:
-        """Whether the model predicts a point: an all-reduce within the measured node counts."""
+        """Whether the model predicts a point: `is_between_nodes`, a library that may be equal to
+        the model's, exactly `ranks_per_node` ranks per node, and a node count from the smallest to
+        the largest measured one.
+        """
         return (
             is_between_nodes(point)
             and may_be_equal(point.library, self.library)
@@ -273,7 +276,9 @@ class NetworkModel:
 
 
 def is_between_nodes(point: CollectiveCall) -> bool:
-    """Whether the form describes a point: an all-reduce on several nodes of equal size."""
+    """Whether the form describes a point: an all-reduce on at least two nodes with the same number
+    of ranks, of no particular dtype.
+    """
     return (
         point.collective == "all-reduce"
         and point.nodes > 1

@@ -187,7 +187,9 @@ def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """End an instruction, and begin those that waited for nothing else."""
+    """End an instruction at time `now`, and release its children: each begins when all instructions
+    before it have ended. Changes the world.
+    """
     instruction = world.instruction[index]
     instruction["end"] = now
     first = instruction["first_child"]
@@ -197,7 +199,9 @@ def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _show(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Make the first part of a message visible to its receivers."""
+    """Make the first part of a message visible at time `now`: release each instruction that
+    receives it. Changes the world.
+    """
     instruction = world.instruction[index]
     first = instruction["first_receiver"]
     for position in range(first, first + instruction["receivers"]):

@@ -215,7 +215,9 @@ def _block_share(case: Case, instances: int) -> float:
 
 
 def _channel_limit(case: Case) -> int:
-    """Return the number of channels of the runtime."""
+    """Return the maximum number of channels of the runtime: for NVLS kernels that of the GPU,
+    otherwise `_MAX_CHANNELS`.
+    """
     gpu = case.profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
     return gpu.nvls_channels if case.kernel == "nvls" else _MAX_CHANNELS

@@ -85,7 +85,9 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
 
 
 def _list_passes(variant: Variant) -> tuple[tuple[str, Mapping[str, str]], ...]:
-    """Return the passes that build the copies and pieces of a variant, and their options."""
+    """Return (pass, options) that build the copies and pieces of a variant: `replicate` for more
+    than one instance, then `pipeline` for more than one piece; empty for a plain variant.
+    """
     passes: list[tuple[str, Mapping[str, str]]] = []
     if variant.instances > 1:
         passes.append(("replicate", {"instances": str(variant.instances)}))

@@ -111,7 +111,11 @@ def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
 
 
 def main_library(points: Iterable[Measurement]) -> Library:
-    """Return the library and version with the largest number of points; NCCL if equal."""
+    """Return the library and version with the largest number of points.
+
+    Ties: NCCL, then the last text in alphabetical order. Variants count with their library. Raises
+    `ValueError` without points.
+    """
     counts: dict[Library, int] = {}
     for point in points:
         library = Library(point.library.name, point.library.version)

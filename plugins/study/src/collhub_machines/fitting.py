@@ -144,7 +144,10 @@ def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 
 
 def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
-    """Return the constants that fit times, given as ln(us); the prior keeps the rest."""
+    """Return the positive constants, in the order of `prior.values`, that fit `measured` times,
+    given as ln(us). The fit is robust against outliers, in the logarithm; the prior's values are
+    the start, and constants that the calls do not determine stay near them.
+    """
 
     def model(position: FloatArray) -> FloatArray:
         return np.log(predict(np.exp(position), calls))
@@ -367,7 +370,9 @@ def fit_network(
 
 
 def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
-    """Return the points that are not slower than any point of a larger size on as many nodes."""
+    """Return the points that are not slower than any point of a larger size on as many nodes, by
+    ascending size; points with equal times are kept.
+    """
     fastest_larger_us: dict[int, float] = {}
     kept = []
     for point in sorted(points, key=lambda one: -one.size_bytes):

@@ -173,7 +173,9 @@ def _format_folded_label(topology: Topology, members: Sequence[int], npus: int |
 
 
 def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels, with a number appended to every repetition: the second is "label #2"."""
+    """Return the labels in order, with ` #N` appended to every repetition: the second is "label
+    #2". A result is not compared with other labels that already contain `#`.
+    """
     seen: dict[str, int] = {}
     distinct = []
     for text in labels:

@@ -164,7 +164,9 @@ def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[
 
 
 def _format_course(plot: _Plot, curve: Curve) -> str:
-    """Return the SVG path data of a curve, with a new subpath after every gap."""
+    """Return the SVG path data of a curve in pixels with one digit, with a new subpath after every
+    size without a value; empty text without values.
+    """
     course, is_drawing = "", False
     for size, value in zip(plot.request.sizes, curve.series.bandwidths, strict=True):
         if value is not None:

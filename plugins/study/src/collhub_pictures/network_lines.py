@@ -85,7 +85,11 @@ class DrawnLines(ColumnTable):
 def _compute_bends(
     places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
 ) -> Float64Array:
-    """Return the bend of each line in pixels, float64; 0 if no node is in its path."""
+    """Return the bend of each line in pixels, float64[lines].
+
+    0 for a line that passes no node and is not one of two opposite lines; otherwise `_MIN_BEND`
+    plus `_BEND_PER_NODE` per passed node, at most `_MAX_BEND`.
+    """
     passed = _count_nodes_passed(places, source, destination)
     # Straight arrows in both directions between two nodes would overlap.
     needs = is_one_of_two | (passed > 0)

@@ -278,7 +278,9 @@ def _format_ends(picture: _NetworkPicture, row: int) -> str:
 
 
 def _find_rim(end: Points, towards: Points) -> Points:
-    """Return the point at the rim of the node at `end` on the line from `towards`; float64[2]."""
+    """Return the point at distance `NPU_RADIUS` from `end` in the direction of `towards`;
+    float64[2]. For equal positions this is `end`.
+    """
     vector = end - towards
     # Avoids a division by zero for two nodes at one position.
     length = max(float(np.hypot(*vector)), 1e-9)

@@ -290,7 +290,9 @@ def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Itera
 
 
 def _create_arguments(run: RunTimes, shown: ShownTimes, row: int) -> dict[str, str | int | float]:
-    """Return the facts of a row, the time it waited, and whether it never finished."""
+    """Return the facts of a row, `waited_us` if it waited between its start and its shown begin,
+    and `ends: never` if it never finished.
+    """
     arguments = run.subject.facts(row)
     waited_ns = int(shown.begin[row] - run.start[row])
     if waited_ns:

@@ -291,9 +291,10 @@ def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | No
 
 
 def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, TimeBand]:
-    """Return the bands of the algorithms at a size, the shortest time first.
+    """Return the time bands of the algorithms at a size, the shortest time first.
 
-    A measured time of an algorithm replaces its simulated one. Empty if no algorithm fits.
+    A measured time of an algorithm replaces its simulated one and has no error; simulated ones have
+    the held-out error of the timing. Empty if no algorithm has a time.
     """
     error = held_out_error(outcome.timing)
     measured = {} if outcome.measured is None else outcome.measured.algorithms

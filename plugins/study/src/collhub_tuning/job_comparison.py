@@ -274,7 +274,7 @@ def _format_speedup(comparison: JobComparison, measurement: JobMeasurement) -> s
 
 
 def comparison_failures(comparison: JobComparison) -> list[str]:
-    """Return one line per measurement without a time, with the reason."""
+    """Return `ALGORITHMS on TOPOLOGY: REASON` for every measurement that failed, in order."""
     return [
         f"{measurement.algorithms} on {measurement.topology}: {measurement.failure}"
         for measurement in comparison.measurements

@@ -347,7 +347,9 @@ def measured_header(outcome: ComparisonOutcome) -> tuple[str, ...]:
 
 
 def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
-    """Return the measured times of a size by library, and its decision."""
+    """Return the cells of a size: one measured time per curve (empty text if not measured), then
+    the decision. Empty list if the comparison has no measurements.
+    """
     if outcome.measured is None:
         return []
     times_us = [curve.times_us.get(size) for curve in outcome.measured.curves]

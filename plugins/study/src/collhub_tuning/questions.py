@@ -60,7 +60,10 @@ class ComparisonQuestion:
         )
 
     def _unit_counts(self) -> UnitCounts | None:
-        """Return the table of counts, None without one."""
+        """Return the table of counts of an unequal collective; None if no counts are given.
+
+        Raises the error of `UnitCounts.from_flat` if they do not fit the number of NPUs.
+        """
         if not self.counts:
             return None
         return UnitCounts.from_flat(self.counts, CollectiveKind(self.kind), self.num_npus)

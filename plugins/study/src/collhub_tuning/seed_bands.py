@@ -109,9 +109,10 @@ class SeedTimes:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse `0..9` (both included) or a list such as `1,5,7`.
+    """Parse `0..9` (both included) or a list such as `1,5,7`; the order is kept.
 
-    Raises `UsageError` for other texts, an empty range, a repeated seed, and more than 1000 seeds.
+    Raises `UsageError` for other texts, negative seeds, an empty range, a repeated seed, and more
+    than `_MAX_SEEDS` seeds.
     """
     low, dots, high = text.partition("..")
     try:

@@ -236,8 +236,9 @@ def check_files(
 
 
 def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
-    """Return one row per range of sizes with the same server, by file; a file that serves nothing
-    has one row with `none`.
+    """Return rows (file, format, collective, sizes, server), one per range of sizes with the same
+    server, by file in the given order. A file that serves no call has one row with the collective
+    `none`.
     """
     rows = []
     for one in checked:

@@ -317,7 +317,10 @@ def _serve(connection: Connection) -> None:
 def _call(
     function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[bool, object]:
-    """Run the function; return (True, its result) or (False, its exception)."""
+    """Run the function; return (True, its result) or (False, its exception).
+
+    `KeyboardInterrupt` and `SystemExit` pass.
+    """
     try:
         return True, function(*args, **kwargs)
     except Exception as error:

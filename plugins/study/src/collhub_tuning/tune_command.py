@@ -381,7 +381,11 @@ def _run_comparisons(
 def _tune_modes(
     kind: str, mode: str, tuned: Callable[[str, str], TunedCollective]
 ) -> list[TunedCollective]:
-    """Tune a collective; tune each mode separately if no algorithm serves both."""
+    """Tune a collective by `tuned(kind, mode)`.
+
+    If mode `both` gives no times, tune in place and out of place separately, and return these two
+    if either serves a range of sizes; otherwise return only the first result.
+    """
     combined = tuned(kind, mode)
     if combined.has_times or mode != "both":
         return [combined]

@@ -69,7 +69,9 @@ class MeasuredTimes:
         )
 
     def default_windows(self) -> tuple[DefaultWindow, ...]:
-        """Return the sizes between the windows of all algorithms, which the runtime decides."""
+        """Return the ranges of sizes in bytes outside of the windows of all algorithms, which the
+        runtime decides, in ascending order; empty if algorithms cover all sizes.
+        """
         return tuple(
             DefaultWindow(min_bytes, max_bytes, sizes)
             for name, min_bytes, max_bytes, sizes in self._divide(None)
@@ -126,7 +128,9 @@ class MeasuredTimes:
         return {*self.limits_ns, *self.winners}
 
     def _decided_indices(self, times: Times) -> list[int]:
-        """Return the indices of sizes with an algorithm or a measurement."""
+        """Return the ascending indices of sizes for which a candidate in `times` has a time or a
+        reference was measured.
+        """
         return [
             index
             for index, size in enumerate(self.sizes)
@@ -299,7 +303,9 @@ class TunedCollective:
         return {decision.size: decision for decision in decisions if decision is not None}
 
     def ratio(self, algorithm: str, size: int) -> float | None:
-        """Compute time divided by bound at a measured size; None if one of them is missing."""
+        """Return time divided by bound of the first measurement of an algorithm at a size in bytes;
+        None if there is no measurement, time or bound.
+        """
         ratios = (
             self.outcome.ratio(measured)
             for measured in self.outcome.measurements
@@ -346,7 +352,9 @@ class TunedCollective:
 
 
 def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Selection:
-    """Create the selection of all collectives that have a window."""
+    """Create the selection of all collectives that serve a range of sizes, in order; the topology
+    is that of the first collective. Raises `IndexError` for an empty sequence.
+    """
     topology = tuned[0].outcome.topology
     selected = [collective.selected(registry) for collective in tuned if collective.windows]
     nodes = count_nodes(topology)

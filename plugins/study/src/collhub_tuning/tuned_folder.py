@@ -178,7 +178,9 @@ def _check_name(name: object) -> str:
 
 
 def _list_declared_files(folder: Path) -> set[str]:
-    """Return the files that the existing report of this folder names; empty without a report."""
+    """Return `FORMAT/FILE` paths that the existing report of this folder names; empty if the report
+    is missing or invalid.
+    """
     try:
         return {
             f"{form.name}/{file}" for form in read_declared_formats(folder) for file in form.files

@@ -131,7 +131,9 @@ def encode_text(data: bytes) -> bytes:
 
 
 def _read_pieces(column: npt.NDArray[np.generic], is_delta: bool) -> Iterator[Int64Array]:
-    """Yield the stored integers of a column, some rows at a time."""
+    """Yield the stored integers of a column, at most `_ROWS_AT_A_TIME` rows at a time: the values,
+    or with `is_delta` the differences from the previous value (the first one from 0).
+    """
     for first in range(0, len(column), _ROWS_AT_A_TIME):
         piece = column[first : first + _ROWS_AT_A_TIME].astype(np.int64)
         if is_delta:

@@ -158,7 +158,10 @@ def _create_curve(number: int, kind: str, times: Sequence[float | None]) -> dict
 
 
 def _list_facts(results: Sequence[Mapping[str, Any]], name: str) -> list[list[str]]:
-    """Return facts about an algorithm: its variants, and the reasons of missing times."""
+    """Return [label, text] facts about an algorithm: protocols, numbers of copies above 1, and
+    reasons of missing times, each without repetitions in order of occurrence. Facts without values
+    are left out.
+    """
     rows = [row for row in results if row["algorithm"] == name]
     failures = dict.fromkeys(row["failure"] for row in rows if row["failure"])
     protocols = dict.fromkeys(row["protocol"] for row in rows if row["protocol"])

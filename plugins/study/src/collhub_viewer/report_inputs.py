@@ -68,10 +68,10 @@ def _read_waits(title: str, document: Any) -> WaitForGraph:
 
 
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
-    """Read the times of the selected algorithms, and the text files, the report first.
-
-    At most 200 files of at most 1 MB each are shown; larger files are cut. Raises `InputError` if
-    `report.json` violates its schema.
+    """Return the comparisons of the folder's `report.json`, then its files as UTF-8 text (invalid
+    bytes are replaced): `report.md` first, then by path. At most `_MAX_FILES` files are shown, each
+    cut after `_MAX_FILE_BYTES` with a note. Symbolic links are left out. Raises `InputError` for an
+    invalid report, `OSError` for an unreadable file.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -87,9 +87,10 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
 
 
 def _read_tuned_report(path: Path) -> list[PageSubject]:
-    """Return the report of a tuned folder as comparisons of each collective's selected algorithms.
-
-    A report without the schema of `collhub tune` has none.
+    """Return the report of a tuned folder as one comparison per collective, of its selected
+    algorithms. The title has the mode if there are several collectives. Empty for a report without
+    the schema of `collhub tune`. Raises `InputError` for a report that violates this schema, and
+    `OSError` for an unreadable file.
     """
     with path.open("rb") as file:
         document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))
@@ -107,7 +108,10 @@ def _read_tuned_report(path: Path) -> list[PageSubject]:
 
 
 def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
-    """Return the selected algorithms as a report of `collhub compare`, bounds and baselines too."""
+    """Return a collective of a tuning report as a report of `collhub compare`: one result per size
+    with a selected algorithm, by size. The bound is the time divided by its ratio, None if unknown;
+    sizes without an algorithm have the winner `_DEFAULT`.
+    """
     sizes = document["sizes"]
     selected = {
         row["size"]: (window["algorithm"], row)

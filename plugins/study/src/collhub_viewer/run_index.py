@@ -189,7 +189,9 @@ def _index_lanes(
 
 
 def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
-    """Return the kind of every row, and the kinds; the last one is the wait."""
+    """Return the kind of every row, int64, and the kinds with name and class; the last one is the
+    wait. Nodes of a job that belong to a named collective have a kind of this collective.
+    """
     kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
     if isinstance(subject, JobNodes):
@@ -200,7 +202,11 @@ def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[
 
 
 def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
-    """Return name and class of every kind; the last one is the wait."""
+    """Return (name, class) of every kind, in the order of the kinds' numbers.
+
+    Steps: the kinds of steps; jobs: the kinds of nodes, then the collectives. The last one is the
+    wait.
+    """
     if isinstance(subject, AlgorithmSteps):
         return [*_STEP_CLASSES.values(), (_WAIT, "wait")]
     collectives = [one.name.lower().replace("_", "-") for one in JobCollective]
@@ -209,7 +215,10 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
 
 
 def _mirror_partners(run: RunTimes) -> Int64Array:
-    """Return for every row the matching row: of a receive its send and vice versa; -1 for none."""
+    """Return the matching row of every row, int64: of a receive its send, of a send its receive; -1
+    for rows without one. Members of a collective of a job refer to the member that began last,
+    which has -1.
+    """
     partner = run.subject.partners(run.start, run.end)
     rows = np.flatnonzero(partner != np.arange(len(partner)))
     mirrored = np.full(len(partner), -1, np.int64)

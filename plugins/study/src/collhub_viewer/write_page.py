@@ -173,7 +173,10 @@ def _write_html(title: str, index: dict[str, object], lines: ColumnLines) -> Ite
 
 
 def _read_part(name: str) -> bytes:
-    """Return a file of the page's program, which the distribution contains."""
+    """Return the bytes of a file of the page's program, which the distribution contains.
+
+    Raises `PluginError` if it is missing.
+    """
     try:
         return resources.files("collhub_viewer").joinpath("page", name).read_bytes()
     except OSError:

@@ -295,7 +295,9 @@ def _index_results(
 def _list_slower(
     old: Mapping[str, object], new: Mapping[str, object], member: str
 ) -> Iterator[str]:
-    """Yield `SIZE B: OLD to NEW ns` for every size whose time increased by more than 0.1 %."""
+    """Yield `SIZE B: OLD to NEW ns` for every size whose `member` increased by more than 0.1 %, in
+    the old order. Sizes without an integer in both reports are left out.
+    """
     times = {_get(point, "size"): _get(point, member) for point in _list(new.get("points"))}
     for point in _list(old.get("points")):
         size, before = _get(point, "size"), _get(point, member)

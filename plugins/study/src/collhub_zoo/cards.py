@@ -163,7 +163,11 @@ def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
 
 
 def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
-    """Parse the standard machines of a catalogue. Raises `InputError`, also for repeated ones."""
+    """Parse the standard machines of a catalogue, in order.
+
+    Raises `InputError` for a document that violates the schema, and for two machines with the same
+    topology text.
+    """
     machines = tuple(_parse(content, path, MachinesCard).machines)
     texts = [machine.topology for machine in machines]
     repeated = next((text for text in texts if texts.count(text) > 1), None)
@@ -245,7 +249,9 @@ def _parse(content: bytes, path: str, kind: type[C]) -> C:
 
 
 def _find_line(content: bytes, where: str) -> int | None:
-    """Return the line of the top-level key of a path such as `$.origin.url`; None if unknown."""
+    """Return the line (from 1) of the top-level key of a path such as `$.origin.url`: the first
+    line that begins with `origin:`. None if the path or the text has no such key.
+    """
     key = re.match(r"\$\.([a-z0-9_]+)", where)
     if key is None:
         return None

@@ -126,7 +126,11 @@ def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
 
 
 def parse_index(content: bytes, path: str) -> dict[str, object]:
-    """Parse the index of a build; only its schema is checked. Raises `InputError`."""
+    """Parse the index of a build as a JSON object.
+
+    Raises `InputError` if it is no JSON object, or its `schema` is not that of the builds; the
+    other members are not checked.
+    """
     document = parse_json_object(content, path)
     if document.get("schema") != "collhub/report-zoo-build-1":
         cure = "name the index.json that 'collhub zoo build' wrote"
@@ -174,7 +178,10 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def check_sha256(content: bytes, expected: str, path: str) -> bytes:
-    """Return the content if it has this SHA-256. Raises `InputError` otherwise."""
+    """Return the content unchanged if it has this SHA-256 (hexadecimal, lower case).
+
+    Raises `InputError` for `path` otherwise.
+    """
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:
         _refuse(path, f"the SHA-256 is {actual}, expected {expected}", "download the file again")

@@ -42,7 +42,9 @@ class AlgorithmSource:
         return self._command is not None and bool(self._command.synthesizer)
 
     def refusal(self, kind: CollectiveKind, topology: Topology) -> str:
-        """Return the reason why the card excludes a collective on a network, or an empty text."""
+        """Return the reason why the card excludes a collective on a network, or an empty text: the
+        collective is not listed, or the card lists ranks without the number of NPUs.
+        """
         card, ranks = self._entry.card, topology.num_npus
         if kind.value not in card.collectives:
             return f"the card has {', '.join(card.collectives)}, not {kind.value}"

@@ -378,7 +378,9 @@ def _write_file(
     options: Mapping[str, str],
     registry: Registry,
 ) -> bytes | None:
-    """Return the file of an algorithm in a format; None if the format cannot express it."""
+    """Return the bytes of an algorithm's file in a format; None if the writer raises `InputError`
+    or `UsageError`. Other errors pass. `suffix`: file name suffix with the dot.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"algorithm{suffix}"
         try:

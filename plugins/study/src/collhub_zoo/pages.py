@@ -19,7 +19,9 @@ _REASONS = (
 
 
 def create_pages(report: ZooBuildReport) -> dict[str, str]:
-    """Return the texts of all pages by path; links between them are relative."""
+    """Return the Markdown texts by path: `index.md`, `collectives/KIND.md` for kinds with a group,
+    and `entries/NAME.md` for all entries. Links between them are relative.
+    """
     pages = {"index.md": _create_overview(report)}
     for kind in dict.fromkeys(group.collective for group in report.groups):
         pages[f"collectives/{kind}.md"] = _create_collective_page(report, kind)

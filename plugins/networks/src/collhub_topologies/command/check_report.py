@@ -58,9 +58,8 @@ class NetworkVerdict:
         )
 
     def print_text(self, context: CommandContext) -> None:
-        """Print one line with the verdict, then the table of bounds if there are any.
-
-        The findings are reported on standard error.
+        """Print one line with the counts of NPUs and links and the verdict, then the table of
+        bounds if there are any. The findings are reported on standard error.
         """
         network = self.network
         outcome = "not all NPUs reach one another"

@@ -151,7 +151,10 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
 
 @lru_cache(maxsize=256)
 def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
-    """Pack trees from the first NPU to the others, with the maximum rate of the network."""
+    """Pack spanning trees from the first of `nodes` to the others, in the subnetwork of these
+    nodes, with the maximum rate of the network. Switches, if any, are first replaced by direct
+    links between NPUs. Cached.
+    """
     graph = CapacityGraph.of(topology.subset(nodes))
     rate = broadcast_rate(graph, 0)
     sent = np.zeros(len(nodes), np.int64)

@@ -182,7 +182,9 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
 
 
 def _compute_tile_bytes(move: Move, num_devices: int) -> Int64Array:
-    """Return the bytes of a move's tile in INPUT and in OUTPUT: int64[devices, 2]."""
+    """Return the bytes of a move's tile in INPUT (column 0) and in OUTPUT (1): int64[devices, 2]; 0
+    for devices outside of the source or the destination mesh.
+    """
     tile_bytes = np.zeros((num_devices, 2), np.int64)
     for column, side in enumerate((move.source, move.destination)):
         grid = _TileGrid(side, move)

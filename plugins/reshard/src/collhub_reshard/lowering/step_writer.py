@@ -234,7 +234,10 @@ class StepWriter:
         return receive
 
     def _find_readable_unit(self, device: int) -> BoxPlace:
-        """Return a unit of a device that no later step writes: of its INPUT, or a received one."""
+        """Return a unit of a device that no later step writes: unit 0 of its INPUT, or, without
+        INPUT, the first box that it received, after the step that receives it. Raises
+        `StopIteration` if the device has neither.
+        """
         if self.layout.input_units[device]:
             return BoxPlace(Buffer.INPUT, 0)
         # A device that only forwards may have no INPUT.
@@ -245,9 +248,9 @@ class StepWriter:
         return BoxPlace(landing.buffer, landing.offset, (step,))
 
     def _held(self, row: int, device: int) -> BoxPlace:
-        """Return the location of a contiguous copy of a device's box.
-
-        If the box is not contiguous in INPUT, it is packed into SCRATCH once.
+        """Return the location of a contiguous copy of a device's box: in INPUT if it is contiguous
+        there. Otherwise the first call writes steps that pack it into SCRATCH; later calls return
+        the same place and the steps to wait for.
         """
         key = row, device
         region = self.layout.inputs[key]

@@ -118,7 +118,9 @@ def _draw_random(random: Int64Array) -> float:
 
 @lean_part
 def _move_task(order: Int64Array, source: int, destination: int) -> None:
-    """Move the task at one position to another one; the tasks in between shift by one."""
+    """Move the task at position `source` to `destination`; the tasks in between shift by one
+    position. Changes `order`.
+    """
     task = order[source]
     step = 1 if destination > source else -1
     at = source

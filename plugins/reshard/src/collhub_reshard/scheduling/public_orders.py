@@ -121,9 +121,9 @@ def _draw_round(
 
 
 def search_order(tasks: HostTasks) -> Order:
-    """Search depth first over the next task and its sender (`loadbalance_order`, `search`).
-
-    Ends after a fixed number of nodes.
+    """Search depth first over the next task and its sender (`loadbalance_order`, `search`); return
+    the order with the minimum makespan. It begins with the order by size, which wins ties, and ends
+    after a fixed number of nodes.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))

@@ -129,7 +129,9 @@ def compute_makespan(pieces: Sequence[Piece]) -> Fraction:
 
 
 def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
-    """Return the maximum lateness of a task in ticks; 0 if all are on time."""
+    """Return the maximum time in ticks by which a task finishes after its due time; 0 if all are on
+    time. Tasks without a due time do not count.
+    """
     worst = Fraction(0)
     for task, end in _find_ends(pieces).items():
         due = tasks.due[task]
@@ -139,7 +141,7 @@ def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
 
 
 def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
-    """Return when every task finishes: a split one with its last piece."""
+    """Return the finish time in ticks of every task with pieces: the maximum over its pieces."""
     ends: dict[int, Fraction] = {}
     for piece in pieces:
         before = ends.get(piece.task, piece.end)
@@ -305,9 +307,9 @@ class Bound:
 
 
 def compute_fluid_bound(tasks: HostTasks) -> Bound:
-    """Return the largest of the bounds that also hold if tasks are split.
-
-    By a receiver, by a set of senders, or by tasks that all hosts receive.
+    """Return the largest of the bounds, in ticks, that also hold if tasks are split: by a receiver,
+    by a set of senders, or by tasks that all hosts receive. The first in this order wins ties;
+    without tasks the bound is `nothing` with 0 ticks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
@@ -329,7 +331,9 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound by the host that needs the longest time to receive its data."""
+    """Return the bound, in ticks, by the host that needs the longest time to receive its data; the
+    smaller host wins ties. Without tasks the bound is `nothing` with 0 ticks.
+    """
     load = compute_receiver_loads(tasks, range(len(tasks)))
     if not load:
         return Bound("nothing", Fraction(0))
@@ -339,9 +343,8 @@ def compute_receiver_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
-    """Return, by receiver, the ticks that its cards need for some tasks.
-
-    Includes the time until the first of these tasks is released.
+    """Return, by receiver, the ticks that all its cards together need for the tasks of `chosen`,
+    plus the earliest release of these tasks. Hosts that receive none of them are absent.
     """
     load: dict[int, Fraction] = {}
     first: dict[int, int] = {}
@@ -355,7 +358,10 @@ def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int,
 
 
 def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
-    """Return the minimum time in which the senders can send some tasks, split arbitrarily."""
+    """Return the minimum time in seconds, and the shares, in which the senders can send the tasks
+    of `chosen`. Each task may be split arbitrarily among its senders; the rate of a host is the
+    output rate of a card times the number of cards. Receivers do not limit.
+    """
     demand: dict[tuple[int, ...], int] = {}
     for task in chosen:
         senders = tasks.senders[task]

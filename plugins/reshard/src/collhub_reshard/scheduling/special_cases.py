@@ -95,7 +95,9 @@ def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _find_free_colour(taken: dict[int, int]) -> int:
-    """Return the smallest colour that no edge at an end has."""
+    """Return the smallest colour from 0 that is not a key of `taken`, the edges at a node by
+    colour.
+    """
     colour = 0
     while colour in taken:
         colour += 1
