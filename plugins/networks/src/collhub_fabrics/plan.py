@@ -187,7 +187,9 @@ class FabricPlan:
 
     @cached_property
     def _nics_by_name(self) -> dict[str, tuple[str, int, int]]:
-        """Host, number within the host and position among all NICs, by name."""
+        """Return (host, number within the host, position among all NICs) by the name of the NIC;
+        positions follow the order of `add_nic`.
+        """
         return {
             _build_nic_name(host, nic): (host, nic, position)
             for position, (host, nic) in enumerate(self._nic_rates)

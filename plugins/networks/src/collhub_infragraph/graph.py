@@ -33,7 +33,9 @@ _MAX_DIGITS = 9
 
 
 def parse_number(text: str) -> int | None:
-    """Parse the integer value of an attribute, None for any other text."""
+    """Parse an integer that consists of at most `_MAX_DIGITS` ASCII digits; None for any other
+    text, also with a sign, blanks or a point.
+    """
     # Only ASCII digits (`isdecimal` accepts further digits), and not too many, since huge texts
     # cost time.
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
@@ -190,10 +192,11 @@ def _find_quantity(
     value: Value,
     units: tuple[str, ...],
 ) -> tuple[str, Decimal | None]:
-    """Find the unit of a quantity, and its number.
+    """Return the unit of a quantity and its number.
 
-    The number is None for a missing quantity: InfraGraph's classes write the unit of every quantity
-    that a program has accessed.
+    The unit is the `choice`, else the first of `units` with a number, else the first. The number is
+    None for a missing quantity, because InfraGraph's classes write the unit of every quantity that
+    a program has accessed. Raises `InputError` for an unknown unit.
     """
     # Some writers omit the choice if only one unit is given.
     given_units = [unit for unit in units if value.get(unit) is not None]
@@ -216,7 +219,10 @@ def to_positive_rate(value: Value, rate: Decimal) -> float:
 
 
 def _to_latency(value: Value, seconds: Decimal) -> float:
-    """Convert a latency to seconds as a float. Raises `InputError` for negative and huge values."""
+    """Convert a latency to seconds as a float.
+
+    Raises `InputError` for negative values, NaN, and values of 10^9 s or more.
+    """
     if not 0 <= seconds < 10**9:
         value.fail("a latency of at least 0 was expected")
     return float(seconds)

@@ -73,7 +73,10 @@ class Value:
         return None if raw is None else self._build_child(f".{key}", raw)
 
     def entries(self) -> Iterator[tuple[str, Value]]:
-        """Yield keys and values of an object, in the order of the file."""
+        """Yield keys (as text) and values of an object, in the order of the file.
+
+        Raises `InputError` for a value that is no object.
+        """
         for key, raw in self._require_object().items():
             name = str(key)
             yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
@@ -86,7 +89,10 @@ class Value:
             yield self._build_child(f"[{index}]", raw)
 
     def items_of(self, key: str) -> Iterator[Value]:
-        """Yield the values of the list at a key; none if the key is absent."""
+        """Yield the values of the list at a key in order; none if the key is absent or null.
+
+        Raises `InputError` for a value that is no list.
+        """
         value = self.get(key)
         if value is not None:
             yield from value.items()
@@ -94,7 +100,8 @@ class Value:
     def text(self) -> str:
         """The value as text of at least one character.
 
-        Integers are converted, since YAML parses a name `7` as a number.
+        Integers are converted, since YAML parses a name `7` as a number. Raises `InputError` for
+        other types, including true and false, and for an empty text.
         """
         if isinstance(self.raw, int) and not isinstance(self.raw, bool):
             return str(self.raw)
@@ -112,10 +119,10 @@ class Value:
         return default if value is None else value.text()
 
     def count(self, maximum: int) -> int:
-        """Return the value as an integer from 1 to `maximum`.
+        """Return the value as an integer from 1 to `maximum`, both included.
 
-        Raises `InputError` for other types, including true, false and fractions, and for integers
-        out of range.
+        Raises `InputError` for other types, including true, false and all numbers with a point, and
+        for integers out of range.
         """
         # In Python, True is an integer; in a document it is not.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):

@@ -192,7 +192,9 @@ def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
 
 
 def _shorten(ranks: str) -> str:
-    """Shorten a list of ranks at a comma if it is long."""
+    """Cut a list of ranks longer than `_MAX_LIST_WIDTH` characters at the last comma within this
+    width, and append `,...`; shorter lists stay unchanged.
+    """
     if len(ranks) <= _MAX_LIST_WIDTH:
         return ranks
     return f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."

@@ -425,7 +425,9 @@ def _name_nvswitches(machines: int) -> list[str]:
 
 
 def _name_nics(machines: int, nics_per_machine: int) -> list[str]:
-    """List the names of the NICs of all machines."""
+    """List the names `nic MACHINE.NIC` of the NICs of all machines, both numbers from 0, by
+    machine, then by NIC.
+    """
     return [
         f"nic {machine}.{nic}" for machine in range(machines) for nic in range(nics_per_machine)
     ]

@@ -19,7 +19,9 @@ from hub_core.network import (
 
 
 def check_npus(text: TopologyText, npus: int) -> None:
-    """Raise `UsageError` for more NPUs than a network with switches can have."""
+    """Raise `UsageError` for more than `MAX_NODES // 2` NPUs: a network with switches has at least
+    as many other nodes and links.
+    """
     # There are at least equally many switches and links.
     if npus > MAX_NODES // 2:
         raise text.error("too large", f"stay below {MAX_NODES // 2} NPUs")

@@ -210,9 +210,9 @@ def _plan(
 def _simulate_time_s(
     context: CommandContext, algorithm: Algorithm, topology: Topology
 ) -> float | None:
-    """Return the time in seconds by the default simulator.
-
-    None if the simulation fails, for example because no simulator is installed, or never finishes.
+    """Return the time in seconds by the default simulator; None if the simulation raises
+    `HubError`, for example because no simulator is installed, or never finishes. An algorithm
+    without a size is simulated with 1 byte.
     """
     from hub_core import simulate
 

@@ -179,7 +179,10 @@ def _format_count(count: int, name: str) -> str:
 
 
 def _count_strategies(plan: ReshardPlan) -> Counter[str]:
-    """Count the unit tasks by strategy; `streams` on a topology."""
+    """Count the unit tasks by name of the strategy.
+
+    On a topology all have the name `streams`; empty without tasks.
+    """
     if plan.streams is not None:
         return Counter({"streams": len(plan.chunks)} if plan.chunks else {})
     return Counter(strategy.value for strategy in plan.strategies.values())
@@ -231,7 +234,9 @@ def _describe_links(plan: ReshardPlan) -> str:
 
 
 def _describe_status(plan: ReshardPlan) -> str:
-    """Describe the proof of optimality or the maximum gap, and the method of the schedule."""
+    """Return `optimal` with its proof, or the maximum gap to the optimum in percent (three digits),
+    and the method of the schedule.
+    """
     schedule = plan.outcome
     if schedule.status == "optimal":
         return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"

@@ -68,7 +68,9 @@ class FabricLinks:
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
     def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
-        """Return the sum of the weights of links on every route: float64[positions, positions]."""
+        """Return the sum of the weights of links on every route: float64[positions, positions],
+        source first. `weights`: by number of the link. 0 for pairs without a route.
+        """
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
         costs = np.bincount(pair, weights[self.links], minlength=count * count)
@@ -85,10 +87,9 @@ def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
 
 
 def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
-    """Return (cost, second last position) of the cheapest path between all positions.
-
-    Floyd's algorithm (1962). A path may pass other positions if that is cheaper than the direct
-    message.
+    """Return (costs, predecessors) of the cheapest paths between all positions, by Floyd's
+    algorithm (1962); both have the shape of `costs`, [n, n]. Entry [a, b] of the predecessors is
+    the position before b on the path from a; it is a for a direct message, which wins ties.
     """
     count = len(costs)
     best = costs.copy()

@@ -96,7 +96,8 @@ def _find_shape_and_type(
 ) -> tuple[tuple[int, ...], torch.dtype]:
     """Return shape and element type of the full tensor.
 
-    A DTensor contains both. Raises `InputError` if one of them is unknown on this rank.
+    The given ones take precedence; a DTensor contains both, another tensor only the type. Raises
+    `InputError` if one of them is unknown on this rank.
     """
     if shape is None and tensor is not None and hasattr(tensor, "to_local"):
         shape = tuple(tensor.shape)
@@ -246,7 +247,8 @@ class _Arrivals:
     def add_up(self) -> None:
         """Store the sums in the shard; does nothing without summands.
 
-        The summands of a box are consecutive rows; the first one is copied, the others are added.
+        In the order of rows, a row that is a summand is added to its box; any other row is copied
+        there first.
         """
         in_order = sorted(self.summands.items(), key=itemgetter(0))
         for row, summand in in_order:

@@ -113,7 +113,10 @@ class ReshardPlan:
 
     @property
     def predicted_s(self) -> float:
-        """Time in seconds with latency and store-and-forward of chunks at every card."""
+        """Time in seconds until the last data arrive, with latency and store-and-forward of chunks
+        at every card; 0 for a schedule without pieces. For streams, all use the largest number of
+        chunks.
+        """
         if self.streams is not None:
             return self.streams.predicted_s(max(self.chunks.values(), default=1))
         # The piece that starts last is not always the one that arrives last.
@@ -275,9 +278,9 @@ def _build_network(
     latency_s: float,
     cards: int,
 ) -> HostNetwork:
-    """Build the hosts' cards from the topology or, without one, from the given bandwidth.
-
-    Raises `InputError` if neither is given.
+    """Build the hosts' cards from the topology or, without one, from the given bandwidth in
+    bytes/s, latency and number of cards. With a topology the latter are ignored; devices without a
+    host (-1) do not count. Raises `InputError` if neither is given.
     """
     if topology is not None:
         return find_host_network(topology, units.host_of)

@@ -154,7 +154,10 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
 
 
 def _read_pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
-    """Yield the pieces of the schedule in the proof, with exact times in seconds."""
+    """Yield the pieces of the schedule in the proof: task, sender, start and duration in exact
+    seconds, and the first and last fraction of the task. Raises `TypeError` if the schedule is no
+    list, and `TypeError` or `ValueError` for entries of another form.
+    """
     for entry in require_list(document["schedule"]):
         task, sender, *times = cast("list[str]", entry)
         start, duration, first, last = map(Fraction, times)
@@ -382,7 +385,9 @@ def _describe_verdict(
 
 
 def _describe_binding(claim: _ScheduleClaim) -> str:
-    """Name the task or the hosts that prove the bound."""
+    """Return `task N` for a bound by a task, otherwise the kind of the bound and its hosts,
+    separated by commas. The text comes from the proof unchecked.
+    """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     hosts = ", ".join(map(str, require_list(claimed["hosts"])))
     return f"task {claimed['task']}" if claimed["kind"] == "task" else f"{claimed['kind']} {hosts}"

@@ -148,7 +148,10 @@ def _are_equal(claimed: Topology, actual: Topology) -> bool:
 
 
 def _read_streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
-    """Yield the streams of the proof, with exact parts of their deliveries."""
+    """Yield the streams of the proof in order: number of the delivery, (source, destination)
+    devices, and the exact first and last fraction of the delivery. Raises `TypeError` if `streams`
+    is no list, and `TypeError` or `ValueError` for entries of another form.
+    """
     for entry in require_list(document["streams"]):
         delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
         devices = tuple((int(source), int(destination)) for source, destination in edges)

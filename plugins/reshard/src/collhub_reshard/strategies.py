@@ -190,9 +190,9 @@ def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
 
 
 def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Transfer:
-    """Convert a transfer of the full piece to one of a chunk.
-
-    `begun`: number of transfers of earlier chunks.
+    """Convert a transfer of the full piece to one of chunk number `chunk` of `chunks` equal ones:
+    fractions are scaled and shifted, the parent's number is increased by `begun`, the number of
+    transfers of earlier chunks. -1 (no parent) stays.
     """
     first = (chunk + transfer.first) / chunks
     last = (chunk + transfer.last) / chunks

@@ -45,14 +45,18 @@ class RegionSide:
     kinds: tuple[StepKind, ...]
 
     def regions(self, steps: StepTable) -> BufferRegions:
-        """Regions of this side; steps that do not use it are left out."""
+        """Return (rows, buffers, offsets) of the steps whose kind uses this side, by ascending row;
+        other steps are left out.
+        """
         rows = np.flatnonzero(steps.is_kind(*self.kinds))
         buffer = getattr(steps, self.buffer)
         offset = getattr(steps, self.offset)
         return rows, buffer[rows], offset[rows]
 
     def outer_regions(self, steps: StepTable) -> BufferRegions:
-        """Regions in INPUT and OUTPUT, the buffers of the caller; without SCRATCH."""
+        """Return (rows, buffers, offsets) of the steps whose region on this side is in INPUT or
+        OUTPUT, the buffers of the caller; regions in SCRATCH are left out.
+        """
         rows, buffer, offset = self.regions(steps)
         is_outer = buffer <= Buffer.OUTPUT
         return rows[is_outer], buffer[is_outer], offset[is_outer]

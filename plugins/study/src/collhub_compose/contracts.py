@@ -116,9 +116,8 @@ def _count_complete_sets(
 
 
 def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Find the distinct columns of the table in sorted order, and the sum of their `times`.
-
-    The first row is the most significant key. An empty table gives empty results.
+    """Return the distinct columns of the table in sorted order, and the sum of `times` of the equal
+    columns for each. The first row is the most significant key. An empty table gives empty results.
     """
     order = np.lexsort(table[::-1])
     table, times = table[:, order], times[order]

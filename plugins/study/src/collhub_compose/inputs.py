@@ -271,7 +271,10 @@ def _misfit_error(message: str, rank: int) -> UsageError:
 
 
 def _compute_bytes(part: Algorithm, units: int) -> int:
-    """Compute the size of `units` units in bytes; the part must have a size."""
+    """Compute the size of `units` units in bytes, rounded up as for messages.
+
+    The part must have a size; otherwise `AssertionError`.
+    """
     assert part.collective_bytes is not None
     unit_count = part.collective.unit_count
     sizes = message_bytes(part.collective_bytes, unit_count, np.asarray([units]))

@@ -135,7 +135,9 @@ def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
 def _is_allowed(
     first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
 ) -> BoolArray:
-    """Whether both parts work with the data between them at the addresses `seam`, per rank."""
+    """Whether both parts work with the data between them at the offsets `seam`, int64[num_ranks]:
+    output of the first and input of the second part. Result bool[num_ranks].
+    """
     inputs = layout.base[:, Buffer.INPUT]
     outputs = layout.base[:, Buffer.OUTPUT]
     return is_usable(first, inputs, seam) & is_usable(second, seam, outputs)

@@ -219,7 +219,9 @@ def _embed_collective(
 def _is_callable(
     part: PlacedPart, collective: Collective, new_ranks: Int64Array, *, in_place: bool
 ) -> bool:
-    """Whether a part on the ranks `new_ranks` works with this collective's buffers in this mode."""
+    """Whether a part on the ranks `new_ranks` works with this collective's buffers, in place or out
+    of place. All of the part's ranks must be usable; idle ranks of the collective do not matter.
+    """
     # Idle ranks do not matter.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
     base = collective.memory_layout(in_place, no_scratch).base[new_ranks]
@@ -228,7 +230,7 @@ def _is_callable(
 
 
 def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Spread values over `num_ranks` ranks, at the new numbers of the ranks; 0 for idle ranks."""
+    """Return int64[num_ranks]: the value of rank r at position `new_ranks[r]`; 0 for idle ranks."""
     spread = np.zeros(num_ranks, np.int64)
     spread[new_ranks] = units
     return spread

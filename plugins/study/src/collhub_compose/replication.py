@@ -263,7 +263,7 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
 def _count_share_units(collective: Collective) -> int:
     """Count the units of a rank's share.
 
-    For custom collectives the largest divisor of all buffer sizes.
+    For custom collectives this is the greatest common divisor of all buffer sizes, at least 1.
     """
     if collective.contract is None:
         return collective.units_per_rank
@@ -272,7 +272,9 @@ def _count_share_units(collective: Collective) -> int:
 
 
 def _divide_durations(steps: StepTable, instances: int) -> StepTable:
-    """Divide the durations, which are given for all data, by the number of copies; rounded up."""
+    """Return the steps with durations, which are given for all data, divided by the number of
+    copies and rounded up; 0 and -1 (unknown) stay unchanged.
+    """
     duration = steps.duration_ns
     share = -(-duration // instances)
     # -1: unknown.
@@ -291,8 +293,8 @@ def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 
 
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
-    """Multiply the units of a collective by the number of copies, with the contract rows of all
-    copies.
+    """Return the collective with its units multiplied by the number of copies; a contract, if there
+    is one, has the rows of all copies. The kind stays the same.
     """
     # The kind stays the same: a rank's share consists of its shares in the copies.
     contract = collective.contract

@@ -169,7 +169,9 @@ class ClusterExecutor(Executor):
         return _WorkerDiedError(f"the worker {address} that ran it died")
 
     def _has_run_out_of_memory(self, address: str) -> bool:
-        """Check if a worker was killed because it ran out of memory."""
+        """Whether the cluster has recorded that the worker was killed because it ran out of memory;
+        False if the cluster cannot be asked.
+        """
         with suppress(OSError, RuntimeError):
             kills = self._client.get_events(_MEMORY_TOPIC)
             return any(event["worker"] == address for _, event in kills)

@@ -143,7 +143,10 @@ class ClusterWorkers:
             self._changed.notify()
 
     def is_there(self, address: str) -> bool:
-        """Check if the scheduler still has a worker. Raises `BrokenExecutor` after `end`."""
+        """Return whether the scheduler still has a worker, after an update from the scheduler.
+
+        Raises `BrokenExecutor` after `end`.
+        """
         with self._changed:
             self._refresh()
             return address in self._known
@@ -299,14 +302,20 @@ def _create_cluster(workers: int, memory_bytes: int | None, folder: str) -> Loca
 
 
 def restart_local_workers(cluster: LocalCluster, addresses: Sequence[str]) -> None:
-    """Kill the processes of workers; their nannies start new ones."""
+    """Kill the processes of the workers at `addresses`; their nannies start new ones.
+
+    Unknown addresses are ignored.
+    """
     for nanny in cluster.workers.values():
         if nanny.worker_address in addresses:
             _kill(nanny)
 
 
 def _stop(cluster: LocalCluster) -> None:
-    """Kill all processes and close the cluster; a graceful stop would wait for running tasks."""
+    """Kill all worker processes and close the cluster.
+
+    Running tasks are lost; a graceful stop would wait for them.
+    """
     for nanny in cluster.workers.values():
         # Prevents the nanny from restarting its process.
         nanny.close_gracefully()

@@ -240,7 +240,9 @@ def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
 
 
 def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
-    """Return the width of the widest layer, at most a page."""
+    """Return the width in pixels of the widest layer (nodes of equal `floor`), at most
+    `_LAYER_WIDTH`.
+    """
     layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
     widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
     return min(widest_layer, _LAYER_WIDTH)

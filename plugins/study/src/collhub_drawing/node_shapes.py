@@ -25,7 +25,9 @@ def escape_svg_text(text: str) -> str:
 
 
 def label(name: str) -> str:
-    """Return a name that fits into its shape; long names keep their beginning and end."""
+    """Return a name of at most `LABEL_LENGTH` characters; longer names keep their beginning and
+    their last 4 characters, with an ellipsis in between.
+    """
     if len(name) <= LABEL_LENGTH:
         return name
     head = name[: LABEL_LENGTH - 5]

@@ -115,7 +115,9 @@ class AlgorithmSteps:
         self.sizes = message_bytes(collective_bytes, units, steps.count)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the send of every receive; all other rows are their own partners."""
+        """Return the row of the matching send for every receive, int64; all other rows, also
+        receives without a send, are their own partners. The times are not used.
+        """
         pairs = match_messages(self.table, Findings())
         partners = np.arange(len(self.table))
         partners[pairs.receive] = pairs.send

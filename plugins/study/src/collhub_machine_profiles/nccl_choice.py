@@ -245,7 +245,11 @@ def nvls_chunk_bytes(size_bytes: int, parallel: int) -> int:
 def _reduce_chunk(
     chunk: int, limits: tuple[tuple[int, int], ...], size_bytes: int, parallel: int
 ) -> int:
-    """Reduce the chunk of small calls; each limit is compared with the chunk so far."""
+    """Return the chunk in bytes, reduced for small calls.
+
+    Each of `limits` is (L, K): if the size is below L * parallel * chunk so far, the chunk becomes
+    at most K KiB.
+    """
     for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
             chunk = min(chunk, smaller * _KIB)

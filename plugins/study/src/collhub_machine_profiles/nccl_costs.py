@@ -106,7 +106,9 @@ class Communicator:
         return min(2 * self.search_channels()[0], MAX_COLLECTIVE_CHANNELS)
 
     def nvls_channels(self) -> int:
-        """Return the number of channels of NVLS, 0 if the GPU has none."""
+        """Return the number of channels of NVLS by GPU architecture, on one node or on several; 0
+        if the GPU has no NVLS.
+        """
         if not self.gpu.nvls_channels:
             return 0
         one_node, several_nodes = self.constants.nvls_channels[self.gpu.architecture]

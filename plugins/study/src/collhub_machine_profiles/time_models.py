@@ -298,7 +298,9 @@ def bandwidth_factor(point: CollectiveCall) -> float:
 def network_columns(
     points: Sequence[CollectiveCall],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
+    """Return three float64 arrays with an entry per point: sizes in bytes, 2 log2(nodes), and the
+    factor of the large rate (`bandwidth_factor`).
+    """
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)
     factor = np.array([bandwidth_factor(point) for point in points])

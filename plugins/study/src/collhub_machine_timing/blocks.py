@@ -196,7 +196,10 @@ def _assign_blocks(
 
 
 def _is_most_frequent(keys: Int64Array, counts: Int64Array) -> BoolArray:
-    """Return whether each pair is the first of the most frequent ones of its key."""
+    """Return whether each entry has the largest count of its key: bool[entries].
+
+    Exactly one entry per key does; the first one if equal.
+    """
     order = np.lexsort((-counts, keys))
     result = np.zeros(len(keys), np.bool_)
     result[order[run_mask(keys[order])]] = True

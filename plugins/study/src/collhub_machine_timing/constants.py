@@ -147,7 +147,9 @@ class KernelTiming:
         return replace(self, start_us=self.start_us + fill_us, fill_messages=0)
 
     def with_block_share(self, share: float) -> KernelTiming:
-        """Return the constants for thread blocks that run for a share of the time, at most 1."""
+        """Return the constants for thread blocks that run for a share of the time, above 0 and at
+        most 1: the rate is multiplied by it, the time per chunk divided.
+        """
         return replace(
             self,
             rate_gigabytes_per_s=self.rate_gigabytes_per_s * share,
@@ -178,7 +180,9 @@ class KernelTiming:
 
 
 def nominal_gigabytes_per_s(profile: MachineProfile) -> float:
-    """Return the nominal rate of a GPU's links within the node, in one direction."""
+    """Return the nominal rate in GB/s of a GPU's links within the node, in one direction, as its
+    description gives it; 0.0 for an unknown GPU or a description without a rate.
+    """
     gpu = profile.known_gpu
     match = re.search(r"(\d+) GB/s", gpu.links if gpu else "")
     return float(match[1]) if match else 0.0
@@ -333,7 +337,9 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
 
 
 def start_value(profile: MachineProfile, name: str) -> float:
-    """Return a constant of `START_VALUES` for the architecture of a machine."""
+    """Return a constant of `START_VALUES` for the architecture of a machine, in the unit that its
+    name ends with. Raises `KeyError` for an unknown name; the profile must name a known GPU.
+    """
     gpu = profile.known_gpu
     assert gpu is not None, "check_model refuses such profiles"
     return START_VALUES[name].value(gpu.architecture)

@@ -210,7 +210,9 @@ def _show(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _release(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Count down what an instruction waits for; begin it when nothing is left."""
+    """Decrease the number of unmet conditions of an instruction by one; at 0 begin it at time
+    `now`. Changes the world.
+    """
     instruction = world.instruction[index]
     instruction["unmet"] -= 1
     if instruction["unmet"] == 0:

@@ -65,9 +65,10 @@ def parse_machine(text: str) -> MachineProfile:
 
 
 def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
-    """Describe the profile that a simulation uses; None for None and a topology without one.
+    """Describe the profile that a simulation uses.
 
-    Raises `UsageError` as `select_profile` does.
+    `machine` None: the profile of the topology, or None if it has none with a model that fits. A
+    name or file raises `UsageError` as `select_profile` does.
     """
     if machine is None:
         profile = find_profile(topology)

@@ -183,7 +183,9 @@ def build_cases(
 
 
 def _count_blocks(instructions: Instructions) -> int:
-    """Return the largest number of thread blocks of a rank, at least 1."""
+    """Return the largest number of different thread blocks of a rank, at least 1; instructions
+    without a block (negative) do not count.
+    """
     block, rank = instructions.block, instructions.rank
     width = int(block.max(initial=0)) + 1
     blocks = distinct((rank * width + block)[block >= 0])
@@ -191,7 +193,9 @@ def _count_blocks(instructions: Instructions) -> int:
 
 
 def _is_exchange(algorithm: Algorithm) -> bool:
-    """Whether no step waits for another one, and no message is added up."""
+    """Whether the steps have no dependencies (data or control), and no message is added up by its
+    receiver.
+    """
     steps = algorithm.steps
     has_edges = bool(len(steps.data_indices) or len(steps.control_indices))
     return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
@@ -298,7 +302,9 @@ def _separate_phases_of(case: Case) -> Case:
 
 
 def _message_sizes(case: Case, collective_bytes: int, instances: int) -> tuple[Float64Array, float]:
-    """Return the bytes of the message of every row, and the largest of them, at least 1."""
+    """Return the bytes of every row's message, float64, divided by the number of instances and not
+    rounded, and the largest of them, at least 1.
+    """
     units = case.algorithm.collective.unit_count
     sizes = message_bytes(collective_bytes, units, case.algorithm.steps.count) / instances
     return sizes, float(sizes.max(initial=1.0))
@@ -311,7 +317,10 @@ def _count_rounds(
     kernel_chunk_bytes: int,
     chunk_bytes: int | None,
 ) -> float:
-    """Return the number of rounds that chunks require for the largest message, at least 1."""
+    """Return the number of rounds that chunks require for the largest message, not rounded, at
+    least 1. The chunk is that of the kernel (for NVLS, computed from the sizes), or `chunk_bytes`
+    if that is given and smaller. All sizes are in bytes.
+    """
     chunk = kernel_chunk_bytes
     if case.kernel == "nvls":
         chunk = nvls_chunk_bytes(collective_bytes, max(1, round(collective_bytes / largest)))
@@ -364,14 +373,18 @@ def _run_rounds(
 
 
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:
-    """Return the time of the busiest link for one message of every row, in ps."""
+    """Return the time in ps of the link with the longest time for one message of every row;
+    includes the extra bytes of the protocol. 0 without links.
+    """
     carried = load_links(case, row_bytes) * timing.wire
     rates = link_rates(case.topology, case.paths, timing)
     return float((carried / rates).max(initial=0.0)) * 1e12
 
 
 def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
-    """Return the bytes of every link for one message of every row of all copies: float64[links]."""
+    """Return the bytes on every link for one message of every row, times the number of copies:
+    float64[links]. `row_bytes`: bytes of the message of every row with a path.
+    """
     weights = np.repeat(row_bytes * case.copies, np.diff(case.paths.indptr))
     loads = np.bincount(case.paths.links, weights, minlength=case.topology.num_links)
     return loads.astype(np.float64)
@@ -422,7 +435,9 @@ def find_best_run(
 
 
 def _start_us(case: Case) -> float:
-    """Return the time before the first instruction with the first protocol of the kernel."""
+    """Return the time in us before the first instruction, with the first protocol of the kernel,
+    one channel and one block share.
+    """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
     return kernel_timing(
         case.profile, case.kernel, protocol, case.algorithm.num_ranks, 1, 1
@@ -508,7 +523,9 @@ def _search_pieces(
 
 
 def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) -> float:
-    """Estimate the shortest time with one protocol: its latencies, or its busiest link."""
+    """Estimate the shortest time in us with one protocol: the start time plus the larger of the
+    latencies on the longest chain and the time of the busiest link.
+    """
     depth, _, link_s_per_byte = _shape(case)
     links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
     return timing.start_us + max(depth * timing.visible_us, links_us)
@@ -541,8 +558,8 @@ def _promising_variants(
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
-    """Yield the powers of two up to the limits of channels and thread blocks.
-
+    """Yield 1, 2, 4 and further powers of two up to the limits of channels and concurrent thread
+    blocks; always at least 1. NVLS copies may share channels, so their limit is almost doubled.
     Other numbers would divide buffers of usual sizes into parts that runtimes cannot address.
     """
     limit = _channel_limit(case) // _count_channels(case)

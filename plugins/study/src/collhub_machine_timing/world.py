@@ -129,7 +129,9 @@ def _select_switched(
 
 
 def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
-    """Return whether an entry is the first of its group with its link."""
+    """Return whether an entry is the first one, by position, with its pair of group and link:
+    bool[entries].
+    """
     order = np.lexsort((links, groups))
     result = np.zeros(len(links), np.bool_)
     result[order[run_mask(groups[order], links[order])]] = True
@@ -259,7 +261,9 @@ def _set_ranges(record: Records, name: str, number: str, counts: Int64Array) -> 
 
 
 def _block_order(block: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the pairs of successive instructions of every block."""
+    """Return the (earlier, later) pairs of successive instructions of every block, as two int64
+    columns of rows. Instructions with a negative block are in no pair.
+    """
     order = stable_order(block)
     is_same = (block[order][1:] == block[order][:-1]) & (block[order][1:] >= 0)
     return order[:-1][is_same], order[1:][is_same]
@@ -268,7 +272,10 @@ def _block_order(block: Int64Array) -> tuple[Int64Array, Int64Array]:
 def _slot_edges(
     key: Int64Array, sends: Int64Array, receives: Int64Array, slots: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (receive, send) pairs: a message waits until the one `slots` before it is received."""
+    """Return (receive, send) pairs: a message waits until the message `slots` before it, of the
+    same `key` (connection), is received. Rows have the order in which messages are sent; empty if
+    there are no more messages than slots.
+    """
     if slots >= len(key):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     order = stable_order(key)

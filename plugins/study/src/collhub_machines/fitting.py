@@ -87,7 +87,10 @@ class FittedNode:
 
 
 def start_prior(gpu: Gpu) -> Prior:
-    """Return the prior of an architecture that no measurement of a machine has influenced."""
+    """Return the start values and widths of all constants, in the order of `NAMES`, for an
+    architecture: values for it take precedence over general ones. No measurement of a machine has
+    influenced them.
+    """
     values = {name: value for name, (value, _) in _STARTS.items()}
     values.update(_BY_ARCHITECTURE[gpu.architecture])
     widths = np.array([_STARTS[name][1] for name in NAMES])

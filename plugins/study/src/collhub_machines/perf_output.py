@@ -374,7 +374,9 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
 
 
 def version_text(code: str) -> str:
-    """Return `2.30.7` for NCCL's version code 23007, and 2.8.4 for the older form 2804."""
+    """Return `2.30.7` for NCCL's version code 23007, and 2.8.4 for the older form 2804, which is
+    below 10000. Only the first 9 digits count; raises `ValueError` for a text that is no number.
+    """
     number = int(code[:9])
     if number >= 10000:
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

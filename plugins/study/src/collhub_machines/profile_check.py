@@ -353,8 +353,9 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 
 
 def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second as nccl-tests define it; None without a time or
-    with time 0.
+    """Return the bus bandwidth in bytes per second as nccl-tests define it: size / time, times 2 (n
+    - 1) / n for all-reduce, (n - 1) / n for the collectives in `_SHARED`, 1 for others. None
+    without a time or with time 0.
     """
     if not time_us:
         return None

@@ -86,7 +86,9 @@ def text_of(source: Source) -> str:
 
 
 def finite_number(text: str) -> float | None:
-    """Return a decimal number, or None for other texts, infinities and NaN."""
+    """Return a decimal number; None for other texts, infinities, NaN and texts of more than 40
+    characters.
+    """
     if len(text) > 40 or not _NUMBER.match(text):
         return None
     value = float(text)

@@ -38,7 +38,10 @@ BOUND_LOOK = CurveLook("#000000", "6 4", "")
 
 
 def get_look(index: int) -> CurveLook:
-    """Return the look of the curve at this index of the ranking."""
+    """Return the look of the curve at this index (from 0) of the ranking.
+
+    Colours and markers repeat cyclically; the dash changes after all colours.
+    """
     colours = len(_COLOURS)
     dash = _DASHES[index // colours % len(_DASHES)]
     return CurveLook(_COLOURS[index % colours], dash, _MARKERS[index % len(_MARKERS)])
@@ -121,7 +124,10 @@ class LogScale:
 
 
 def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScale:
-    """Create the axis of the sizes; of more than 11 sizes, every n-th is labelled."""
+    """Create the logarithmic axis of ascending sizes from pixel `start` to `end`; of more than
+    `_MAX_TICKS` sizes, every n-th from the first one is labelled. Raises `IndexError` without
+    sizes.
+    """
     step = math.ceil(len(sizes) / _MAX_TICKS)
     ticks = tuple(float(size) for size in sizes[::step])
     return LogScale(float(sizes[0]), float(sizes[-1]), start, end, ticks)
@@ -144,7 +150,9 @@ def create_value_scale(values: Sequence[float], start: float, end: float) -> Log
 
 
 def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) -> list[float]:
-    """Return the multiples of the powers of ten from below the minimum to above the maximum."""
+    """Return factor * 10^k for all `factors`, by ascending k: from below the minimum to above the
+    maximum, which must be positive.
+    """
     decades = range(math.floor(math.log10(minimum)) - 1, math.ceil(math.log10(maximum)) + 2)
     # Powers with integer exponents, so that 1000 is not 999.9999.
     return [factor * 10.0**decade for decade in decades for factor in factors]

@@ -251,7 +251,9 @@ class LineLooks:
 
 
 def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
-    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`."""
+    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`; the latency is rounded to
+    1e-6 ns.
+    """
     # Rounded like the latencies of the topology, so that decimal inputs are reproduced exactly.
     latency_ns = round(float(lines.latency_s[row]) * 1e9, 6)
     rate = format_bandwidth(float(lines.bandwidth_bytes_per_s[row]))

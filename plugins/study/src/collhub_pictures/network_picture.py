@@ -312,7 +312,9 @@ def _format_circle(x: float, y: float) -> str:
 
 
 def _format_box(x: float, y: float, name: str) -> str:
-    """Return a rectangle with the width of the label, centred at (x, y)."""
+    """Return an SVG rectangle centred at (x, y) in pixels, as wide as the label `name` needs and
+    `BOX_HEIGHT` high.
+    """
     width = box_width(name)
     left, top = x - width / 2, y - BOX_HEIGHT / 2
     corner = f'x="{left:.1f}" y="{top:.1f}"'
@@ -320,7 +322,10 @@ def _format_box(x: float, y: float, name: str) -> str:
 
 
 def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:
-    """Write one SVG file. Raises `UsageError` for networks that `draw` refuses."""
+    """Write one SVG file of a network, with link loads if the drawing has them.
+
+    Raises `UsageError` for networks that `draw` refuses.
+    """
     collapse = Collapse(drawing.collapse)
     content = draw(drawing.topology, drawing.link_loads, drawing.time_ns, collapse)
     return WriteResult([Artifact("", lambda: content)])

@@ -144,7 +144,10 @@ def to_microseconds(nanoseconds: int) -> float:
 
 
 def get_time(event: TraceEvent) -> float:
-    """Return the time of an event in microseconds, as a sort key."""
+    """Return the time (`ts`) of an event in microseconds, as a sort key.
+
+    Raises `KeyError` for metadata, which have none.
+    """
     time = event["ts"]
     assert isinstance(time, int | float)
     return time

@@ -216,7 +216,10 @@ class TimeBand:
 
     @classmethod
     def of(cls, time_us: float, error: float | None) -> TimeBand:
-        """Return the band of a time with a relative error: 0 if measured, None if unknown."""
+        """Return the band of a time in us with a relative error e: time / (1 + e) to time / (1 -
+        e), without upper limit from e = 1 on. `error` 0: measured; None: unknown, from 0 to
+        infinity.
+        """
         if error is None:
             return cls(time_us, 0.0, math.inf)
         high_us = time_us / (1 - error) if error < 1 else math.inf

@@ -144,7 +144,9 @@ _OPTIONS = (
 
 
 def comparison_options(function: Function) -> Function:
-    """Add the options `--backend` to `--no-cache`, which `open_comparisons` evaluates."""
+    """Decorator that adds the options `--backend` to `--no-cache`, in the order of the help text;
+    `open_comparisons` evaluates them.
+    """
     for option in reversed(_OPTIONS):
         function = option(function)
     return function

@@ -381,7 +381,10 @@ def _run_seed_of_collective(
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
-    """Create the variations of a network that the options name. Raises `UsageError`."""
+    """Create the variations of a network from the options in `_VARYING`; empty if none is given.
+
+    Raises `UsageError`.
+    """
     from collhub_tuning.variations import create_variations
 
     return create_variations(topology, *(arguments[name] for name in _VARYING))

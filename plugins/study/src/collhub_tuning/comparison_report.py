@@ -141,7 +141,9 @@ class ComparisonOutcome:
 
 
 def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row per requested size: the fastest algorithm, its lead, and measured times."""
+    """Return one row of texts per requested size, in order: the fastest algorithm, its lead, and
+    measured times if the comparison has any.
+    """
     return [
         [*_format_row(outcome, size), *measured_cells(outcome, size)]
         for size in outcome.question.sizes
@@ -270,7 +272,9 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def _format_lead(ranking: Sequence[Measurement]) -> str:
-    """Return the lead over the second algorithm and its name: `12.3 % (ring)`."""
+    """Return by how much longer the second algorithm takes than the first, and its name: `12.3 %
+    (ring)`. Empty text for fewer than two algorithms; unknown and zero times count as 1 ns.
+    """
     if len(ranking) < 2:
         return ""
     first, second = ranking[0].time_ns or 1, ranking[1].time_ns or 1

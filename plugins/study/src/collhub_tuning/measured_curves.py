@@ -200,7 +200,9 @@ def read_measured_files(
 def _make_curves(
     points: Sequence[Measurement], kind: str, mode: str
 ) -> Iterator[tuple[Library, Mapping[int, float]]]:
-    """Yield each library and its times in us by size, for calls of a mode."""
+    """Yield each library and its times in us by size in bytes, for calls of the collective `kind`
+    in a mode. Where only the other mode was measured, its times are used.
+    """
     other_place = "out" if mode == "in-place" else "in"
     for table in make_tables([point for point in points if point.collective == kind], other_place):
         pairs = zip(table.sizes, table.times_us, strict=True)
@@ -358,7 +360,9 @@ def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def format_decision(decision: Decision | None) -> str:
-    """Return the winner and the kind of its time, `undecided`, or "" without a measurement."""
+    """Return `WINNER (KIND)` of a decision, only its kind if there is no winner, or "" without a
+    decision.
+    """
     if decision is None:
         return ""
     if decision.winner is None:

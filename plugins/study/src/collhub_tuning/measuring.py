@@ -51,7 +51,9 @@ class Stopwatch:
 
 
 def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
-    """Check if two algorithms have the same steps, collective and placement."""
+    """Return whether two algorithms share the same step table (the identical object), and have
+    equal collectives and placements.
+    """
     if first.steps is not second.steps or first.collective != second.collective:
         return False
     return placement_of(first) == placement_of(second)
@@ -107,7 +109,8 @@ def read_file(
 ) -> Algorithm | list[Measurement]:
     """Read the algorithm of a file, to send it to workers that cannot access the file.
 
-    Returns failed measurements if it cannot be read.
+    Returns failed measurements of all sizes instead of raising `HubError`. `registry` None: that of
+    the run.
     """
     try:
         return _read(compared.name, registry or run_registry())
@@ -203,7 +206,10 @@ class _Simulations:
         algorithm: Algorithm,
         size: int,
     ) -> int | None:
-        """Return the time at a size; None if a rank never finishes. Raises `HubError`."""
+        """Return the simulated time in ns at a size in bytes; None if a rank never finishes.
+
+        Times are cached for the current size only; another size discards them. Raises `HubError`.
+        """
         if self._at is None or self._at[0] != size:
             self._at = size, Stopwatch(lambda each: self._simulate_ns(each, size))
             self._details = {}
@@ -378,7 +384,9 @@ def _create_source(
     simulations: _Simulations,
     budget: SearchBudget,
 ) -> Callable[[int], Algorithm]:
-    """Return a function from size to algorithm. Raises `HubError` for an unsuitable file."""
+    """Return a function from size in bytes to algorithm: a file, read now and fitted to the
+    question, or a synthesizer, which runs per size. Raises `HubError` for an unsuitable file.
+    """
     if compared.is_file:
         algorithm = _read(compared.name, simulations.registry)
         return _fit_file(compared.name, algorithm, question, simulations)
@@ -469,7 +477,10 @@ def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) 
 
 
 def _verify(algorithm: Algorithm) -> None:
-    """Raise `UsageError` with the first error of an incorrect algorithm."""
+    """Verify the claimed modes.
+
+    Raises `UsageError` (`not-verified`) with the first diagnostic of an incorrect algorithm.
+    """
     report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:
         raise UsageError(f"not correct as claimed: {report.diagnostics[0]}", code="not-verified")

@@ -66,7 +66,9 @@ class ResultCache:
         self._used: set[ComparedAlgorithm] = set()
 
     def distrust(self, names: Collection[str]) -> bool:
-        """Ignore the cached results of these algorithms; return whether any of them was used."""
+        """Ignore from now on the cached results that were used for these algorithms; return whether
+        there are any.
+        """
         suspects = {compared for compared in self._used if compared.name in names}
         self._distrusted |= suspects
         self._used -= suspects

@@ -321,7 +321,9 @@ def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
 
 
 def _format_names(context: CommandContext) -> Iterator[str]:
-    """Yield the formats that are recognised in single files."""
+    """Yield the names of the selection formats that have a signature, by which single files are
+    recognised.
+    """
     for provided in context.registry().all(SelectionWriter):
         if provided.offer.format.signature:
             yield provided.name

@@ -182,7 +182,9 @@ def compare_algorithms(
 def _create_failures(
     algorithm: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
 ) -> list[Measurement]:
-    """Create failed measurements of all sizes; with a cut if the time limit is reached."""
+    """Create one failed measurement per size, in order; if `is_over` (the time limit is reached),
+    the first one also records a cut of all sizes.
+    """
     cuts = (SearchCut(algorithm.name, 0, reason, "all sizes"),) if is_over else ()
     first, *later = (Measurement(algorithm.name, size, None, reason) for size in question.sizes)
     return [replace(first, cuts=cuts), *later]

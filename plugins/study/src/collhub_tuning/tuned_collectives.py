@@ -203,7 +203,9 @@ def _find_longest_runs(times: Times, indices: Sequence[int], tolerance: float) -
 
 
 def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance: float) -> int:
-    """Count the sizes, from the first one on, at which an algorithm is within the tolerance."""
+    """Count the consecutive sizes, from the first of `indices` on, at which an algorithm takes at
+    most 1 + `tolerance` times the best time. A size without a time ends the count.
+    """
     for number, index in enumerate(indices):
         ratio = _compute_slowdown(times[name][index], _find_best_time(times, index))
         if ratio is None or ratio > 1 + tolerance:

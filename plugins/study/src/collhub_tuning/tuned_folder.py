@@ -126,7 +126,10 @@ def write_folder(
 
 
 def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
-    """Check the current files of every format in the report. Raises `InputError`."""
+    """Check the current files of every format that the folder's report declares, in its order.
+
+    Raises `InputError` if the report is missing or invalid.
+    """
     return [
         _check_format(context, Path(folder) / declared.name, declared)
         for declared in read_declared_formats(Path(folder))
@@ -171,7 +174,11 @@ def _parse_formats(document: object) -> list[DeclaredFormat]:
 
 
 def _check_name(name: object) -> str:
-    """Check that a relative path stays inside its folder. Raises `ValueError`."""
+    """Return a relative path that stays inside its folder.
+
+    Raises `ValueError` for other types, an empty text, and paths with empty components, `.` or
+    `..`.
+    """
     if not isinstance(name, str) or not name or set(name.split("/")) & {"", ".", ".."}:
         raise ValueError("no name of a file")
     return name

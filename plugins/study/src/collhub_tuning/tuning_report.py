@@ -222,7 +222,9 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
 
 
 def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
-    """Return the row of sizes with the runtime's default, with its times if they are known."""
+    """Return the row (label, sizes, default, times, two empty cells) of sizes with the runtime's
+    default. Times are those at the first and the last size of the window, each only if it is known.
+    """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
     times = " .. ".join(format_time(one.band.time_us * 1e3) for one in defaults if one is not None)

@@ -279,7 +279,10 @@ def _format_line(row: Robustness, total: int) -> str:
 
 
 def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float | None:
-    """Compute an algorithm's time divided by the best time of a size; None without a time."""
+    """Compute an algorithm's time divided by the best time of a size; 1.0 for the best.
+
+    None if the algorithm has no time there, or if a time is 0.
+    """
     ranking = outcome.ranking(size)
     times = [measurement.time_ns for measurement in ranking if measurement.algorithm == name]
     if not times or not ranking[0].time_ns or not times[0]:
@@ -288,7 +291,9 @@ def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float
 
 
 def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
-    """Return the fastest algorithm; among equally fast ones, the base network's winner."""
+    """Return the fastest algorithm at a size; `chosen`, the base network's winner, if it is equally
+    fast. `none` if no algorithm has a time.
+    """
     if _compute_slowdown(outcome, size, chosen) == 1.0:
         return chosen
     ranking = outcome.ranking(size)

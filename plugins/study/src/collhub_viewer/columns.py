@@ -45,7 +45,9 @@ class ColumnLines:
         return self._size / self._budget
 
     def reset(self, num_lines: int) -> None:
-        """Remove all lines from number `num_lines` on, and forget omitted columns."""
+        """Remove all lines from number `num_lines` (from 0) on, release their bytes of the budget,
+        and clear the list of omitted columns.
+        """
         self._size -= sum(map(len, self.lines[num_lines:]))
         del self.lines[num_lines:]
         self.omitted.clear()

@@ -116,7 +116,11 @@ def view(
 def _group_rank_files(
     context: CommandContext, sources: tuple[str, ...]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return each IN with further files of its set; all files of one set are a single IN."""
+    """Return (IN, further files of its set) for each IN.
+
+    If all files are ranks of one set, they form a single IN; otherwise each is one without further
+    files.
+    """
     if len(sources) > 1 and are_ranks_of_one(sources, context.registry()):
         return [(sources[0], sources[1:])]
     return [(source, ()) for source in sources]

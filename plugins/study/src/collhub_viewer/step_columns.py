@@ -116,7 +116,10 @@ class StepColumns:
 
 
 def compute_gaps(start: Int64Array, end: Int64Array, first: Int64Array) -> Int64Array:
-    """Return starts minus the end of the previous entry of the lane, of the first one minus 0."""
+    """Return for every entry its start minus the end of the previous entry of its lane; for the
+    first one of a lane, its start. `first`: position of each lane's first entry, and the number of
+    entries at the end.
+    """
     before = np.zeros_like(start)
     before[1:] = end[:-1]
     before[first[:-1][np.diff(first) > 0]] = 0

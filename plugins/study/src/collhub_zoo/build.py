@@ -59,7 +59,10 @@ class BuildRequest:
 
 
 def choose_machines(catalogue: Catalogue, *, is_small: bool) -> tuple[str, ...]:
-    """Return the standard machines, only the small ones if `is_small`, then those of cards."""
+    """Return the texts of the standard machines, then those of the cards, each once.
+
+    With `is_small`: only the standard machines that are marked as small.
+    """
     standard = [one.topology for one in catalogue.machines if one.small or not is_small]
     named = [] if is_small else [t for entry in catalogue.entries for t in entry.card.topologies]
     return tuple(dict.fromkeys([*standard, *named]))
@@ -309,7 +312,10 @@ def _list_slower(
 
 
 def _list(value: object) -> list[Mapping[str, object]]:
-    """Return the objects of an untrusted list; empty for other values."""
+    """Return the objects (dicts) of an untrusted list or tuple; other elements are dropped.
+
+    Empty for other values.
+    """
     return (
         [one for one in value if isinstance(one, dict)] if isinstance(value, list | tuple) else []
     )

@@ -365,7 +365,10 @@ def _check_runtimes(
 
 
 def _run_check(check: Check, request: CheckRequest) -> CheckReport:
-    """Run a check with its default options. Raises `HubError`."""
+    """Run a check with its default options and return its report.
+
+    Raises `HubError` if the check does.
+    """
     report = resolve(check.run)(request, check.options())
     assert isinstance(report, CheckReport)
     return report

@@ -161,7 +161,10 @@ class _Expansion:
         edge: Value,
         device: Device,
     ) -> EdgeBlock:
-        """Build the edges of one entry in the list of a device."""
+        """Build the edges of one entry in the list of a device: numbers of the vertices at both
+        ends within the device, joined by the scheme of the entry, and the row of the link. Findings
+        go to `_findings`. Raises `InputError` for unknown endpoints and links.
+        """
         endpoints = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
         first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
         return first_ends, second_ends, self._find_link(edge, device.name)

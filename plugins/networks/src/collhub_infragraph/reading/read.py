@@ -59,7 +59,9 @@ def _generate_pairs(
     value: Value,
     key: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield attributes with their values as texts, empty for missing values."""
+    """Yield (attribute, value) of every entry of the list `key`, in order; values as texts, empty
+    for missing values.
+    """
     for entry in value.items_of(key):
         text = entry.get("value")
         yield entry["attribute"].text(), "" if text is None else str(text.raw)

@@ -71,7 +71,10 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
 
 
 def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
-    """Build (rank, offset, source rank, source unit) of one part of a box at one receiver."""
+    """Build the columns (rank, offset, source rank, source unit) of one part of a box at one
+    receiver, int64, one row per unit. `origin` has the receiver, the source device and the range of
+    units within the box.
+    """
     inside = slice(origin.low, origin.high)
     offset = _list_units(layout.outputs[origin.row, origin.receiver])[inside]
     source = _list_units(layout.inputs[origin.row, origin.device])[inside]

@@ -282,7 +282,9 @@ class StepWriter:
         return self._landing[key]
 
     def _room(self, device: int, units: int) -> int:
-        """Allocate SCRATCH that no other step uses; return its offset."""
+        """Allocate `units` units of SCRATCH that no other step of the device uses; return the
+        offset of the first. Memory is never released.
+        """
         first = int(self._scratch[device])
         self._scratch[device] += units
         return first
@@ -352,9 +354,9 @@ class StepWriter:
                 self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
     def _settle(self, row: int, device: int, box: BoxPlace) -> None:
-        """Copy a box to its region in OUTPUT, or add it there if it is a summand.
-
-        A summand waits for the one before it.
+        """Write the steps that copy a box to its region in OUTPUT, or add it there if it is a
+        summand. A summand waits for the summand of the row before it at the same device. Records
+        the last steps as arrivals of the box.
         """
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])

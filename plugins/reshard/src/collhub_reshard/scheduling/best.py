@@ -125,7 +125,9 @@ class _ScheduleSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether no schedule can be better: the bound is achieved, and no task is late."""
+        """Whether no schedule can be better: the solver has proved it, there are no tasks, or the
+        makespan of the pieces reaches the lower bound and no task is late.
+        """
         if self.is_solved or not len(self.tasks):
             return True
         is_met = bool(self.pieces) and compute_makespan(self.pieces) <= self.lower_bound

@@ -40,7 +40,9 @@ class HostNetwork:
 def build_ideal_network(
     hosts: Iterable[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, cards: int = 1
 ) -> HostNetwork:
-    """Build a network of equal cards at every host, which are the only bottleneck."""
+    """Build a network in which every host has `cards` equal cards of this bandwidth in bytes/s in
+    each direction; cards are the only bottleneck.
+    """
     rate = parse_exact_rate(bandwidth_bytes_per_s)
     rates = dict.fromkeys(hosts, rate)
     return HostNetwork(rates, rates, cards, latency_s)

@@ -116,9 +116,10 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that loads are even: largest tasks first.
+    """Return a sender for every task so that loads are even.
 
-    A task goes to the host whose share in an even division is furthest from exhausted.
+    Tasks are taken by descending bytes (ties by number); each goes to the sender with the most
+    bytes left of its share in an even division, the first one if equal.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}

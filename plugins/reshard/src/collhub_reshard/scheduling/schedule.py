@@ -194,7 +194,9 @@ def _compute_ratio(
     hosts: Sequence[int],
     rate: Mapping[int, Fraction],
 ) -> Fraction:
-    """Return the time in which these hosts send the data that no other host can send."""
+    """Return the exact time in seconds in which these hosts together send the data that no other
+    host can send. Raises `ZeroDivisionError` if their rates are 0 in total.
+    """
     host_set = set(hosts)
     total = sum(demand[group] for group in groups if set(group) <= host_set)
     return Fraction(total) / sum((rate[host] for host in hosts), Fraction(0))
@@ -324,7 +326,9 @@ def compute_fluid_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_unsplit_bound(tasks: HostTasks) -> Bound:
-    """Return the largest bound for schedules without split tasks."""
+    """Return the largest bound, in ticks, for schedules without split tasks: that of the longest
+    task or, also if equal, the bound that holds with splitting.
+    """
     fluid = compute_fluid_bound(tasks)
     longest = compute_task_bound(tasks)
     return longest if longest.ticks > fluid.ticks else fluid

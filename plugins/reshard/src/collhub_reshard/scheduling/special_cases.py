@@ -237,7 +237,9 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
 
 
 def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
-    """Build the queue of parts per pair of hosts; the last entry of a queue is next."""
+    """Build the queue of parts per pair (sender, first receiver); the last entry of a queue is
+    next, and it is the first of the pair in `parts`.
+    """
     queues: dict[_Pair, list[_Part]] = {}
     for part in reversed(parts):
         pair = part.sender, tasks.receivers[part.task][0]
