@@ -330,7 +330,10 @@ def parse_call(operation: Operation) -> dict[str, Any]:
 
 
 def _format_rows(name: str, rows: Iterable[Mapping[str, object]]) -> str:
-    """Format a named list of objects as JSON with one object per line; an empty one as `[]`."""
+    """Format a named list of objects as JSON with one object per line, indented by two blanks.
+
+    An empty list is `[]`. The text does not end with a line break.
+    """
     lines = [f"    {json.dumps(row)}" for row in rows]
     if not lines:
         return f'  "{name}": []'

@@ -223,7 +223,10 @@ class _RunComparison:
 
 
 def _map_updates(program: Program) -> dict[str, str]:
-    """Map the name of each updated state to the name of its new value."""
+    """Return the name of the new value of each state, by the name of the state.
+
+    States without an `Update` have no entry.
+    """
     return {
         operation.reads[0]: operation.name
         for operation in program.operations

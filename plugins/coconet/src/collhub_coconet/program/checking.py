@@ -136,7 +136,10 @@ class Checker:
                 self._add("undefined", message, "name a value of the program", 0)
 
     def raise_findings(self) -> None:
-        """Raise `InputError` with all findings, if there are any, and discard them."""
+        """Raise one `InputError` with all findings; return without error if there are none.
+
+        Findings and the names of ill-typed values are discarded in either case.
+        """
         # A builder continues to use its checker after an error.
         findings, self.findings = self.findings, []
         self._ill_typed.clear()
@@ -172,7 +175,7 @@ class Checker:
             raise TypingMistakeError("layout", "a state is local", cure)
 
     def _check_sizes(self, shape: Shape) -> None:
-        """Raise `TypingMistakeError` for an undefined symbol in a shape, and a number below 1."""
+        """Raise `TypingMistakeError` at the first undefined symbol or number below 1 in a shape."""
         for size in shape:
             if isinstance(size, str) and size not in self._sizes:
                 message = f"symbol {size} is not defined"

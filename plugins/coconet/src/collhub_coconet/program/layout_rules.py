@@ -99,7 +99,12 @@ Symbols = tuple[str, ...]
 
 
 def _parse_table(table: str) -> dict[tuple[Kind, Symbols], str]:
-    """Return the symbol of the result by kind and symbols of the operands."""
+    """Return the symbol of the result by (kind, symbols of the operands) from the text of a table.
+
+    A line begins with a kind or the name of a class of kinds; its entries `a, b -> c` are separated
+    by at least two blanks. `P(any)` stands for one rule per reduction operator. A later entry
+    replaces an earlier one with the same key.
+    """
     rules: dict[tuple[Kind, Symbols], str] = {}
     for line in filter(None, table.splitlines()):
         name = line[:_NAME_WIDTH].strip()

@@ -106,7 +106,10 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_index(self, position: int) -> None:
-        """Raise `TypingMistakeError` unless the operand at a position is a tensor of integers."""
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of integers.
+
+        Booleans are refused.
+        """
         element = self.tensor(position).element
         if element.is_float or element is ElementType.BOOL:
             message = f"{self.name(position)} is {element}, integers are expected"
@@ -189,7 +192,12 @@ class Operands:
     def _derive_mesh_layout(
         self, layouts: list[Layout], roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
     ) -> Layout:
-        """Derive the layouts on a mesh of several axes; see `derive_layout`."""
+        """Derive the layout of the result on a mesh of several axes; see `derive_layout`.
+
+        The layout is looked up separately on each axis. For a communication these are the axes of
+        the operation, and on the other axes the first operand keeps its layout. Raises
+        `TypingMistakeError` for an unknown axis, a root on several axes, or layouts without a rule.
+        """
         count = len(self.mesh)
         by_axis = [
             layout.axes if len(layout.axes) == count else (layout,) * count for layout in layouts
@@ -215,7 +223,10 @@ class Operands:
         return on_mesh(*found)
 
     def _refuse_axis(self, name: str) -> NoReturn:
-        """Raise the error for an operation without an axis, or with an unknown or repeated one."""
+        """Raise `TypingMistakeError` for axis `name`: unknown, or listed twice if the mesh has it.
+
+        An empty name stands for an operation that names no axis.
+        """
         axes = ", ".join(self.mesh) or "none"
         message = f"the mesh has no axis {name}" if name not in self.mesh else f"axis {name} twice"
         if not name:
@@ -277,7 +288,12 @@ class Operands:
         result: tuple[Role, ...],
         where: str,
     ) -> Layout:
-        """Look up the layout on one axis; raise `TypingMistakeError` if the table has none."""
+        """Look up the layout of the result on one axis.
+
+        Three and more operands are combined pairwise from the left. Without a mesh, the partial sum
+        of a contraction is LOCAL if no operand is partial. Raises the error of `_explain` if the
+        table has no rule; `where` precedes its message.
+        """
         operation = self.operation
         key = operation.kind, operation.reduction, operation.dimension, operation.root
         found: Layout | None
@@ -300,7 +316,12 @@ class Operands:
         return LOCAL if is_sum and not self.mesh and not has_partial else found
 
     def _explain(self, layouts: Sequence[Layout], where: str) -> TypingMistakeError:
-        """Build the error for layouts that the table does not permit."""
+        """Return (do not raise) the error for operand layouts without a rule on one axis.
+
+        Its code and cure name the first cause of: an operand on a root (`root`), a partial operand
+        outside of communications (`partial`), then the kind of the operation (`layout`). `where`
+        precedes the message.
+        """
         kind = self.operation.kind
         for position, layout in enumerate(layouts):
             if layout.placement is Placement.ROOT:
@@ -329,7 +350,11 @@ class Operands:
         return TypingMistakeError("layout", message, "AllGather the sliced operand first")
 
     def _explain_communication(self, layout: Layout, where: str) -> TypingMistakeError:
-        """Build the error for the operand of a communication."""
+        """Return (do not raise) the error for a communication with an unsuitable operand layout.
+
+        A partial operand with another reduction than that of the operation has the code `partial`,
+        all others `layout`. `where` precedes the message, which names the expected layout.
+        """
         kind, name = self.operation.kind, self.name(0)
         if layout.placement is Placement.PARTIAL and self.operation.reduction is not None:
             message = f"{where}{name} is {layout}, which {self.operation.reduction} does not reduce"

@@ -228,7 +228,10 @@ class Program:
 
     @cached_property
     def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
-        """Members of the bucket of a collective in program order, by the name of the collective."""
+        """Members of its bucket, in program order, by the name of each collective in a bucket.
+
+        Collectives outside of buckets have no entry.
+        """
         buckets: dict[str, tuple[Operation, ...]] = {}
         for stage in self.stages:
             if stage.family == BUCKET:
@@ -238,7 +241,11 @@ class Program:
         return buckets
 
     def classify_for_bucket(self, operation: Operation) -> BucketClass | None:
-        """Return what the collectives of one bucket have in common; None for other operations."""
+        """Return the kind, reduction, axes, element type and group of a collective.
+
+        Collectives may share a bucket only if these are equal. None for operations that cannot be
+        in a bucket.
+        """
         if operation.kind not in BUCKET_KINDS:
             return None
         kind = self.types[operation.name]
@@ -246,7 +253,11 @@ class Program:
 
     @cached_property
     def _kernels(self) -> list[list[Operation]]:
-        """Result of `kernels`, which many steps of a search need for the same program."""
+        """Kernels in an order that respects all dependencies; each stage is one kernel.
+
+        Computed once per program, since a search needs it often. Raises `InputError` if stages wait
+        for one another.
+        """
         order = order_groups(self.operations, [stage.members for stage in self.stages])
         if order is None:
             cure = "no path may leave a stage and enter it again"
@@ -321,7 +332,11 @@ class Program:
             self.kernels()
 
     def _check_bucket(self, stage: Stage) -> None:
-        """Raise `InputError` unless the members are collectives that one collective can replace."""
+        """Raise `InputError` unless one collective can replace all members of a bucket.
+
+        Members must have equal results of `classify_for_bucket`, not None, and no member may depend
+        on another one.
+        """
         operations = [self.by_name[name] for name in stage.members]
         classes = [self.classify_for_bucket(operation) for operation in operations]
         if None in classes or len(set(classes)) > 1:
@@ -378,7 +393,11 @@ def check_binding(program: Program, binding: Binding) -> None:
 
 
 def _check_divisible(program: Program, binding: Binding, operation: Operation, line: int) -> None:
-    """Raise `InputError` unless blocks before a Reshape are blocks after it."""
+    """Raise `InputError` if a Reshape would divide blocks of a sliced dimension.
+
+    A dimension is accepted if it keeps its size, or if the ranks that slice it divide its size
+    before and after. `line`: for the position of the error.
+    """
     before, after = program.types[operation.reads[0]], program.types[operation.name]
     axes = zip(before.layout.by_axis, after.layout.by_axis, binding.axis_sizes, strict=True)
     parts: dict[tuple[int, int], int] = {}

@@ -134,7 +134,11 @@ _DIFFERING = frozenset({Placement.LOCAL, Placement.PARTIAL, Placement.ROOT})
 
 @cache
 def _format_layout(layout: Layout) -> str:
-    """Format a layout: L, R, S_d, P(op), @root, or the layouts of all axes in brackets."""
+    """Format a layout: S_d if sliced along dimension d, P(op) if partial, @r on root r.
+
+    A mesh has the layouts of its axes in parentheses. Otherwise the first letter of the placement:
+    L for local, R for replicated.
+    """
     match layout.placement:
         case Placement.SLICED:
             return f"S_{layout.dimension}"
@@ -255,7 +259,10 @@ class Binding:
         return self.mesh or (self.num_ranks,)
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Coordinates of a rank of a group on the axes of the mesh."""
+        """Return the position of a rank of a group on every axis of the mesh, in its order.
+
+        The last axis varies fastest.
+        """
         result = []
         for size in reversed(self.axis_sizes):
             rank, coordinate = divmod(rank, size)

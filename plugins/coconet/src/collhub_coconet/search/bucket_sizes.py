@@ -97,7 +97,12 @@ class _BucketChoice:
         self.sizes: set[int] = set()
 
     def find_fastest(self, size_index: int) -> list[Candidate]:
-        """Return the fastest program with buckets at one size; empty if there is none."""
+        """Return a list with the fastest program with buckets at one size; empty if there is none.
+
+        For each base and several bucket sizes, it compares the program with and without fused
+        computations; of equally fast ones the first is kept. Chunk counts are then chosen for the
+        fastest one. At the budget's limit the result is the best one so far, without this choice.
+        """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):
             seen = set()
@@ -148,7 +153,10 @@ class _BucketChoice:
         return replace(candidate, timings=tuple(timings))
 
     def _fuse_equal_computations(self, steps: Sequence[PartStep]) -> list[PartStep]:
-        """Add steps that fuse the computations of equal tensors, as multi-tensor optimizers do."""
+        """Return the steps, followed by those that fuse the computations of equal tensors.
+
+        Groups that cannot be fused are skipped. Multi-tensor optimizers fuse in the same manner.
+        """
         extended = list(steps)
         for members in _list_equal_computations(self._classes, steps[-1].rewrite.program):
             before = extended[-1].rewrite.program
@@ -183,7 +191,12 @@ class _BucketChoice:
     def _select(
         self, best: Candidate | None, steps: list[PartStep], size_index: int
     ) -> Candidate | None:
-        """Time a program at all sizes; return it if it is faster than `best`, else `best`."""
+        """Time the program after `steps` at all sizes.
+
+        Returns it as a candidate if it is faster than `best` at `size_index`, or if `best` is None.
+        Returns `best` if it is not faster, or if it cannot be timed at some size. Counts one trial,
+        and one unit of work per timed size.
+        """
         program = steps[-1].rewrite.program
         timings = []
         self.trials += 1
@@ -209,7 +222,11 @@ class _BucketChoice:
         )
 
     def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
-        """Yield the steps to every base, and the base; equal bases once."""
+        """Yield the programs to which buckets are added, each as (steps to it, program).
+
+        Every part takes its first candidate, then its fastest at the size, then the last of its
+        Pareto front at the size, with the collectives separated. Equal programs are yielded once.
+        """
         seen = set()
         for selection in (
             [each.candidates[0] for each in self._explorations],
@@ -237,7 +254,12 @@ class _BucketChoice:
 def _list_part_steps(
     classes: Sequence[PartClass], steps: Sequence[Sequence[Rewrite]]
 ) -> list[PartStep]:
-    """List the steps of all classes by kind, so that they can be applied to the whole program."""
+    """List the steps of all classes, ordered by split, reorder, as-slice and fuse.
+
+    In this order they can be applied to the whole program. Steps of the same kind keep the order of
+    the classes. Each step has the program of the part before it and the number of copies of the
+    part.
+    """
     listed = []
     for part, entries in zip(classes, steps, strict=True):
         before = part.program
@@ -274,7 +296,11 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
 
 
 def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
-    """List computations of all copies of a part that may be one kernel, one list per kernel."""
+    """List the names of operations of equal parts that one kernel can compute, a list per kernel.
+
+    Each list has one fusible operation, or the stage that contains it, of every copy. Parts without
+    further copies, views outside of stages and computations in one common stage are left out.
+    """
     stage_of = {member: stage for stage in program.stages for member in stage.members}
     lists = []
     for part in classes:

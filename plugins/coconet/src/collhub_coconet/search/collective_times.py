@@ -166,7 +166,10 @@ class FormulaTimes:
     rates: Rates
 
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
-        """Return the seconds of a communication by formula, and the means with this time."""
+        """Return the time of a communication by formula in s, and the means with this time.
+
+        The size of an all-to-all is that of the buffers of all ranks together.
+        """
         size, num_ranks = demand.size_bytes, len(demand.members)
         if demand.kind is Kind.ALL_TO_ALL:
             # The formula takes the complete tensor; the buffer is that of a rank.

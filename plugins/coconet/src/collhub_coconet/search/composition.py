@@ -90,7 +90,10 @@ def combine(
 def _unite_restrictions(
     classes: Sequence[PartClass], explorations: Sequence[Exploration], *, is_simulated: bool
 ) -> tuple[str, ...]:
-    """Unite the restrictions of all parts, and add those of their combination."""
+    """Return the restrictions of all parts and of their combination, each text once.
+
+    A part with several copies adds one, and simulated programs of several classes another one.
+    """
     texts = [text for exploration in explorations for text in exploration.restrictions]
     if any(len(part.copies) > 1 for part in classes):
         texts.append("equal parts have equal decisions, apart from their buckets")
@@ -179,7 +182,10 @@ def _simulate(
     bindings: Sequence[Binding],
     simulation: Simulation,
 ) -> list[float] | str:
-    """Simulate a whole program at every size; return seconds, or why it cannot be simulated."""
+    """Simulate a whole program at every size with the means of the selected candidates.
+
+    Returns the seconds by size, or the reason as text at the first size that cannot be simulated.
+    """
     times = []
     for size_index, binding in enumerate(bindings):
         means = _spread_means(origins, selection, size_index)
@@ -193,7 +199,11 @@ def _simulate(
 def _spread_means(
     origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
 ) -> dict[str, Means]:
-    """Return the means of all communications; those of copies are those of the first part."""
+    """Return the means of the communications of the whole program by name, at one size.
+
+    An operation takes those of its origin in the candidate of its class, so that copies have equal
+    means. Operations whose origin has no means have no entry.
+    """
     means = {}
     for name, origin in origins.items():
         choices = selection[origin.class_index].timings[size_index].choices

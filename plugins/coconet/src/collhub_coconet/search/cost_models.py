@@ -215,14 +215,21 @@ class _TimeCalculation:
         return 0.0 if demand is None else self._choose_means(operation.name, demand)
 
     def _compute_scalar_s(self, operation: Operation) -> float:
-        """Seconds of the AllReduce of one scalar, after each rank has reduced its slice."""
+        """Return the seconds of the AllReduce of one scalar, after each rank has reduced its slice.
+
+        0 if the operation needs no communication. The means are stored in `choices` under the name
+        with the suffix ` (scalar)`.
+        """
         demand = find_demand(self.program, self.binding, operation)
         if demand is None:
             return 0.0
         return self._choose_means(f"{operation.name} (scalar)", demand)
 
     def _choose_means(self, name: str, demand: Demand) -> float:
-        """Return the seconds of the fastest means, and store these means in `choices[name]`."""
+        """Return the seconds of the fastest means, and store these means in `choices[name]`.
+
+        A send is always timed by formula.
+        """
         times = self.times
         if demand.kind is Kind.SEND:
             times = FormulaTimes(self.rates)

@@ -139,7 +139,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def describe_parts(classes: Sequence[PartClass]) -> Iterator[str]:
-    """Describe the division of a program into parts in one line; nothing for a single part."""
+    """Yield one line about the division of a program into parts; none for a single part."""
     num_parts = sum(len(part.copies) for part in classes)
     if num_parts > 1:
         yield (

@@ -75,7 +75,11 @@ class Omission:
 
 
 def change_protocol(topology: Topology, protocol: Protocol) -> Topology:
-    """Copy a network with the latency and the share of data of a protocol on every link."""
+    """Copy a network as seen by a protocol.
+
+    Every bandwidth is multiplied by `protocol.data_share`, and every latency grows by
+    `protocol.step_s` (s), on links and in dimensions.
+    """
     dimensions = tuple(
         replace(
             dimension,
@@ -189,9 +193,11 @@ class HubAlgorithms:
         return self._networks[members][protocol]
 
     def _build_offers(self, demand: Demand) -> Iterator[OfferedAlgorithm]:
-        """Yield the algorithms that fit, until one is close to the bound of every protocol.
+        """Yield the algorithms that fit a collective, with their times by protocol.
 
-        Reasons of the remaining ones are stored in `omissions`.
+        Ends as soon as the best time is within 1 % of the smallest proven bound of all protocols.
+        Algorithms that fail, have more than `MAX_STEPS` steps or come after the end are stored in
+        `omissions` with the reason. An algorithm without a time is skipped without a reason.
         """
         call = _create_call(demand)
         bounds = {
@@ -221,7 +227,10 @@ class HubAlgorithms:
                 yield OfferedAlgorithm(name, algorithm, seconds)
 
     def _prove_bound_s(self, call: Call, demand: Demand, protocol: Protocol) -> float:
-        """Return the best lower bound of the hub in s; 0 if it has none."""
+        """Return the best lower bound of the hub for a collective with this protocol, in s.
+
+        0 if the hub has none.
+        """
         network = self.find_network(demand.members, protocol.name)
         (bound,) = best_bounds(
             call.collective, network, (demand.size_bytes,), registry=self.registry
@@ -257,9 +266,12 @@ class HubAlgorithms:
         return [*added, *sorted(names, key=rank)]
 
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
-        """Build or read one algorithm; patterns that do not depend on the size are built once.
+        """Return a verified algorithm: that of the synthesizer `name`, or the one in the file
+        `name`.
 
-        Raises `HubError` for one that does not fit, or that is incorrect.
+        Algorithms that do not depend on the size are built once per kind, members and root. Parts
+        of a synthesis that its work limit cuts are stored in `omissions`. Raises `HubError` if the
+        algorithm does not fit the collective, has no contents, or is incorrect.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts
@@ -299,7 +311,11 @@ class HubAlgorithms:
     def _time(
         self, algorithm: Algorithm, demand: Demand, bounds: dict[str, float], best_s: float
     ) -> dict[str, float]:
-        """Simulate an algorithm alone with every protocol whose bound is below the best time."""
+        """Simulate an algorithm in isolation; return seconds by protocol.
+
+        Protocols whose bound (s) is above `best_s` are skipped, and those without a time have no
+        entry. Raises `InputError` if the collective has fewer bytes than the algorithm has units.
+        """
         if demand.size_bytes < algorithm.collective.unit_count:
             message = f"{demand.size_bytes} bytes are too few for its units"
             raise InputError(message, code="size-too-small")
@@ -320,7 +336,10 @@ class HubAlgorithms:
 
 
 def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
-    """Describe omitted algorithms in one line per reason, with the number of collectives."""
+    """Return one line per reason: the names of the omitted algorithms, without repetition.
+
+    The number in a line is the largest count of omissions of one of these algorithms.
+    """
     grouped: dict[str, dict[str, int]] = {}
     for omission in omissions:
         reason = omission.reason.removeprefix(f"{omission.name} ")
@@ -333,7 +352,7 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
 
 
 def _is_connected(network: Topology) -> bool:
-    """Whether NPU 0 has routes to all NPUs, and all NPUs to it."""
+    """Return whether directed routes lead from NPU 0 to all NPUs, and from all NPUs to it."""
     for sources, targets in (
         (network.source, network.destination),
         (network.destination, network.source),

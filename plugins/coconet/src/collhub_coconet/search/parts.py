@@ -230,7 +230,10 @@ class _Groups:
         self._parent = {name: name for name in names}
 
     def find(self, name: str) -> str:
-        """Return the representative of the set of a name."""
+        """Return the representative of the set that contains a name; shortens the paths to it.
+
+        Raises `KeyError` for an unknown name.
+        """
         root = name
         while self._parent[root] != root:
             root = self._parent[root]
@@ -243,7 +246,7 @@ class _Groups:
         self._parent[self.find(second)] = self.find(first)
 
     def list_groups(self) -> list[list[str]]:
-        """List the sets in the order of their first names."""
+        """List the names of every set; sets and names are in the order of insertion."""
         groups: dict[str, list[str]] = {}
         for name in self._parent:
             groups.setdefault(self.find(name), []).append(name)
@@ -306,7 +309,10 @@ def _propagate(
 
 
 def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
-    """Unite all readers of a state that may become a slice, since its layout is one decision."""
+    """Unite all readers of a state in `groups`, since the layout of the state is one decision.
+
+    States that must be complete after the step are skipped.
+    """
     for name, state in program.states.items():
         if state.whole_after:
             continue
@@ -425,7 +431,11 @@ def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
 
 
 def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> dict[int, set[int]]:
-    """Return the sets whose values each set reads, all by their index in `members`."""
+    """Return, for each set of operations, the other sets whose values it reads.
+
+    Sets are given by their index in `members`; every index has an entry, which may be empty. Values
+    that no set contains, such as arguments, are ignored.
+    """
     node_of = {name: index for index, group in enumerate(members) for name in group}
     waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
     for operation in operations:
@@ -435,7 +445,10 @@ def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> di
 
 
 def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
-    """Find the nodes that wait, directly or indirectly, for a cycle or are in one."""
+    """Return the nodes that are in a cycle, or wait directly or indirectly for one.
+
+    `waits`: nodes that a node waits for. Empty if there is no cycle.
+    """
     blocked = set(waits)
     while ready := {node for node in blocked if not waits[node] & blocked}:
         blocked -= ready
@@ -461,7 +474,11 @@ def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]],
 
 
 def _trim(waits: Mapping[int, set[int]], followers: Mapping[int, set[int]]) -> set[int]:
-    """Return the nodes that wait, directly or indirectly, for a cycle or are in one."""
+    """Return the nodes that are in a cycle, or wait directly or indirectly for one.
+
+    `waits`: nodes that a node waits for; `followers`: the reverse. Takes linear time, unlike
+    `_find_blocked`.
+    """
     missing = {node: len(sources) for node, sources in waits.items()}
     ready = [node for node, count in missing.items() if not count]
     blocked = set(waits)
@@ -485,7 +502,7 @@ class _Draft:
     sizes: Mapping[str, Bounds]
 
     def create_program(self, program: Program) -> Program:
-        """Create the program of this part of `program`."""
+        """Copy `program` with only the sizes, arguments, operations and outputs of this part."""
         return replace(
             program,
             sizes=self.sizes,
@@ -538,7 +555,12 @@ def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Dr
 def _add_stand_ins(
     program: Program, operations: tuple[Operation, ...], coupled: set[str]
 ) -> tuple[Operation, ...]:
-    """Add the stand-ins of a part to its operations; the result is in the order of the program."""
+    """Add stand-ins for scalars of other parts; return all operations in program order.
+
+    A stand-in is an opaque operation without cost that reads the results of this part which precede
+    it and which `coupled` operations of other parts read. It replaces a coupled scalar that the
+    part reads. A scalar without such a result before it gets no stand-in.
+    """
     inside = {operation.name for operation in operations}
     results = [
         operation.name
@@ -608,7 +630,12 @@ class _Order:
         self.seeds = tuple(self._seed_numbers)
 
     def _visit(self, name: str) -> None:
-        """Number a value after all values on which it depends; numbered values are skipped."""
+        """Number a value after all values on which it depends, and append one row of text for each.
+
+        Operands are visited in their order, each value once. The row of an argument is its hash;
+        that of an operation has its attributes, the numbers of its operands, and the number of its
+        seed in order of occurrence.
+        """
         stack = [(name, False)]
         while stack:
             current, are_operands_done = stack.pop()
@@ -642,7 +669,10 @@ def _describe(operation: Operation) -> str:
 
 @lru_cache(maxsize=1024, typed=True)
 def _describe_attributes(kind: Kind, *values: object) -> str:
-    """Describe a kind and the values of `ATTRIBUTES`, without the seed."""
+    """Return `kind=...` and `name=value` of all attributes that are not None, except the seed.
+
+    `values`: one per entry of `ATTRIBUTES`, in its order.
+    """
     attributes = [
         f"{name}={value}"
         for name, value in zip(ATTRIBUTES, values, strict=True)
@@ -662,7 +692,11 @@ def _identity(part: Program, position: int = 0) -> Copy:
 
 
 def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str, str]:
-    """Choose the names of all values of a rewritten copy; new ones are added to `taken`."""
+    """Return the names of all values of a rewritten copy, by their name in the rewritten part.
+
+    Values of the original part have their name in the copy; new values get a free name, which is
+    added to `taken`.
+    """
     names = {}
     for name in result.types:
         names[name] = copy.names.get(name) or _choose_free_name(name, taken)
@@ -685,7 +719,10 @@ def _choose_free_name(name: str, taken: dict[str, int]) -> str:
 
 
 def _rename(operation: Operation, names: Mapping[str, str], seeds: Mapping[int, int]) -> Operation:
-    """Copy an operation with other names and seeds."""
+    """Copy an operation with the names of `names` and, if it has a seed, the seed of `seeds`.
+
+    Every name and seed of the operation must have an entry.
+    """
     operands = tuple(
         names[operand] if isinstance(operand, str) else operand for operand in operation.operands
     )

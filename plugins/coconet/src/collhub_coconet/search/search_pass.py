@@ -175,7 +175,9 @@ def _search_part(
 ) -> tuple[Exploration, str]:
     """Search one program, and simulate the most promising candidates if there is a simulation.
 
-    Returns the candidates, and a text about the origin of their times.
+    Returns the candidates, and a text about the origin of their times. Times are by formula without
+    a simulation, after the budget's limit, or if a program cannot be simulated; then the text has
+    the reason.
     """
     # Fraction of the progress that the search by formula accounts for.
     formula_fraction = 0.5 if simulation else 1.0
@@ -224,7 +226,11 @@ def _collect_algorithms(topology: Topology, options: SearchOptions) -> HubAlgori
 def _list_omissions(
     exploration: Exploration, bindings: Sequence[Binding], hub: HubAlgorithms
 ) -> list[Omission]:
-    """List the algorithms that were not compared for the collectives of the fastest programs."""
+    """List the algorithms that were not compared for the collectives of the fastest programs.
+
+    For every size the program that is fastest at it counts. Messages are left out. Offers of each
+    collective are built again if another process compared them.
+    """
     demands: dict[Demand, None] = {}
     for size_index, binding in enumerate(bindings):
         program = exploration.fastest(size_index).program
@@ -270,7 +276,11 @@ def _find_size_index(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
 
 
 def _read_network(options: SearchOptions) -> Topology:
-    """Read the network of the option `topology`. Raises `UsageError` if the option is missing."""
+    """Read the network of the option `topology`.
+
+    Raises `UsageError` if the option is missing, and the errors of `read_topology` for invalid
+    text.
+    """
     if options.topology is None:
         message = "option topology, the network to search for, is missing"
         raise UsageError(message, cure="--search --topology ring:8, or -O topology=ring:8")

@@ -105,7 +105,12 @@ class Simulation:
         choice: _MeansOfProgram,
         counts: Sequence[int] = CHUNKS,
     ) -> Timing | str:
-        """Simulate the means that are fastest alone with each chunk count, and keep the best."""
+        """Simulate a program with each chunk count, and return the fastest time with its means.
+
+        Each communication has the means that are fastest in isolation. Counts after one above 1
+        that changes no communication are skipped. If no count can be simulated, the result is the
+        first reason as text. Of equal times the first count is kept.
+        """
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
         best_s, selected, reason = math.inf, initial, ""
@@ -121,7 +126,12 @@ class Simulation:
         return reason if best_s == math.inf else Timing(best_s, selected)
 
     def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
-        """List the algorithms and chunk counts that are never simulated within a program."""
+        """Return texts about the algorithms and chunk counts that are never simulated in a program.
+
+        Empty without communications. Up to three texts: on the number of compared algorithms, on
+        the chunk counts, and on counts that exceed the limit of nodes. Raises `HubError` for a
+        network that does not fit.
+        """
         choice = self._start(program, binding)
         restrictions = []
         offers = {
@@ -175,7 +185,10 @@ class Simulation:
         return self._descend(program, binding, choice, timing, [[name] for name in names])
 
     def _start(self, program: Program, binding: Binding) -> _MeansOfProgram:
-        """Collect the communications of a program. Raises `InputError` for a small network."""
+        """Return the means that the communications of a program may have.
+
+        Raises `InputError` if the network has too few NPUs for the ranks of all groups.
+        """
         ranks = binding.num_ranks * program.num_groups
         self._build_machine(PROTOCOLS[0]).network(ranks, self.registry)
         demands = {}
@@ -197,7 +210,12 @@ class Simulation:
         timing: Timing,
         groups: list[list[str]],
     ) -> Timing:
-        """Vary the means of each group of collectives; adopt each change that reduces the time."""
+        """Try alternative means for each group of collectives in turn; keep each faster one.
+
+        All members of a group get equal means. Alternatives are those of the first member's means
+        before its group is varied. Means that do not fit are skipped. The result is never slower
+        than `timing`.
+        """
         best_s, selected = timing.seconds, dict(timing.choices)
         for names in groups:
             for means in choice.list_alternatives(names[0], selected[names[0]]):
@@ -210,7 +228,11 @@ class Simulation:
     def simulate_means(
         self, program: Program, binding: Binding, means: Mapping[str, Means]
     ) -> float | str:
-        """Simulate a program with given means by name; return seconds or the reason of a misfit."""
+        """Simulate a program with the given means of its communications by name.
+
+        Returns seconds, or the reason as text if means or network do not fit. Raises `HubError` for
+        other errors.
+        """
         try:
             choice = self._start(program, binding)
         except HubError as error:
@@ -249,7 +271,10 @@ class Simulation:
             return _explain_unfit(error)
 
     def _build_machine(self, base: Protocol) -> Machine:
-        """Build the machine with the latency of a protocol on every link."""
+        """Return a machine whose network has the latency of a protocol, and the full bandwidth.
+
+        Compute rates and launch time are those of `rates`.
+        """
         return Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
@@ -272,7 +297,10 @@ class _MeansOfProgram:
     link_bytes_per_s: float
 
     def find_initial(self, name: str) -> Means:
-        """Return the fastest means alone, in one chunk."""
+        """Return the means that are fastest in isolation, in one chunk.
+
+        A send is direct, with the first protocol.
+        """
         demand = self.demands[name]
         if demand.kind is Kind.SEND:
             return Means("direct", PROTOCOLS[0].name)
@@ -302,7 +330,12 @@ class _MeansOfProgram:
         return [other for other in dict.fromkeys(alternatives) if other != means]
 
     def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
-        """Create the choice of the lowering; `base`: the protocol whose latency the network has."""
+        """Convert means to the choice that the lowering takes.
+
+        `base`: protocol whose latency the network has. A slower protocol adds to each message the
+        bytes that a link transfers in the additional latency. Chains get as many tiles as chunks. A
+        send is direct.
+        """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"
         if demand.kind is not Kind.SEND:
