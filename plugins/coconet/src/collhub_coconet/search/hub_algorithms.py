@@ -266,8 +266,7 @@ class HubAlgorithms:
         return [*added, *sorted(names, key=rank)]
 
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
-        """Return a verified algorithm: that of the synthesizer `name`, or the one in the file
-        `name`.
+        """Return a verified algorithm: of the synthesizer `name`, or of the file `name`.
 
         Algorithms that do not depend on the size are built once per kind, members and root. Parts
         of a synthesis that its work limit cuts are stored in `omissions`. Raises `HubError` if the

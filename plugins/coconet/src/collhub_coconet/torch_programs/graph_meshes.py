@@ -183,7 +183,11 @@ def _check_count(graph: CapturedGraph, number: int) -> None:
 
 
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
-    """Return the axes along which the ranks of a group differ; raises `InputError` for none."""
+    """Return the positions of the mesh axes along which the ranks of group `name` differ.
+
+    The group must be one of the groups along these axes; the fewest axes are tried first. Raises
+    `InputError` (code `groups`) if no axes fit.
+    """
     ranks = graph.groups[name]
     binding = Binding.of_mesh(tuple(sizes.values()), {})
     first = min(ranks, default=0) // binding.num_ranks * binding.num_ranks
@@ -199,7 +203,11 @@ def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tup
 
 
 def _match(graph: CapturedGraph, sizes: Mapping[str, int], names: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of named axes; raises `InputError` for an axis that the mesh lacks."""
+    """Return the positions of the named axes in the mesh, ascending.
+
+    Raises `InputError` (code `axis`) for an axis that the mesh lacks. `sizes`: ranks by axis, in
+    the order of the mesh.
+    """
     for name in names:
         if name not in sizes:
             raise _build_error(

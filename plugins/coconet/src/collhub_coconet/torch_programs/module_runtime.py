@@ -58,7 +58,7 @@ def _make_groups(group: Group) -> dict[str, Group]:
 
 
 def _find_coordinates(rank: int) -> list[int]:
-    """Coordinates of a rank on the axes of the mesh, of which the first varies slowest."""
+    """Return the position of a rank on each axis of `MESH`; the first axis varies slowest."""
     coordinates = []
     for size in reversed(MESH.values()):
         rank, coordinate = divmod(rank, size)
@@ -67,7 +67,10 @@ def _find_coordinates(rank: int) -> list[int]:
 
 
 def _list_axes(layout: Layout, group: Group) -> list[tuple[int | str, Group]]:
-    """Layout on every axis with the process group of this rank along it."""
+    """Return (layout, process group of this rank) for every axis of the mesh.
+
+    A layout that is no list gives one pair, with `group`.
+    """
     if not isinstance(layout, list):
         return [(layout, group)]
     groups = _make_groups(group)
@@ -82,7 +85,10 @@ def _name(group: Group) -> str:
 
 
 def _block(x: torch.Tensor, dimension: int, group: Group) -> torch.Tensor:
-    """Block of this rank along a dimension: ceil(n / p) elements, the last ones fewer."""
+    """Return the block of this rank along a dimension of n elements as a contiguous copy.
+
+    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none.
+    """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     length = -(-x.shape[dimension] // ranks)
     first = min(rank * length, x.shape[dimension])
@@ -90,7 +96,10 @@ def _block(x: torch.Tensor, dimension: int, group: Group) -> torch.Tensor:
 
 
 def _pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """Append rows of zeros, so that all blocks have the same length."""
+    """Append zeros along dimension 0 until `x` has `rows` rows; the result is contiguous.
+
+    `x` has at most `rows` rows.
+    """
     missing = rows - x.shape[0]
     if not missing:
         return x.contiguous()
@@ -118,7 +127,10 @@ def _all_reduce(x: torch.Tensor, reduction: str, group: Group) -> _Pending:
 def _all_reduce_bucket(
     tensors: Sequence[torch.Tensor], reduction: str, group: Group
 ) -> list[_Share]:
-    """All-reduce several tensors as one; returns one pending result per tensor."""
+    """Start one all-reduce of several tensors of one element type.
+
+    Returns one pending result per tensor, in its shape.
+    """
     flat = torch.cat([x.reshape(-1) for x in tensors])
     result = torch.ops._c10d_functional.all_reduce(flat, reduction, _name(group))
     parts = [(x.numel(), lambda value, x=x: value.reshape(x.shape)) for x in tensors]
@@ -128,7 +140,11 @@ def _all_reduce_bucket(
 def _reduce_scatter_bucket(
     tensors: Sequence[torch.Tensor], dimensions: Sequence[int], reduction: str, group: Group
 ) -> list[_Share]:
-    """Reduce-scatter several tensors as one: a block of the bucket has a block of each."""
+    """Start one reduce-scatter of several tensors of one element type.
+
+    Returns one pending result per tensor: the block of this rank along its entry of `dimensions`.
+    Blocks are padded with zeros to equal lengths during the transfer; the results are not padded.
+    """
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
     for x, dimension in zip(tensors, dimensions, strict=True):
@@ -154,7 +170,11 @@ def _reduce_scatter_bucket(
 def _all_gather_bucket(
     tensors: Sequence[torch.Tensor], dimensions: Sequence[int], sizes: Sequence[int], group: Group
 ) -> list[_Share]:
-    """All-gather several tensors as one; `sizes`: of the complete dimensions."""
+    """Start one all-gather of blocks of several tensors of one element type.
+
+    Returns one pending result per tensor: all blocks along its entry of `dimensions`. `sizes`:
+    elements of the complete dimensions, from which padding is removed.
+    """
     ranks = dist.get_world_size(group)
     blocks, parts = [], []
     for x, dimension, size in zip(tensors, dimensions, sizes, strict=True):
@@ -182,7 +202,11 @@ def _divide_bucket(
     parts: Sequence[tuple[int, Callable[[torch.Tensor], torch.Tensor]]],
     ranks: int,
 ) -> list[_Share]:
-    """Pending results of a bucket: (count of elements per rank, function of them) by member."""
+    """Return one pending result per member of a bucket, which is `tensor` in flight.
+
+    `parts`: elements per rank of each member, in the order in the bucket, and the function that
+    computes its value from a tensor [ranks, elements].
+    """
     start = 0
     bucket = _Bucket(tensor)
     results: list[_Share] = []
@@ -228,7 +252,10 @@ class _Share:
 
 
 def _reduce_scatter(x: torch.Tensor, dimension: int, reduction: str, group: Group) -> _Pending:
-    """Start a reduce-scatter; the result is the block of this rank along `dimension`."""
+    """Start a reduce-scatter; the result is the block of this rank along `dimension`.
+
+    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none.
+    """
     ranks = dist.get_world_size(group)
     rows = x.movedim(dimension, 0)
     length = -(-rows.shape[0] // ranks)
@@ -243,7 +270,10 @@ def _reduce_scatter(x: torch.Tensor, dimension: int, reduction: str, group: Grou
 
 
 def _all_gather(x: torch.Tensor, dimension: int, size: int, group: Group) -> _Pending:
-    """Start an all-gather of blocks along `dimension`, which has `size` elements in all."""
+    """Start an all-gather of blocks along `dimension`, which has `size` elements in all.
+
+    Short blocks are padded during the transfer; the result is not padded.
+    """
     ranks = dist.get_world_size(group)
     padded = _pad_rows(x.movedim(dimension, 0), -(-size // ranks))
     result = torch.ops._c10d_functional.all_gather_into_tensor(padded, ranks, _name(group))
@@ -289,7 +319,11 @@ def _all_reduce_scalar(x: torch.Tensor, reduction: str, group: Group) -> torch.T
 
 
 def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors:
-    """Blocks of this rank of all sliced arguments, from the complete tensors; others unchanged."""
+    """Return all arguments by name, with the sliced ones cut to the block of this rank.
+
+    `arguments`: complete tensors, with one entry for every name of `ARGUMENTS`. Arguments that are
+    not sliced are returned unchanged.
+    """
     result: Tensors = {}
     for name, (_, _, layout) in ARGUMENTS.items():
         value = arguments[name]
@@ -300,7 +334,11 @@ def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors
 
 
 def random_arguments(seed: int, group: Group = None) -> Tensors:
-    """Random arguments of this rank: equal on all ranks unless they are local."""
+    """Return random arguments of this rank by name: sliced ones as its blocks.
+
+    Equal seeds give equal values. Values are equal on all ranks, except along local axes. Floats
+    are in [0.1, 1), other elements 0 or 1.
+    """
     result: Tensors = {}
     for number, (name, (element, shape, layout)) in enumerate(ARGUMENTS.items()):
         rank = 0
@@ -323,7 +361,11 @@ def _complete(
     shapes: Mapping[str, Sequence[int]],
     group: Group,
 ) -> Tensors:
-    """Complete tensors of all outputs."""
+    """Return the complete tensors of all outputs by name; every rank receives them.
+
+    Sliced outputs are gathered along the last axis first, other layouts are unchanged. `shapes`:
+    complete shapes by name. Waits for every gather.
+    """
     result: Tensors = {}
     for name, value in outputs.items():
         shape, pending = list(shapes[name]), []
@@ -360,7 +402,10 @@ def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float
 
 
 def _load(path: str) -> Any:
-    """Import the written module of a file."""
+    """Import the written module in the file `path`, which executes it.
+
+    Raises `ImportError` if the file name has no Python suffix.
+    """
     import importlib.util
 
     specification = importlib.util.spec_from_file_location("original_program", path)
@@ -372,7 +417,11 @@ def _load(path: str) -> Any:
 
 
 def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
-    """Measure as one rank; rank 0 prints the report as JSON. `path`: file by which ranks meet."""
+    """Measure the step as one rank of NUM_RANKS; rank 0 prints the report as one line of JSON.
+
+    `path`: file through which the ranks find each other. The report has ranks and seconds, and with
+    `options.original` also its seconds and the largest relative error of an output over all ranks.
+    """
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)

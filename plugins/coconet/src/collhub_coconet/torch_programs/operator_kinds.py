@@ -65,7 +65,10 @@ def _is_one(value: ArgumentValue) -> bool:
 
 
 def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
-    """Multiply an operand by the factor of a named argument, unless it is absent or 1."""
+    """Multiply an operand by the first named argument that is present.
+
+    Returns the operand itself if the factor is absent or 1.
+    """
     factor = build.argument(*names)
     if _is_one(factor):
         return operand
@@ -73,7 +76,10 @@ def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
 
 
 def _add_binary(kind: Kind) -> Expansion:
-    """Return the expansion of an operator with two operands and no other arguments."""
+    """Return the expansion of an operator with the operands `self` and `other` (or `exponent`).
+
+    It refuses quotients with a rounding mode.
+    """
 
     def expand(build: Builder) -> str:
         if build.argument("rounding_mode") is not None:
@@ -84,7 +90,10 @@ def _add_binary(kind: Kind) -> Expansion:
 
 
 def _add_sum(kind: Kind) -> Expansion:
-    """Return the expansion of `self + alpha * other`, or the difference."""
+    """Return the expansion of `self + alpha * other`, or of the difference if `kind` is Subtract.
+
+    A missing `alpha` is 1.
+    """
 
     def expand(build: Builder) -> str:
         other = _scale(build, build.operand("other"), "alpha")
@@ -140,7 +149,7 @@ def _differentiate_tanh(build: Builder) -> str:
 
 
 def _differentiate_sigmoid(build: Builder) -> str:
-    """grad * (1 - y) * y, as PyTorch computes it."""
+    """Add the gradient of the sigmoid, grad * (1 - y) * y with its result y, as PyTorch does."""
     y = build.operand("output")
     factor = build.add(Kind.SUBTRACT, 1.0, y)
     slope = build.add(Kind.MULTIPLY, build.operand("grad_output"), factor)
@@ -148,7 +157,10 @@ def _differentiate_sigmoid(build: Builder) -> str:
 
 
 def _differentiate_silu(build: Builder) -> str:
-    """grad * s * (1 + x * (1 - s)) with s = 1 / (1 + exp(-x)), as PyTorch computes it."""
+    """Add the gradient of SiLU, grad * s * (1 + x * (1 - s)), as PyTorch computes it.
+
+    Here x is the operand `self`, and s = 1 / (1 + exp(-x)).
+    """
     x = build.operand("self")
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
     s = build.add(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
@@ -158,7 +170,10 @@ def _differentiate_silu(build: Builder) -> str:
 
 
 def _differentiate_threshold(build: Builder) -> str:
-    """Select 0 where the operand is at most the threshold; NaN selects the gradient."""
+    """Add the gradient of a threshold: 0 where the operand is at most the threshold.
+
+    Elsewhere, and where the operand is NaN, it is `grad_output`.
+    """
     x, limit = build.operand("self"), build.operand("threshold")
     equal = build.add(Kind.EQUAL, x, limit)
     slope = build.add(Kind.SELECT, equal, 0.0, build.operand("grad_output"))
@@ -171,7 +186,10 @@ def _rectify(build: Builder) -> str:
 
 
 def _clamp(build: Builder) -> str:
-    """Select the limits where the operand exceeds them; NaN stays NaN."""
+    """Add selections of the limits where the operand exceeds them; NaN remains NaN.
+
+    With both limits, `min` is applied first. Refused without a limit.
+    """
     x = build.operand("self")
     limits = [(Kind.LESS, "min"), (Kind.GREATER, "max")]
     used = [(kind, name) for kind, name in limits if build.argument(name) is not None]
@@ -191,7 +209,10 @@ def _select(build: Builder) -> str:
 
 
 def _cast(build: Builder) -> str:
-    """Change the element type; a copy with another memory format or device is opaque."""
+    """Add a Cast to the element type `dtype`.
+
+    Refused without `dtype`, or if the language lacks the type, so that the operator becomes opaque.
+    """
     element = build.argument("dtype")
     if not isinstance(element, ElementName) or element.name not in list(ElementType):
         raise _refuse("no element type of the language")
@@ -207,7 +228,10 @@ def _interpolate(build: Builder) -> str:
 
 
 def _add_product(kind: Kind) -> Expansion:
-    """Return the expansion of `self + value * tensor1 * tensor2`, or of the quotient."""
+    """Return the expansion of `self + value * (tensor1 * tensor2)`, or of the quotient by `kind`.
+
+    A missing `value` is 1.
+    """
 
     def expand(build: Builder) -> str:
         product = build.add(kind, build.operand("tensor1"), build.operand("tensor2"))
@@ -250,7 +274,11 @@ def _apply_linear(build: Builder) -> str:
 
 
 def _transpose(build: Builder) -> str:
-    """Swap the last two dimensions; other permutations are opaque."""
+    """Add a Transpose, which swaps the last two dimensions.
+
+    Other permutations, and operands of fewer than two dimensions, are refused, so that the operator
+    becomes opaque. Accepts `dims`, `dim0` and `dim1`, or no dimensions for a matrix.
+    """
     x = build.operand("self")
     rank = build.rank(x)
     order = list(range(rank))
@@ -269,7 +297,11 @@ def _transpose(build: Builder) -> str:
 
 
 def _reshape(build: Builder) -> str:
-    """Keep the elements in order, and the blocks of a sliced operand if they remain blocks."""
+    """Add a Reshape to the shape of the result; elements keep their order.
+
+    Refused unless each sliced dimension of the operand has a corresponding one in the result, so
+    that blocks remain blocks.
+    """
     x = build.operand("self")
     shape = build.find_complete_shape(x)
     if shape is None:

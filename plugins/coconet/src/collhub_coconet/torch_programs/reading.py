@@ -56,7 +56,10 @@ def read_hlo(source: Source, options: CapturedHloOptions) -> Workload:
 
 
 def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Workload:
-    """Type a graph with the choices of the options, and lower the program."""
+    """Type a captured graph with the choices of the options, and lower the program to a workload.
+
+    Raises `UsageError` for invalid options, and `InputError` for a graph that has no types.
+    """
     choices = TypingChoices(
         options.num_ranks,
         "R" if options.parameters == "replicated" else "L",
@@ -88,7 +91,10 @@ _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^=]*\))")
 
 
 def parse_mesh(text: str) -> Mapping[str, int]:
-    """Return the ranks along every axis from `dp=2,tp=4`. Raises `UsageError` for other text."""
+    """Return the ranks along every axis from `dp=2,tp=4`, in this order; empty for empty text.
+
+    Raises `UsageError` for other text, a number below 1 and an axis that occurs twice.
+    """
     sizes = {}
     for part in filter(None, text.split(",")):
         name, _, number = (piece.strip() for piece in part.partition("="))
@@ -121,7 +127,10 @@ def list_documents() -> Sequence[Source]:
 
 
 def list_archives() -> Sequence[Source]:
-    """Return an example: the sum of a tensor over all ranks, as `torch.export.save` writes it."""
+    """Return one example in memory, `sum.pt2`: the sum of a tensor over all ranks.
+
+    It has the format of `torch.export.save`; its bytes are equal at every call.
+    """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         # A fixed date, so that equal graphs give equal bytes.
@@ -191,7 +200,7 @@ use_global_device_ids=true, to_apply=%sum
 
 
 def _build_export() -> dict[str, object]:
-    """Build the JSON of an exported program with one all-reduce of 8 elements."""
+    """Return the JSON object of an exported program: one all-reduce (sum) of 8 float elements."""
     size = {"dtype": 7, "sizes": [{"as_int": 8}]}
     nodes = [
         {

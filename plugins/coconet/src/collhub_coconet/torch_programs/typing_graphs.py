@@ -133,7 +133,12 @@ class _GraphTyper:
         self._updates: dict[str, str] = {}
 
     def type_program(self) -> BoundProgram:
-        """Type all inputs, nodes and outputs in order."""
+        """Return the program of the graph, bound to the number of ranks and the mesh.
+
+        Types all inputs, nodes and outputs in order. Inputs with an update are states; updated
+        parameters and buffers must be complete after the step. The history has one record, the
+        capture. Raises `InputError` for a graph that cannot be typed.
+        """
         blocks = find_blocks(self.graph, self.mesh)
         for entry in self.graph.inputs:
             self._add_input(entry, blocks.get(entry.tensor.name, frozenset()))
@@ -161,7 +166,11 @@ class _GraphTyper:
         return BoundProgram(program, binding, (record,))
 
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
-        """Add an operation and return its name; raises `TypingMistakeError` if it is ill-typed."""
+        """Add an operation with its type, and return its name.
+
+        Raises `TypingMistakeError`, and adds nothing, if it is ill-typed. `attributes`: further
+        fields of `Operation`.
+        """
         operation = Operation(name, kind, tuple(operands), **attributes)  # type: ignore[arg-type]
         types = [self.types[entry] if isinstance(entry, str) else None for entry in operands]
         self.types[name] = type_operation(operation, types, self.mesh.names)
@@ -169,23 +178,33 @@ class _GraphTyper:
         return name
 
     def name_inner(self, node: str) -> str:
-        """Return an unused name for an intermediate value of a node."""
+        """Return an unused name `_node_1`, `_node_2`, ... for an intermediate value of a node.
+
+        The name is not reserved.
+        """
         number = 1
         while f"_{node}_{number}" in self.types:
             number += 1
         return f"_{node}_{number}"
 
     def name_value(self, name: str) -> str:
-        """Return the name of a value that text shows; names with `_` are intermediate values."""
+        """Return an unused program name for the value `name` of the graph.
+
+        A leading `_`, which marks intermediate values, gets the prefix `v`; used names get one or
+        more trailing `_`. The name is not reserved.
+        """
         candidate = f"v{name}" if name.startswith("_") else name
         while candidate in self.types:
             candidate += "_"
         return candidate
 
     def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
-        """Declare an input with the placement of the options, of the document, or by its uses.
+        """Declare an input with the placement of the options, else of the document, else a default.
 
-        `block_axes`: axes along which collectives show that a local value is a block.
+        Defaults: R for constants, L for inputs, the option `parameters` for the others. A local
+        value becomes blocks of dimension 0 on `block_axes`, the axes along which collectives show
+        that it is a block. Raises `InputError` for an invalid placement, or one that does not fit
+        the shape.
         """
         name = entry.tensor.name
         chosen = self._choices.placements
@@ -216,7 +235,11 @@ class _GraphTyper:
         self._inputs[value] = entry
 
     def _add_node(self, node: GraphNode) -> None:
-        """Add the operations of a node: a collective, a kind of the language, or opaque ones."""
+        """Add the operations of a node: a collective, operations of the language, or opaque ones.
+
+        Waits and nodes without an effect on values add none: the result has the name of the
+        operand. Checks are ignored. Any other node without a tensor as result is refused.
+        """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):
             self._values[node.tensors[0].name] = self._values[node.reads[0]]
@@ -230,7 +253,11 @@ class _GraphTyper:
             self._add_opaque(node)
 
     def _alias(self, node: GraphNode, base: str) -> bool:
-        """Let a node without an effect on values have the name of its operand."""
+        """Let the result of a node without an effect on values share the name of its operand.
+
+        Such a node is a copy or view of equal shape and element type. Returns False, and changes
+        nothing, for other nodes.
+        """
         if not node.reads or len(node.tensors) != 1:
             return False
         operand, result = self.graph.tensors[node.reads[0]], node.tensors[0]
@@ -308,7 +335,12 @@ class _GraphTyper:
         return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
     def _add_opaque(self, node: GraphNode) -> None:
-        """Add a node as an opaque operation with the layout rule of its operator."""
+        """Add a node as one opaque operation per result; the first one has all work and traffic.
+
+        Operands stay blocks of rows if the operator permits it (`_find_row_axes`), and become local
+        otherwise. An operator without an entry in the table is refused if it reads a block, unless
+        the options take unknown operators as local.
+        """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
         values = {name: self._values[name] for name in reads}
@@ -369,7 +401,11 @@ class _GraphTyper:
         return tuple(axes)
 
     def _add_collective(self, node: GraphNode, kind: str) -> None:
-        """Add a collective; a coalesced one becomes one collective per tensor."""
+        """Add a collective of the given kind; a coalesced one becomes one collective per tensor.
+
+        Refused are messages, ill-typed collectives, and results whose element type or shape on a
+        rank differs from that of the graph.
+        """
         functions: dict[str, Callable[[GraphNode, str, Tensor], str]] = {
             "all_reduce": self._reduce_all,
             "reduce_scatter_tensor": self._reduce_scatter,
@@ -394,7 +430,11 @@ class _GraphTyper:
             self._values[result.name] = name
 
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add an AllReduce; that of a block's sum is the sum of the sliced tensor."""
+        """Add an AllReduce, and a division if it averages; return the name of the result.
+
+        If the operand is each rank's sum of its block of a sliced tensor, a Sum of that tensor
+        replaces the AllReduce.
+        """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
         name = self.name_value(result.name)
@@ -449,7 +489,11 @@ class _GraphTyper:
         return self._make_local(value, change)
 
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add a ReduceScatter; an operand that other axes slice along dimension 0 becomes local."""
+        """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
+
+        If axes outside of the group slice dimension 0, the operand first becomes local on all axes
+        outside of the group that divide it.
+        """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
         name = self.name_value(result.name)
@@ -466,7 +510,11 @@ class _GraphTyper:
         return self._average(node, total, name)
 
     def _gather(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add an AllGather; an operand that other axes slice along dimension 0 becomes local."""
+        """Add an AllGather along dimension 0; return the name of the result.
+
+        If an axis after the first one of the group, but not in it, slices dimension 0, the operand
+        first becomes local.
+        """
         axes = find_group_axes(self.mesh, node)
         layouts = self.types[operand].layout.by_axis
         others = [axis for axis in range(len(self.mesh.sizes)) if axis not in axes]
@@ -522,7 +570,11 @@ class _GraphTyper:
         return _REDUCTIONS[name]
 
     def _average(self, node: GraphNode, total: str, name: str) -> str:
-        """Divide a sum by the number of ranks if the collective averages."""
+        """Return the name of `total` divided by the ranks of the group if the collective averages.
+
+        The quotient has the name `name`. For other collectives the result is `total`, and nothing
+        is added.
+        """
         if node.arguments.get("reduce_op") != "avg":
             return total
         count = self.mesh.count(find_group_axes(self.mesh, node))
@@ -575,7 +627,11 @@ class _GraphTyper:
         return name
 
     def _make_local(self, value: str, axes: Collection[int]) -> str:
-        """Return a value that is local on the given axes; other layouts on them get a view."""
+        """Return a value that is local on the given axes.
+
+        If it has another layout on some of them, a view of no cost with the shape of a rank's part
+        is added; otherwise the result is `value` itself.
+        """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
         if not change:
@@ -584,7 +640,11 @@ class _GraphTyper:
         return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
-        """Return a value as blocks along a dimension on these axes; other layouts get a view."""
+        """Return a value that is sliced along a dimension on these axes.
+
+        If it has another layout on some of them, a view is added in which each rank's part is its
+        block, so that the dimension grows by their ranks; otherwise the result is `value` itself.
+        """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in axes if layouts[axis] != sliced(dimension)]
         if not change:
@@ -607,7 +667,11 @@ class _GraphTyper:
         axes: Sequence[int],
         dimension: int | None = None,
     ) -> str:
-        """Add a view of no cost between layouts on these axes, for blocks of a dimension."""
+        """Add a view between layouts on these axes, without work and traffic; return its name.
+
+        `rule`: TO_LOCAL or TO_BLOCKS; `shape`: of the complete result; `dimension`: of the blocks,
+        None for 0.
+        """
         return self.emit(
             name,
             Kind.OPAQUE,
@@ -623,7 +687,11 @@ class _GraphTyper:
         )
 
     def _type_tensor(self, tensor: Tensor, layout: Layout) -> TensorType:
-        """Return the type of the complete tensor of which a rank has this part."""
+        """Return the type of the complete tensor of which `tensor` is the part of one rank.
+
+        A sliced dimension is multiplied by the ranks of its axis. Raises `InputError` for an empty
+        tensor, or an element type that programs lack.
+        """
         if tensor.element not in {str(element) for element in ElementType}:
             message = f"{tensor.name} has element type {tensor.element}, which programs lack"
             supported = ", ".join(ElementType)
@@ -678,7 +746,7 @@ class _NodeBuilder:
     operands: Mapping[str, str]
 
     def argument(self, *names: str) -> ArgumentValue:
-        """Return the first of the named arguments that is present."""
+        """Return the first of the named arguments that the node has; None if it has none."""
         arguments = self.node.arguments
         return next((arguments[name] for name in names if name in arguments), None)
 
@@ -695,7 +763,7 @@ class _NodeBuilder:
         return value
 
     def is_sliced(self, operand: Operand) -> bool:
-        """Whether an operand is a sliced value."""
+        """Whether an operand is a value that any axis of the mesh slices; False for a number."""
         if not isinstance(operand, str):
             return False
         return any(layout.is_sliced for layout in self.typer.types[operand].layout.by_axis)
@@ -709,13 +777,20 @@ class _NodeBuilder:
         return self.node.tensors[0]
 
     def size(self, *names: str) -> int:
-        """Return the number of elements of a tensor argument on one rank."""
+        """Return the number of elements that one rank has of a tensor argument.
+
+        The first of the names that is present must be a tensor.
+        """
         value = self.argument(*names)
         assert isinstance(value, Reference)
         return self.typer.graph.tensors[value.name].num_elements
 
     def find_complete_shape(self, operand: Operand) -> Shape | None:
-        """Return the complete shape of the result with the slices of an operand; None for none."""
+        """Return the complete shape of the node's result if it keeps the slices of an operand.
+
+        The sizes of a rank are multiplied by the ranks of every slicing axis. None for a number as
+        operand, or if a sliced dimension has no counterpart in the result.
+        """
         if not isinstance(operand, str):
             return None
         kind = self.typer.types[operand]
@@ -770,7 +845,11 @@ def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tup
 
 
 def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
-    """Format operator and arguments as JSON; values are numbers of operands, from 0."""
+    """Format operator and arguments of a node as compact JSON.
+
+    A value becomes its position in `operands`; a float becomes its exact text. `output`: number of
+    the result that the operation stands for, from 0.
+    """
     numbers = {name: number for number, name in enumerate(operands)}
 
     def convert(value: ArgumentValue) -> object:
@@ -796,5 +875,5 @@ def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
 
 
 def _format_result(output: int) -> str:
-    """Format the selection of a further result of an operator."""
+    """Format the selection of result number `output` (from 0) of an operator as compact JSON."""
     return json.dumps({"operator": "result", "output": output}, separators=(",", ":"))

@@ -127,7 +127,11 @@ class _ModuleWriter:
         return self.bound.program
 
     def write(self) -> str:
-        """Return the module: description, types, runtime functions, and the step."""
+        """Return the text of the module: description, tables, runtime functions, and `step`.
+
+        Outputs are those of the program, followed by the new states. Losses are added to `losses`.
+        Raises `InputError` for a program that a module cannot run.
+        """
         program, binding = self.program, self.bound.binding
         self._check()
         self._find_chunked_chains()
@@ -175,7 +179,11 @@ class _ModuleWriter:
         return "\n".join(parts)
 
     def _check(self) -> None:
-        """Refuse programs that a module of one process group cannot run."""
+        """Raise `InputError` for programs that a module of one process group cannot run.
+
+        These have several groups, unequal blocks on a mesh, names that Python does not permit, or
+        numbers of ranks that do not fit.
+        """
         self.bound.check_ranks(self.bound.binding.num_ranks)
         if self.program.num_groups > 1:
             message = "the program has several groups of a pipeline, a module has one"
@@ -189,7 +197,10 @@ class _ModuleWriter:
                 raise self._refuse(f"{name:.60} is no name in Python", "rename the value")
 
     def _describe(self) -> str:
-        """Return the docstring of the module: transformations and predicted times."""
+        """Return the module's docstring with quotes: transformations, and predicted times in ms.
+
+        Records without predicted times add no line.
+        """
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
         ]
@@ -205,7 +216,10 @@ class _ModuleWriter:
         return f'"""{text}\n"""\n'
 
     def _format_step(self, outputs: Sequence[str]) -> str:
-        """Return the function `step`."""
+        """Return the text of the function `step`, with the statements written so far.
+
+        It takes the parts of this rank and returns the values `outputs` by name.
+        """
         device = next(iter(self.program.declared), None)
         lines = [
             "",
@@ -288,14 +302,19 @@ class _ModuleWriter:
         return (2 if name in delayed and priority else priority), order[name], name
 
     def _fits_bucket(self, operation: Operation) -> bool:
-        """Whether an operation is an all-reduce smaller than a bucket."""
+        """Whether an operation is an all-reduce below `bucket_bytes` and not cut into chunks."""
         if operation.kind is not Kind.ALL_REDUCE or operation.name in self._chunked:
             return False
         size = self.bound.binding.bytes_of_rank(self.program.types[operation.name])
         return size < self.bucket_bytes
 
     def _must_flush(self, bucket: Sequence[Operation], ready: Operation) -> bool:
-        """Whether a bucket is complete: full, of another kind, or all else waits for it."""
+        """Return whether an open bucket must be written before the operation `ready`.
+
+        True if it is full (`bucket_bytes`), if `ready` is an all-reduce of another element type,
+        axes or reduction, or if `ready` is no member and reads a pending result or one of the
+        bucket.
+        """
         types = self.program.types
         sizes = [self.bound.binding.bytes_of_rank(types[one.name]) for one in bucket]
         if sum(sizes) >= self.bucket_bytes:
@@ -311,7 +330,10 @@ class _ModuleWriter:
         return not same or ready.reduction is not first.reduction
 
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
-        """Write one collective of several tensors."""
+        """Write one statement that starts a collective of several tensors, after their waits.
+
+        The results are then pending. A bucket with one member is written as a single operation.
+        """
         if len(bucket) == 1:
             self._write_operation(bucket[0])
             return
@@ -334,7 +356,11 @@ class _ModuleWriter:
         self._pending |= {operation.name for operation in bucket}
 
     def _write_operation(self, operation: Operation) -> None:
-        """Write the statements of one operation, after waiting for its operands."""
+        """Write the statements of one operation, after waits for its operands.
+
+        The result of a communication is then pending. Members of chunked chains are written by
+        `_write_chunks`.
+        """
         chain = self._chunked.get(operation.name)
         if chain is not None:
             self._write_chunks(operation, chain)
@@ -355,7 +381,10 @@ class _ModuleWriter:
             self._pending.discard(name)
 
     def _find_chunked_chains(self) -> None:
-        """Find chains of a matrix product and its all-reduce; others are losses."""
+        """Store in `_chunked` the chains of a product and its all-reduce that can be cut.
+
+        Each remaining chain, and each stage other than buckets, adds a loss.
+        """
         for chain in self.program.chains:
             members = [self.program.by_name.get(name) for name in chain.members]
             product, reduction = members[0], members[-1]
@@ -378,7 +407,12 @@ class _ModuleWriter:
     def _can_chunk(
         self, product: Operation | None, reduction: Operation | None, distance: int
     ) -> bool:
-        """Whether a product can be cut along a row, and has no other readers."""
+        """Return whether a product and its all-reduce can be cut into chunks along a row.
+
+        The product must be a MatMul that only the all-reduce reads and that is no output, with at
+        least `CHUNKS` elements along the dimension. `distance`: of the dimension from the end, 1
+        for the last. False for None.
+        """
         if product is None or reduction is None or product.kind is not Kind.MATMUL:
             return False
         shape = self.program.types[product.name].shape
@@ -394,7 +428,11 @@ class _ModuleWriter:
         )
 
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a product and its all-reduce in chunks: a chunk is reduced during the next one."""
+        """Write a product and its all-reduce in `CHUNKS` chunks.
+
+        Each chunk is reduced while the next one is multiplied; the result is complete, not pending.
+        Everything is written for the all-reduce; the product adds nothing.
+        """
         if operation.kind is Kind.MATMUL:
             return
         product = self.program.by_name[operation.reads[0]]
@@ -413,7 +451,10 @@ class _ModuleWriter:
         ]
 
     def _write_opaque(self, operation: Operation) -> None:
-        """Write the call of an operator of PyTorch, or a view between layouts."""
+        """Write a view as `reshape`, a further result as a selection, or the call of an operator.
+
+        Raises `InputError` if a selection has no number of a result.
+        """
         call, name = parse_call(operation), operation.name
         operator = call.get("operator")
         if operator == "view" or operation.rule in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
@@ -428,7 +469,12 @@ class _ModuleWriter:
             self._write_call(operation, call)
 
     def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
-        """Write the call of an operator; several results are kept as a list."""
+        """Write the call of an operator of PyTorch.
+
+        Several results are assigned to `<name>_results`, and the selected one to the name.
+        Factories get the device of the arguments. Raises `InputError` for an incomplete call, a
+        forbidden operator or an invalid argument name.
+        """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")
         is_valid = isinstance(operator, str) and _OPERATOR.fullmatch(operator)
@@ -459,7 +505,11 @@ class _ModuleWriter:
         self._lines.append(f"{name} = {name}_results[{int(str(output))}]")
 
     def _format_value(self, operation: Operation, value: object) -> str:
-        """Format an argument of an operator as an expression."""
+        """Format an argument of an operator as a Python expression: a value, number, type or list.
+
+        Raises `InputError` for any other argument, such as a number of an operand that does not
+        exist.
+        """
         if isinstance(value, list):
             return f"[{', '.join(self._format_value(operation, entry) for entry in value)}]"
         match value:
@@ -476,7 +526,11 @@ class _ModuleWriter:
         raise self._refuse(f"{operation.name} has the argument {value!r:.40}", "capture it again")
 
     def _format_collective(self, operation: Operation) -> str:
-        """Format the start of a collective."""
+        """Return the expression that starts a collective and has a pending result.
+
+        Raises `InputError` for an all-to-all of unequal blocks, and for communications between
+        groups.
+        """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]
         shape = self.bound.binding.shape(operand.shape)
@@ -506,7 +560,10 @@ class _ModuleWriter:
         )
 
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
-        """Return the dimension that a gather completes, and its size: a block of outer axes."""
+        """Return (dimension, size) that a gather completes on a rank.
+
+        If further axes slice the dimension, the size is that of the block along these.
+        """
         kind = self.program.types[operation.reads[0]]
         axes = find_axis_positions(self.program, operation)
         dimension = kind.layout.by_axis[axes[0]].dimension
@@ -521,7 +578,11 @@ class _ModuleWriter:
         return tuple(sorted(axes, key=self.program.mesh.index))
 
     def _format_group(self, axes: Sequence[str] | None) -> str:
-        """Format the process group of a communication over axes of the mesh."""
+        """Return the expression of the process group over these axes.
+
+        It is `group` for a mesh of one axis, or without axes; other combinations are recorded, so
+        that the module creates them.
+        """
         if len(self.program.mesh) < 2 or not axes:
             return "group"
         self._combined.add(self._sort_axes(axes))
@@ -536,7 +597,11 @@ class _ModuleWriter:
         return _REDUCTIONS[reduction]
 
     def _format_expression(self, operation: Operation) -> str:
-        """Format a computation as an expression."""
+        """Return a computation as an expression of PyTorch.
+
+        Raises `InputError` for contractions without a function, and for other kinds that are not
+        written.
+        """
         kind = operation.kind
         if kind in REDUCTIONS_TO_SCALARS:
             return self._format_scalar(operation)
@@ -562,7 +627,11 @@ class _ModuleWriter:
         return formats[kind]()
 
     def _format_scalar(self, operation: Operation) -> str:
-        """Format a reduction to a scalar; parts of a sliced tensor are reduced over the ranks."""
+        """Return the expression of a reduction to a scalar.
+
+        If any axis slices the operand, the scalar is all-reduced over these axes, and the statement
+        waits.
+        """
         part, reduction, result = _SCALARS[operation.kind]
         text = part.format(operation.reads[0])
         layouts = self.program.types[operation.reads[0]].layout.by_axis
@@ -573,7 +642,11 @@ class _ModuleWriter:
         return result.format(text)
 
     def _format_operand(self, operation: Operation, operand: Operand) -> str:
-        """Format an operand; of a replicated one, a sliced result reads the block of the rank."""
+        """Return an operand as an expression.
+
+        In a pointwise operation, a replicated operand is cut to the block of the rank on every axis
+        that slices the result, unless it lacks that dimension or has size 1 there.
+        """
         if not isinstance(operand, str):
             return repr(operand)
         result, kind = self.program.types[operation.name], self.program.types[operand]

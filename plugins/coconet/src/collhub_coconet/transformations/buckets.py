@@ -148,7 +148,10 @@ class _OpenBucket:
 
 
 def find_largest_buckets(program: Program) -> list[list[str]]:
-    """Find buckets of all collectives outside of stages, as large as their dependencies allow."""
+    """Return the names in the largest buckets that dependencies allow, without a size limit.
+
+    Only collectives outside of stages are used; buckets with one member are left out.
+    """
     staged = {name for stage in program.stages for name in stage.members}
     names = {
         operation.name: 0
@@ -159,7 +162,10 @@ def find_largest_buckets(program: Program) -> list[list[str]]:
 
 
 def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
-    """List the bytes of the full buffers of all collectives that may join a bucket, by name."""
+    """Return the bytes of the full buffer of each collective that may join a bucket, by name.
+
+    These are collectives of `BUCKET_KINDS` outside of all stages.
+    """
     staged = {name for stage in program.stages for name in stage.members}
     return {
         operation.name: count_buffer_bytes(program, binding, operation)
@@ -169,7 +175,12 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 
 
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
-    """Assign the collectives of `sizes` (bytes by name) to buckets; see `coalesce_by_size`."""
+    """Assign the collectives of `sizes` (bytes by name) to buckets in execution order.
+
+    Each bucket has one class (`Program.classify_for_bucket`). A bucket is complete when it has at
+    least `bucket_bytes`, or before a collective that depends on a member. Returns the names by
+    bucket, also of buckets with one member.
+    """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []
     for operation in (operation for kernel in program.kernels() for operation in kernel):
@@ -194,7 +205,10 @@ def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int)
 def _divide_cycles(
     program: Program, groups: Sequence[Sequence[str]], group: list[str]
 ) -> list[list[str]]:
-    """Divide a bucket until it waits for no earlier bucket or stage that waits for it."""
+    """Divide a bucket into halves, repeatedly, until no order conflicts with stages and `groups`.
+
+    Returns `[group]` if it can be ordered with all of them, or has one member.
+    """
     fixed = [stage.members for stage in program.stages]
     if len(group) < 2 or order_groups(program.operations, [*fixed, *groups, group]):
         return [group]
@@ -206,7 +220,11 @@ def _divide_cycles(
 
 
 def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) -> tuple[Stage, ...]:
-    """Return the stages with one more per group; buckets that a group contains are replaced."""
+    """Return the stages of a program with a bucket per group at the end.
+
+    Present stages that share a member with a group are removed. New names begin with `name` and are
+    not yet used.
+    """
     grouped = {member for group in groups for member in group}
     stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]
     taken = {stage.name for stage in stages}

@@ -143,7 +143,10 @@ def _find_operations(program: Program, member: str, conditions: Conditions) -> P
 
 
 def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) -> None:
-    """Refuse a member with a reduction to a scalar, whose result needs all chunks."""
+    """Require that a chain's member has no reduction to a scalar, which needs all chunks.
+
+    Adds one condition `chunkable` per operation; a violated one raises `RefusedMoveError`.
+    """
     for operation in part:
         is_chunkable = operation.kind not in REDUCTIONS_TO_SCALARS
         message = f"{operation.kind} in {member} needs all chunks before it gives one"

@@ -280,7 +280,10 @@ def find_operation(program: Program, name: str, kind: Kind, conditions: Conditio
 
 
 def find_members(program: Program, names: Sequence[str], conditions: Conditions) -> list[Operation]:
-    """Find operations by name, in program order. Raises `RefusedMoveError` for unknown names."""
+    """Return the named operations in program order; repeated names give one entry.
+
+    Raises `RefusedMoveError` for an unknown name.
+    """
     for name in names:
         if name not in program.by_name:
             raise conditions.build_refusal("target", name, "no operation has this name", "name one")
@@ -340,7 +343,12 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
 
 
 def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target: Layout) -> bool:
-    """Whether the layout of a tensor on one axis allows broadcasting it to that of `largest`."""
+    """Return whether a tensor with a layout on one axis can be broadcast to `largest`.
+
+    `target` is the layout of `largest`. If it is not sliced, the layouts must be equal. Otherwise
+    the tensor must be sliced along the same dimension from the end, or be replicated without that
+    dimension (missing or of size 1).
+    """
     if not target.is_sliced:
         return layout == target
     distance = distance_from_end(target.dimension, len(largest.shape))

@@ -261,7 +261,10 @@ class _Move:
         return None
 
     def _find_layout_distance(self, name: str) -> int:
-        """Dimension along which a value is sliced before the move, from the end; 0 if it is not."""
+        """Return the dimension along which a value is sliced before the move, counted from the end.
+
+        1 is the last dimension; 0 if the value is not sliced.
+        """
         layout = self._layout(name)
         if not layout.is_sliced:
             return 0
@@ -403,7 +406,10 @@ class _Move:
         self.renamed[name] = new_name
 
     def _rename_emitted(self, old: str) -> None:
-        """Apply the new name of a value to its operation and its readers emitted so far."""
+        """Apply the new name of `old` to its operation and its readers among those emitted so far.
+
+        The new name is `renamed[old]`. Changes the list of emitted operations in place.
+        """
         names = {old: self.renamed[old]}
         for index, operation in enumerate(self._result):
             if operation.name == old:

@@ -80,7 +80,10 @@ def _check_target(program: Program, target: str, conditions: Conditions) -> Oper
 def _replace_operation(
     program: Program, old: Operation, new: tuple[Operation, ...], conditions: Conditions
 ) -> Rewrite:
-    """Build the program in which the operations `new` are at the position of `old`."""
+    """Return the rewrite in which the operations `new` take the position of `old`.
+
+    Raises `RefusedMoveError` if the new program is ill-typed.
+    """
     operations: list[Operation] = []
     for operation in program.operations:
         operations.extend(new if operation is old else (operation,))
@@ -136,7 +139,11 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 
 
 def _find_axis(program: Program, name: str) -> int:
-    """Return the position of the axis along which the uses of a state slice it, 0 without any."""
+    """Return the position of the first mesh axis along which the uses of a state slice it.
+
+    The first reader that is a Slice or AllGather, or an Update with such a value, decides; 0
+    without one.
+    """
     for reader in program.readers.get(name, ()):
         source = reader
         if reader.kind is Kind.UPDATE:
