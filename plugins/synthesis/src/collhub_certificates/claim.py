@@ -47,7 +47,7 @@ class Claim:
 
     @property
     def kind(self) -> CollectiveKind:
-        """The kind of its collective."""
+        """The kind of the collective in the document. Raises `ValueError` for an unknown kind."""
         return CollectiveKind(self.document["collective"])
 
     @property
@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def ranks(self) -> list[int]:
-        """The NPU of every rank."""
+        """The NPU of every rank, by rank, as in the document."""
         return self.document["ranks"]
 
     @property

@@ -49,7 +49,7 @@ class DirectedTree:
             yield from pairwise(npus)
 
     def links(self) -> Iterator[NodePair]:
-        """Yield the links that the messages use."""
+        """Yield every link (from, to) on the routes of the messages; repeated ones are repeated."""
         for stops in self._stops():
             yield from pairwise(stops)
 
@@ -99,7 +99,10 @@ def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
 
 
 def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
-    """Return the only target of a path of a scatter or gather; None for a tree to all ranks."""
+    """Return the only target of a tree in a scatter or gather; None for a tree to all ranks.
+
+    None also for other collectives.
+    """
     if claim.may_serve_one:
         return tree.get("target")
     return None

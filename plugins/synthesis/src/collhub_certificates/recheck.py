@@ -259,12 +259,12 @@ def _format_verdict(report: CertificateReport) -> str:
 
 
 def _format_fraction(rate: Fraction | None) -> str | None:
-    """Return bytes per second as an exact fraction."""
+    """Return bytes per second as an exact fraction, such as `5/2`; None for None."""
     return None if rate is None else str(rate)
 
 
 def _format_rate(rate: Fraction | None) -> str:
-    """Return the rate in GB/s and as an exact fraction."""
+    """Return the rate in GB/s and as an exact fraction of bytes/s; "not known" for None."""
     return "not known" if rate is None else f"{format_gb(rate)} ({rate} bytes/s)"
 
 

@@ -39,7 +39,7 @@ class DirectedPlanner(Protocol):
     """
 
     def __call__(self, task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-        """Plan the all-gather."""
+        """Plan the all-gather with its cost; `direction`: of the messages on the ring, 1 or -1."""
 
 
 def _build_planner(plan_of: PlanOf, cost_of: CostOf) -> Planner:
@@ -133,7 +133,7 @@ def _build_scatter_planners(
     """
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan the gather as the reverse of the scatter."""
+        """Plan the gather as the reversed scatter, with the cost of `gather_cost_of`."""
         plan = plan_of(task.num_ranks).backwards(reduces=False)
         return PlannedAlgorithm(plan, gather_cost_of(task.num_ranks), {})
 
@@ -200,7 +200,7 @@ def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast on a binomial tree."""
+    """Plan a broadcast from rank 0 on a binomial tree, with its cost and without details."""
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, 2)
     return PlannedAlgorithm(plan, exchanges.compute_knomial_cost(task.num_ranks, 2), {})
 

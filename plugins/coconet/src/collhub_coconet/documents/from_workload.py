@@ -41,7 +41,10 @@ class Statements:
     _declared: set[str] = field(default_factory=set)
 
     def view(self, operation: Operation) -> None:
-        """Let the next node state a view."""
+        """Add a view, which has no node.
+
+        It becomes one of the first operations of the next statement.
+        """
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
@@ -379,7 +382,7 @@ def _check_results(workload: Workload, statements: Mapping[int, Fields], program
 
 
 def _replace_tuples(fields: Mapping[str, object]) -> dict[str, object]:
-    """Replace tuples by lists."""
+    """Return a copy of the fields in which tuples are lists; nested tuples are unchanged."""
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
     }

@@ -266,7 +266,7 @@ class _StatementInference:
         return (total,)
 
     def _get_tensors(self, row: int, side: int = INPUTS) -> list[StatedInput]:
-        """Return the tensors that a node states."""
+        """Return the inputs or outputs (`side`) of a node that are tensors with a stated shape."""
         return [tensor for tensor in self._get_stated(row, side) if tensor.shape is not None]
 
     def _get_stated(self, row: int, side: int = INPUTS) -> tuple[StatedInput, ...]:
@@ -376,5 +376,5 @@ class _StatementInference:
 
 
 def _replace_tuples(fields: Fields) -> Fields:
-    """Convert the shape to a list, as in JSON."""
+    """Return a copy of the fields in which `shape` is a list, as in JSON."""
     return {**fields, "shape": list(fields["shape"])}

@@ -149,7 +149,10 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Return the text of the program, for `collhub inspect`."""
+    """Return the lines of the program's text, for `collhub inspect`.
+
+    Raises `InputError` for a workload without a program.
+    """
     return text(extract_program(workload).program).splitlines()
 
 

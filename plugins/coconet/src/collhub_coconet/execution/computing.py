@@ -246,7 +246,10 @@ def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
 
 
 def finish_scalar(operation: Operation, total: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Convert `total`, the reduction of all parts, to the scalar: the root of it for a norm."""
+    """Convert `total`, the reduction of all parts, to the scalar of type `dtype`.
+
+    A norm is the square root of the total; other reductions keep it.
+    """
     root = np.sqrt(total) if operation.kind is Kind.NORM else total
     return np.asarray(root).astype(dtype)
 

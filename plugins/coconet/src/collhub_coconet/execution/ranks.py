@@ -52,11 +52,13 @@ class SimulatedRun:
     masks: list[Array] = field(default_factory=list)
 
     def bounds(self, name: str, rank: int) -> list[tuple[int, int]]:
-        """Return the bounds of a rank's block of a value, by dimension of the complete tensor."""
+        """Return (first, end) of a rank's block of a value, by dimension of the complete tensor."""
         return self.binding.bounds(self.program.types[name], rank)
 
     def subgroups(self, operation: Operation) -> list[list[int]]:
-        """Return the ranks that communicate with one another in a communication, in their order."""
+        """Return the lists of ranks that communicate with one another, each in order along the
+        axes.
+        """
         return self.binding.subgroups(find_axis_positions(self.program, operation))
 
 
@@ -251,7 +253,10 @@ def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_send(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Copy the values to the other group: values are stored by name, and a name has one group."""
+    """Return a list with the same arrays, for the ranks of the other group.
+
+    Values are stored by name, and a name belongs to one group, so that nothing is copied.
+    """
     return list(run.values[operation.reads[0]])
 
 

@@ -176,7 +176,11 @@ class _FlatBuilder:
         return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
     def _find_lead(self, operation: Operation) -> Operation:
-        """Return the first member of the bucket of a collective, whose choice the bucket has."""
+        """Return the first member of the bucket that contains a collective, or the operation
+        itself.
+
+        The choice of the lead applies to the entire bucket.
+        """
         return self.program.buckets.get(operation.name, (operation,))[0]
 
     def _find_contents(self, operation: Operation) -> Contents:

@@ -109,7 +109,7 @@ class Grid:
         return inside[part * count // self.parts : (part + 1) * count // self.parts]
 
     def _bounds(self, dimension: int, block: int) -> slice:
-        """Range of a block along one dimension."""
+        """Return the range of a block along one dimension; empty beyond the last element."""
         return slice(*block_bounds(self.shape[dimension], self.blocks, block))
 
 
@@ -317,7 +317,9 @@ def _cut_like_neighbour(
 ) -> None:
     """Give an operation the cut of a neighbour, in `cuts`, if both are in one region and it fits.
 
-    Communications, reductions to scalars, and operations that have a cut are left unchanged.
+    Nothing changes for communications, reductions to scalars, operations that have a cut, and
+    neighbours without one. The new cut is needed only if `is_needed` is set and the neighbour is a
+    communication or has a needed cut.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)

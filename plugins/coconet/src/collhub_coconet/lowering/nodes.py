@@ -57,12 +57,18 @@ class NodeList:
         return np.arange(self.count - rows, self.count)
 
     def column(self, name: str) -> Int64Array:
-        """Return a column of all nodes, in the order in which they were added."""
+        """Return a column of all nodes, int64, in the order in which they were added.
+
+        Empty without nodes.
+        """
         values = [block[name] for block in self.blocks]
         return np.concatenate(values) if values else np.zeros(0, np.int64)
 
     def columns(self) -> dict[str, npt.ArrayLike]:
-        """Return the columns of the workload model that do not only have default values."""
+        """Return the columns of the workload model that this list fills, by name.
+
+        Rows are in the order of adding.
+        """
         return {name: self.column(name) for name in _COLUMNS}
 
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
@@ -358,7 +364,7 @@ def order_chunks(
 
 
 def _split_lists(lists: Lists) -> list[Int64Array]:
-    """Split lists in CSR form into arrays."""
+    """Split lists in CSR form (pointer, numbers) into one array per list; empty lists remain."""
     pointer, numbers = lists
     return np.split(numbers, pointer[1:-1])
 

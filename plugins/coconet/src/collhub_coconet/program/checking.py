@@ -120,7 +120,10 @@ class Checker:
             self._updated.add(operation.reads[0])
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a value. No operation may have read it yet."""
+        """Give the type of value `old` to the name `new`.
+
+        No operation may have read the value yet. Raises `KeyError` for an unknown name.
+        """
         self.types[new] = self.types.pop(old)
 
     def check_outputs(self, names: Iterable[str]) -> None:

@@ -27,9 +27,10 @@ class Axes:
 
 
 def find_axes(kind: Kind, x_rank: int) -> Axes:
-    """Return the dimensions of a contraction (rows, contracted and free ones) by its kind.
+    """Return the dimensions of a contraction by role: rows, contracted and free ones; see `Axes`.
 
-    `x_rank`: number of dimensions of the first operand.
+    `x_rank`: number of dimensions of the first operand. Of a product, all dimensions of x but the
+    last are rows; of a batch product, only the last but one; of a convolution, only the batch.
     """
     last = x_rank - 1
     if kind is Kind.MATMUL:

@@ -95,7 +95,10 @@ def log(x: Value) -> Value:
 
 
 def cast(x: Value, element: str) -> Value:
-    """Convert to another element type, named as in numpy (`float16`)."""
+    """Convert to another element type, named as in numpy (`float16`).
+
+    Raises `ValueError` for an unknown name.
+    """
     return x.builder.apply(Kind.CAST, (x,), element=ElementType(element))
 
 
@@ -108,7 +111,10 @@ def equal(x: Value, y: Value | float) -> Value:
 
 
 def select(condition: Value, x: Value | float, y: Value | float) -> Value:
-    """Take elements of x where the condition is true, and of y elsewhere."""
+    """Return elements of x where the condition is true, and of y elsewhere.
+
+    The three are broadcast.
+    """
     return condition.builder.apply(Kind.SELECT, (condition, x, y))
 
 
@@ -161,7 +167,7 @@ def total(x: Value) -> Value:
 
 
 def largest(x: Value) -> Value:
-    """Find the largest element of the complete tensor, a scalar."""
+    """Return the largest element of the complete tensor, a scalar."""
     return x.builder.apply(Kind.MAX, (x,))
 
 

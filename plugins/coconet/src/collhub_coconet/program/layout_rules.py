@@ -127,7 +127,10 @@ RULES = _parse_table(TABLE)
 
 @cache
 def number_roles(name: str, count: int) -> tuple[Role, ...]:
-    """Give all dimensions one role; its number is the distance from the end, 1 for the last."""
+    """Return a role (`name`, distance from the end) for each of `count` dimensions.
+
+    The last dimension has the distance 1.
+    """
     return tuple((name, count - index) for index in range(count))
 
 

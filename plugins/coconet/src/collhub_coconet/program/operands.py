@@ -95,7 +95,7 @@ class Operands:
         return tensor
 
     def name(self, position: int) -> str:
-        """Format the operand at a position for messages."""
+        """Return the name, or the number as text, of the operand at a position, for messages."""
         return str(self.operation.operands[position])
 
     def check_float(self, position: int) -> None:

@@ -349,7 +349,7 @@ class Program:
             self._refuse_stage(message, "put independent collectives into a bucket")
 
     def _refuse_stage(self, message: str, cure: str) -> None:
-        """Raise the error of a stage or chain."""
+        """Raise `InputError` with the code `stage` at the program, without a line."""
         raise InputError(message, location=Location(self.name), cure=cure, code="stage")
 
 
@@ -428,7 +428,10 @@ def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ..
 
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:
-    """Whether an operation reduces slices to a scalar, so that partial results are all-reduced."""
+    """Whether an operation reduces a sliced tensor to a scalar.
+
+    Its partial results of the ranks must then be all-reduced.
+    """
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     layouts = program.types[operation.reads[0]].layout.by_axis if is_scalar else ()
     return any(layout.is_sliced for layout in layouts)

@@ -50,7 +50,11 @@ def type_row_reduction(operands: Operands) -> TensorType:
 
 
 def type_index(operands: Operands) -> TensorType:
-    """Type an Index: the position of every element along one dimension of the operand, int64."""
+    """Return the type of an Index: that of the operand with int64 elements.
+
+    Raises `TypingMistakeError` for a dimension that the operand does not have. An Index that names
+    no dimension uses dimension 0.
+    """
     operand = operands.tensor(0)
     _check_dimension(operands, operand, operands.operation.dimension or 0)
     return replace(operands.type_like(), element=ElementType.INT64)

@@ -109,7 +109,9 @@ class Layout:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether every rank has one block; False for a mesh of several axes."""
+        """Whether every rank has one block; False for a layout on several axes, even if one slices
+        it.
+        """
         return self.placement is Placement.SLICED
 
     @property
@@ -375,5 +377,5 @@ def parse_ranges(text: str) -> Ranges:
 
 
 def take_minimum_sizes(ranges: Ranges) -> dict[str, int]:
-    """Take the minimum size of every symbol."""
+    """Return the minimum size of every symbol by name; `ranges` has (minimum, maximum)."""
     return {symbol: low for symbol, (low, _) in ranges.items()}

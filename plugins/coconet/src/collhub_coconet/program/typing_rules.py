@@ -35,7 +35,11 @@ TypingRule = Callable[[Operands], TensorType]
 
 
 def type_reducing_communication(operands: Operands) -> TensorType:
-    """Type an AllReduce, ReduceScatter or Reduce; the shape remains that of the complete tensor."""
+    """Return the type of an AllReduce, ReduceScatter or Reduce, with the shape of the complete
+    tensor.
+
+    Raises `TypingMistakeError` for a layout without a rule, or for bool elements.
+    """
     result = operands.type_like()
     operands.check_not_bool(0)
     return result
@@ -85,7 +89,11 @@ def type_arithmetic(operands: Operands) -> TensorType:
 
 
 def type_comparison(operands: Operands) -> TensorType:
-    """As for arithmetic, except that the result is bool."""
+    """Return the type of a comparison: as for arithmetic on both operands, with the element type
+    bool.
+
+    Raises `TypingMistakeError` for operands that do not fit.
+    """
     return replace(_join_types(operands, [0, 1]), element=ElementType.BOOL)
 
 
@@ -102,7 +110,10 @@ def type_select(operands: Operands) -> TensorType:
 
 
 def type_float_function(operands: Operands) -> TensorType:
-    """Type a function of floats, such as Sqrt or Exp: the type of the operand."""
+    """Return the type of the operand, for a function of floats such as Sqrt or Exp.
+
+    Raises `TypingMistakeError` for elements that are not floats.
+    """
     operands.check_float(0)
     return operands.type_like()
 

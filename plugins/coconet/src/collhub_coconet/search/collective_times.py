@@ -204,7 +204,10 @@ class _CollectiveCall:
         return ceil(log2(self.ranks))
 
     def compute_pipeline_s(self, rounds: int, chunks: int) -> float:
-        """Seconds until the last of `chunks` equal chunks has passed `rounds` pipelined rounds."""
+        """Return seconds until the last of `chunks` equal chunks has passed all pipelined rounds.
+
+        A chunk needs alpha (s) plus its bytes times beta (s/byte) per round.
+        """
         return (rounds + chunks - 1) * (self.alpha + self.size * self.beta / chunks)
 
 

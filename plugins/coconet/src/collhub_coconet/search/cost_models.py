@@ -64,7 +64,10 @@ class FormulaModel:
     collective_times: CollectiveTimes | None = None
 
     def timing(self, program: Program, binding: Binding) -> Timing:
-        """Compute the time with the fastest algorithm, protocol and chunk count for each part."""
+        """Return the time of a program in s, and the means of each communication by name.
+
+        Each communication has its fastest algorithm, protocol and chunk count in isolation.
+        """
         calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
         return Timing(calculation.compute_seconds(), calculation.choices)

@@ -380,5 +380,8 @@ def _rebuild(
     work: int,
     fastest: dict[Demand, tuple[float, Means]],
 ) -> HubAlgorithms:
-    """Recreate the algorithms in another process, where they are built again when they are used."""
+    """Recreate the object in another process.
+
+    Algorithms are built again at their first use; the fastest means are kept.
+    """
     return HubAlgorithms(topology, registry, tuple(named), work, _fastest=dict(fastest))

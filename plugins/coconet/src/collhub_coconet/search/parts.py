@@ -120,7 +120,10 @@ _STAND_IN = '{"operator": "collhub::stand_in"}'
 
 
 def is_stand_in(operation: Operation) -> bool:
-    """Whether an operation of a part stands for a scalar of another part that waits for it."""
+    """Whether an operation stands for a scalar of another part.
+
+    That scalar needs results of this part.
+    """
     return operation.kind is Kind.OPAQUE and operation.call == _STAND_IN
 
 
@@ -242,7 +245,10 @@ class _Groups:
         return root
 
     def unite(self, first: str, second: str) -> None:
-        """Unite the sets of two names."""
+        """Unite the sets of two names in place; the representative of `first` represents both.
+
+        Raises `KeyError` for an unknown name.
+        """
         self._parent[self.find(second)] = self.find(first)
 
     def list_groups(self) -> list[list[str]]:
@@ -663,7 +669,7 @@ class _Order:
 
 
 def _describe(operation: Operation) -> str:
-    """Describe an operation without names and seeds."""
+    """Return the kind and attributes of an operation as text, without names and seeds."""
     return _describe_attributes(operation.kind, *_get_attributes(operation))
 
 
@@ -686,7 +692,7 @@ def _hash(text: str) -> str:
 
 
 def _identity(part: Program, position: int = 0) -> Copy:
-    """Return the first part of a class as a copy of itself."""
+    """Return a copy, number `position`, that maps all names and seeds of a part to themselves."""
     seeds = {entry.seed: entry.seed for entry in part.operations if entry.seed is not None}
     return Copy({name: name for name in part.types}, seeds, position)
 

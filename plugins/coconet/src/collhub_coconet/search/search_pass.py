@@ -80,7 +80,7 @@ class Outlook:
 
 
 def _predicted_ns(candidate: Candidate, size_index: int) -> int:
-    """Predicted time at one size, rounded to ns."""
+    """Return the predicted time of a candidate at one size in ns, as the nearest integer."""
     return round(candidate.timings[size_index].seconds * 1e9)
 
 
@@ -348,7 +348,7 @@ def _lower_fastest(
     known: dict[int, Costs] = {}
 
     def find_costs(program: Program) -> Costs:
-        """Compute the costs of a program of the steps once."""
+        """Return the costs of a program of the steps; they are computed once per program object."""
         if id(program) not in known:
             known[id(program)] = costs(program, bound.binding)
         return known[id(program)]

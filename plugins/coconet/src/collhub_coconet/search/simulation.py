@@ -307,7 +307,10 @@ class _MeansOfProgram:
         return self.hub.find_fastest(demand)[1]
 
     def change_chunks(self, name: str, means: Means, count: int) -> Means:
-        """Return the means with another chunk count, unless the flat graph would be too large."""
+        """Return the means with another chunk count.
+
+        Unchanged for a reduction to a scalar, and if the graph would exceed `_MAX_NODES` nodes.
+        """
         if name in self.scalars or count * self._count_steps(name, means) > _MAX_NODES:
             return means
         return replace(means, chunks=count)
@@ -350,7 +353,10 @@ class _MeansOfProgram:
         )
 
     def find_protocol(self, means: Means) -> Protocol:
-        """Return the protocol of means."""
+        """Return the protocol that has the name in the means.
+
+        Raises `StopIteration` for an unknown name.
+        """
         return next(protocol for protocol in PROTOCOLS if protocol.name == means.protocol)
 
     def _count_steps(self, name: str, means: Means) -> int:
@@ -361,7 +367,10 @@ class _MeansOfProgram:
 
 
 def _explain_unfit(error: HubError) -> str:
-    """Return the message of an error for means that do not fit; raise any other error again."""
+    """Return the text of an error that says that means do not fit a program or network.
+
+    Raises the error again if any of its codes is not in `_CODES_OF_UNFIT_MEANS`.
+    """
     if any(diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics):
         raise error
     return str(error)
@@ -464,13 +473,13 @@ def _refine_fastest(
 
 
 def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
-    """Call `Simulation.timing`."""
+    """Return `Simulation.timing` of the task's program; called in worker processes."""
     simulation, program, binding = task
     return simulation.timing(program, binding)
 
 
 def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
-    """Call `Simulation.refined`."""
+    """Return `Simulation.refined` of the task's program; called in worker processes."""
     simulation, program, binding, timing = task
     return simulation.refined(program, binding, timing)
 

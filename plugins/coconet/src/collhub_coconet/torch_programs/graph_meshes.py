@@ -149,7 +149,10 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
 
 
 def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
-    """Return the positions of the axes of a collective; all axes if it names no group."""
+    """Return the positions of the mesh axes of a collective.
+
+    All axes if it names no group, or a group that the mesh does not know.
+    """
     name = node.arguments.get("group_name")
     return mesh.axes_of.get(name if isinstance(name, str) else "", tuple(range(len(mesh.sizes))))
 

@@ -78,7 +78,7 @@ def _list_axes(layout: Layout, group: Group) -> list[tuple[int | str, Group]]:
 
 
 def _name(group: Group) -> str:
-    """Name of a process group, which functional collectives take."""
+    """Return the name of a process group, which functional collectives take; None is all ranks."""
     process_group = group or dist.group.WORLD
     assert process_group is not None
     return str(process_group.group_name)

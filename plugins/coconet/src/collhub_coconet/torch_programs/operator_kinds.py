@@ -23,13 +23,17 @@ class Builder(Protocol):
         """Return the first of the named arguments that is present; None if none is."""
 
     def operand(self, *names: str) -> Operand:
-        """Return the first of the named arguments as a value or number."""
+        """Return the first of the named arguments that is present, as the name of a value or a
+        number.
+
+        Raises `TypingMistakeError` if it is neither, or none is present.
+        """
 
     def is_sliced(self, operand: Operand) -> bool:
-        """Whether an operand is a sliced value."""
+        """Whether an operand is a value that any axis of the mesh slices; False for a number."""
 
     def rank(self, operand: Operand) -> int:
-        """Return the number of dimensions of an operand."""
+        """Return the number of dimensions of an operand; 0 for a number."""
 
     def result(self) -> Tensor:
         """Return the only result of the node, as in the graph."""
@@ -44,10 +48,16 @@ class Builder(Protocol):
         """
 
     def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add an operation with an intermediate value; returns its name."""
+        """Add an operation for an intermediate value, and return the name of the value.
+
+        Raises `TypingMistakeError` if it is ill-typed.
+        """
 
     def finish(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add the operation with the result of the node; returns its name."""
+        """Add the operation that computes the result of the node, and return the name of the value.
+
+        Raises `TypingMistakeError` if it is ill-typed.
+        """
 
 
 Expansion = Callable[[Builder], str]
@@ -55,12 +65,15 @@ Expansion = Callable[[Builder], str]
 
 
 def _refuse(reason: str) -> TypingMistakeError:
-    """Return the error of a form of an operator that the language does not describe."""
+    """Return (do not raise) the error for a form of an operator that the language does not have.
+
+    The node then becomes an opaque operation.
+    """
     return TypingMistakeError("operator", reason, "it becomes an opaque operation")
 
 
 def _is_one(value: ArgumentValue) -> bool:
-    """Whether a factor is absent or 1."""
+    """Whether a factor is absent, or the number 1; False for True and for values."""
     return value is None or (not isinstance(value, bool) and value in (1, 1.0))
 
 
@@ -108,7 +121,7 @@ def _subtract_reversed(build: Builder) -> str:
 
 
 def _add_unary(kind: Kind) -> Expansion:
-    """Return the expansion of an operator with one operand."""
+    """Return the expansion of an operator with the operand `self` to one operation."""
     return lambda build: build.finish(kind, build.operand("self"))
 
 
@@ -129,20 +142,20 @@ def _square(build: Builder) -> str:
 
 
 def _apply_sigmoid(build: Builder) -> str:
-    """1 / (1 + exp(-x)), as PyTorch computes it."""
+    """Add the sigmoid 1 / (1 + exp(-x)) in the order of PyTorch, and return its name."""
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, build.operand("self"), -1.0))
     return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
 
 
 def _apply_silu(build: Builder) -> str:
-    """x / (1 + exp(-x)), as PyTorch computes it."""
+    """Add SiLU, x / (1 + exp(-x)), in the order of PyTorch, and return its name."""
     x = build.operand("self")
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
     return build.finish(Kind.DIVIDE, x, build.add(Kind.ADD, power, 1.0))
 
 
 def _differentiate_tanh(build: Builder) -> str:
-    """grad * (1 - y^2), as PyTorch computes it."""
+    """Add the gradient of tanh, grad * (1 - y^2) with its result y, in the order of PyTorch."""
     y = build.operand("output")
     slope = build.add(Kind.SUBTRACT, 1.0, build.add(Kind.MULTIPLY, y, y))
     return build.finish(Kind.MULTIPLY, build.operand("grad_output"), slope)

@@ -33,7 +33,10 @@ def read_archive(source: Source, options: CapturedOptions) -> Workload:
 
 
 def read_document(source: Source, options: CapturedOptions) -> Workload:
-    """Read a document `collhub/captured-graph-1` as the workload of a typed program."""
+    """Read a document `collhub/captured-graph-1` as the workload of a typed program.
+
+    Raises `InputError` for an invalid document or a graph that has no types.
+    """
     return _lower(graph_from_json(source.content(), source.name), source, options)
 
 

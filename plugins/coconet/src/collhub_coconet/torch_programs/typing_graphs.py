@@ -719,7 +719,10 @@ class _GraphTyper:
         return tuple(shape)
 
     def find_divided(self, value: str) -> list[int]:
-        """Return the axes on which a value is neither local nor replicated."""
+        """Return the positions of the mesh axes on which a value is neither local nor replicated.
+
+        These are the axes that slice it, and those on which it is partial or on a root.
+        """
         layouts = self.types[value].layout.by_axis
         return [axis for axis, one in enumerate(layouts) if one not in (LOCAL, REPLICATED)]
 
@@ -727,7 +730,7 @@ class _GraphTyper:
         return len(self._operations)
 
     def _restore(self, count: int) -> None:
-        """Remove all operations after the first `count`."""
+        """Remove all operations after the first `count`, and the types of their values."""
         for name in list(self._operations)[count:]:
             del self._operations[name]
             del self.types[name]
@@ -805,12 +808,18 @@ class _NodeBuilder:
         return tuple(shape)
 
     def add(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add an operation with an intermediate value; returns its name."""
+        """Add an operation for an intermediate value, and return its unused name `_result_N`.
+
+        Raises `TypingMistakeError` if it is ill-typed.
+        """
         name = self.typer.name_inner(self.result().name)
         return self.typer.emit(name, kind, operands, **attributes)
 
     def finish(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add the operation with the result of the node; returns its name."""
+        """Add the operation that computes the result of the node, and return the name of the value.
+
+        Raises `TypingMistakeError` if it is ill-typed.
+        """
         name = self.typer.name_value(self.result().name)
         return self.typer.emit(name, kind, operands, **attributes)
 

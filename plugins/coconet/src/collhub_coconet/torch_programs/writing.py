@@ -296,7 +296,11 @@ class _ModuleWriter:
     def _rank_operation(
         self, name: str, order: Mapping[str, int], delayed: set[str]
     ) -> tuple[int, int, str]:
-        """Return the key by which ready operations are written."""
+        """Return (priority, position in `order`, name); the operation with the smallest key is
+        next.
+
+        Priority 0: communications; 1: others; 2: others whose name is in `delayed`.
+        """
         operation = self.program.by_name[name]
         priority = 0 if operation.is_communication else 1
         return (2 if name in delayed and priority else priority), order[name], name
@@ -375,7 +379,10 @@ class _ModuleWriter:
             self._lines.append(f"{operation.name} = {self._format_expression(operation)}")
 
     def _wait(self, names: Sequence[str] | set[str]) -> None:
-        """Wait for the collectives among some values."""
+        """Write waits for the values whose collectives are in flight, in order of the names.
+
+        They are then no longer pending; other values are ignored.
+        """
         for name in sorted(self._pending.intersection(names)):
             self._lines.append(f"{name} = {name}.wait()")
             self._pending.discard(name)

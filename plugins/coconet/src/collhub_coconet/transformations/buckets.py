@@ -236,7 +236,7 @@ def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) ->
 
 
 def _check_no_chain(program: Program, first: str, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` if the program has a chain."""
+    """Raise `RefusedMoveError` (condition `order`) at `first` if the program has a chain."""
     message = "a chain is overlapped already"
     cure = "overlap is the last transformation"
     conditions.require(not program.chains, "order", first, message, cure)

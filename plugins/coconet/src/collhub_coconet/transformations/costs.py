@@ -188,7 +188,10 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
 def _divide_by_ranks(
     program: Program, operation: Operation, amount: int | None, binding: Binding
 ) -> int:
-    """Return the part of an opaque operation's work or traffic that one rank performs."""
+    """Return `amount` (work or traffic) divided by the ranks that slice the operation, rounded up.
+
+    None counts as 0.
+    """
     layouts = zip(program.types[operation.name].layout.by_axis, binding.axis_sizes, strict=False)
     parts = prod(ranks for layout, ranks in layouts if layout.is_sliced)
     return -(-(amount or 0) // parts)

@@ -223,7 +223,7 @@ def _find_accepted_dimensions(program: Program, reader: Operation, name: str) ->
 
 
 def _find_dimensions(program: Program, name: str) -> set[int]:
-    """Find all dimensions of a tensor with more than one element, counted from the end."""
+    """Return the dimensions whose size is not 1, counted from the end; 1 is the last."""
     shape = program.types[name].shape
     return {len(shape) - index for index, size in enumerate(shape) if size != 1}
 

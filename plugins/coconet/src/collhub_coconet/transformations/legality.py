@@ -111,7 +111,10 @@ class Conditions:
         return RefusedMoveError(diagnostic, condition, operation)
 
     def to_record(self, notes: tuple[str, ...] = ()) -> LegalityRecord:
-        """Build the record of the conditions so far, without duplicates and in order."""
+        """Return the record of all conditions met so far, in order and without duplicates.
+
+        `notes`: further texts of the record.
+        """
         met = tuple(dict.fromkeys(self._met))
         return LegalityRecord(self._transformation, self._parameters, met, notes)
 

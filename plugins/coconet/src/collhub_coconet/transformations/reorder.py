@@ -271,7 +271,7 @@ class _Move:
         return distance_from_end(layout.dimension, len(self._program.types[name].shape))
 
     def _layout(self, name: str) -> Layout:
-        """Return the layout of a value on the axis of the AllGather."""
+        """Return the layout of a value on the first axis of the AllGather."""
         return self._program.types[name].layout.by_axis[self._positions[0]]
 
     def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:

@@ -198,7 +198,10 @@ def _read_new_states(
 
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
-    """Let an Update write the slice instead of its AllGather, which becomes dead code."""
+    """Return an Update that writes the slice which its AllGather reads.
+
+    The AllGather becomes dead code.
+    """
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
 
@@ -260,7 +263,9 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
 
 
 def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` unless a Slice or AllGather of a state goes over this axis alone."""
+    """Raise `RefusedMoveError` (condition `one-axis`) unless a Slice or AllGather is over `axis`
+    only.
+    """
     is_along = find_axis_positions(program, use) == (axis,)
     message = "other uses of the state slice it along another axis"
     conditions.require(is_along, "one-axis", use.name, message, "slice it along one axis")
