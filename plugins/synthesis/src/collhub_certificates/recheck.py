@@ -329,7 +329,7 @@ def _compute_partition_rate(
 
 
 def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
-    """Return whether all these numbers are nodes of the network."""
+    """Return whether all these numbers are nodes of the network, 0 to nodes - 1; True for none."""
     nodes = range(claim.document["network"]["nodes"])
     return all(node in nodes for node in named)
 

@@ -247,7 +247,7 @@ class _TimeCut:
 
     @property
     def end(self) -> int:
-        """The time at which the last node is after the cut."""
+        """The time at which the last node is after the cut: the maximum of `since`."""
         return max(self.since)
 
     def count_possible(self) -> int:

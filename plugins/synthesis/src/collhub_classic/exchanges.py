@@ -54,7 +54,7 @@ def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
 
 
 def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost of a reduce-scatter or an all-gather: (n - 1) (alpha + m beta / n)."""
+    """Return the cost (n - 1) alpha + m beta (n - 1) / n of a ring reduce-scatter or all-gather."""
     return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
 
 
@@ -174,7 +174,10 @@ def compute_direct_vector_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def compute_direct_reduce_cost() -> AlphaBetaCost:
-    """Compute the cost alpha + m beta: all ranks send at once, each through its own port."""
+    """Return the cost alpha + m beta of a direct reduce, for any number of ranks.
+
+    All ranks send at once, each through its own port.
+    """
     return AlphaBetaCost(1, Fraction(1))
 
 

@@ -48,19 +48,26 @@ class Fold:
 
     @property
     def rank_of(self) -> Int64Array:
-        """The rank that acts for each virtual rank: the odd one of a pair."""
+        """The rank that acts for each virtual rank, int64: the odd one of a pair, else
+        its only rank.
+        """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v + 1, v + self.extra)
 
     @property
     def first_of(self) -> Int64Array:
-        """The lowest rank that each virtual rank represents."""
+        """The lowest rank that each virtual rank represents, int64.
+
+        The first `extra` virtual ranks represent pairs, the others one rank.
+        """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v, v + self.extra)
 
     @property
     def size_of(self) -> Int64Array:
-        """Number of ranks that each virtual rank represents: 2 or 1."""
+        """Number of ranks that each virtual rank represents, int64: 2 for the first
+        `extra`, else 1.
+        """
         return np.where(np.arange(self.virtual) < self.extra, 2, 1)
 
     def count_ranks(self, virtual: int) -> int:
@@ -269,7 +276,7 @@ def _find_offsets_with(bit: int, num_ranks: int) -> Int64Array:
 
 
 def _list_distances(num_ranks: int) -> list[int]:
-    """List 1, 2, 4, ... below the number of ranks."""
+    """List the powers of two 1, 2, 4, ... below the number of ranks; empty for one rank."""
     return [1 << bit for bit in range((num_ranks - 1).bit_length())]
 
 
@@ -364,7 +371,7 @@ def _plan_all_gather(virtual: int) -> MessagePlan:
 
 
 def _list_powers(virtual: int) -> list[int]:
-    """List 1, 2, 4, ... below a power of two."""
+    """List 1, 2, 4, ... below `virtual`, a power of two; empty for 1."""
     return [1 << bit for bit in range(virtual.bit_length() - 1)]
 
 

@@ -52,7 +52,7 @@ class MessagePlan(ColumnTable):
 
     @property
     def num_rounds(self) -> int:
-        """Number of rounds."""
+        """Number of rounds: one more than the highest round of a message; 0 without messages."""
         return int(self.round.max(initial=-1)) + 1
 
     @property
@@ -267,7 +267,10 @@ class AlphaBetaCost:
         return AlphaBetaCost(self.alphas + other.alphas, self.betas + other.betas)
 
     def time_s(self, alpha_s: float, beta_s_per_byte: float, collective_bytes: int) -> float:
-        """Time in s of a collective of `collective_bytes` bytes."""
+        """Return the time in s of a collective of `collective_bytes` bytes.
+
+        `alpha_s`: latency of a message; `beta_s_per_byte`: time per byte.
+        """
         return self.alphas * alpha_s + float(self.betas) * collective_bytes * beta_s_per_byte
 
     def __str__(self) -> str:

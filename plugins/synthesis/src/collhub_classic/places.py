@@ -281,7 +281,10 @@ class BlockAccesses:
 
 
 def sort_blocks(plan: MessagePlan) -> MessagePlan:
-    """Sort the blocks of every message in ascending order, so that there are few pieces."""
+    """Return a plan in which the blocks of every message ascend, so that there are few pieces.
+
+    The order of the messages is unchanged.
+    """
     message = np.repeat(np.arange(len(plan)), plan.counts)
     order = np.lexsort((plan.blocks, message))
     return replace(plan, blocks=plan.blocks[order], indptr=row_pointer(plan.counts))
@@ -347,7 +350,7 @@ def _number_slots(
 
 
 def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> Int64Array:
-    """Compute a unique number of the block of a rank."""
+    """Return rank * number of blocks + block, int64: unique for each pair of rank and block."""
     return rank * plan.num_blocks + block
 
 

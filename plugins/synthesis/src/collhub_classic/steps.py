@@ -125,7 +125,10 @@ class _Copies:
         return cls(rank[head], block[head], count, is_early[head], location, copy)
 
     def find_copies(self, place: Int64Array) -> Int64Array:
-        """Find the copy step of each of the given places, all of which must be copied."""
+        """Return the copy step of each of the given places, in their order.
+
+        Every place must be copied; this is not checked.
+        """
         return self.copy[np.searchsorted(self.place, place)]
 
 
@@ -288,7 +291,10 @@ def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> 
 
 
 def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
-    """Renumber the rows of edges after sorting the rows by `order`."""
+    """Return edges between rows with the numbers that the rows have after sorting.
+
+    `order[i]`: old number of the row at position i.
+    """
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return position[edges[0]], position[edges[1]]

@@ -129,7 +129,10 @@ def _synthesize_uneven(
 
 
 def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Plan the algorithm `name` with the ranks as numbered and the root as rank 0."""
+    """Plan the algorithm `name` for the collective of the task; rank r is r, and the root is 0.
+
+    Raises `KeyError` if the algorithm does not have this collective.
+    """
     return ALGORITHMS[name].planners[task.kind](task)
 
 
@@ -145,7 +148,7 @@ def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 @lru_cache(maxsize=32)
 def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Plan the algorithm; the result is cached."""
+    """Return `plan_algorithm(name, task)`; the result is cached and shared."""
     return plan_algorithm(name, task)
 
 

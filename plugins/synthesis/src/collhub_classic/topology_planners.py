@@ -86,7 +86,10 @@ _MAX_RINGS = 16
 
 
 def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
-    """Divide the data of a cost among several links."""
+    """Return the cost with the term of the bytes divided by the number of links, `ports`.
+
+    The number of message latencies is unchanged.
+    """
     return AlphaBetaCost(cost.alphas, cost.betas * Fraction(1, ports))
 
 
@@ -222,5 +225,5 @@ def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[i
 
 
 def _build_details(sizes: Sequence[int]) -> dict[str, int | str]:
-    """Build the details for the statistics."""
+    """Return the details for the statistics: `sizes` as text, such as `8x4`."""
     return {"sizes": "x".join(map(str, sizes))}

@@ -205,13 +205,19 @@ class FlowJobs:
         return cls(*columns, num_links)
 
     def order_by_pieces(self) -> Int64Array:
-        """Compute all starts, int64 picoseconds, with priority for the first pieces of paths."""
+        """Return the start of every job, int64 ps.
+
+        On a link, lower piece numbers of a path come first, then jobs with more remaining time.
+        """
         return self._compute_starts(
             self._rank_jobs(self.number[self.piece], -self._compute_remaining())
         )
 
     def time_ps(self, start: Int64Array) -> int:
-        """Return the arrival time of the last piece."""
+        """Return the arrival time of the last piece in ps, 0 for no pieces.
+
+        `start`: of every job in ps, in their order.
+        """
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:

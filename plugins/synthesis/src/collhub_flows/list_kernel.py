@@ -193,7 +193,7 @@ def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
 
 @lean_part
 def _enqueue(state: _State, used: int, key: int, job: int) -> None:
-    """Add a ready job to the heap of its link."""
+    """Add a ready job to the heap of link `used`, in place; the lowest (key, job) is first."""
     _push(state.lines, state.line_begin[used], state.line_size[used], key, job)
     state.line_size[used] += 1
 

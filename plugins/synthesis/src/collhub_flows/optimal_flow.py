@@ -115,7 +115,7 @@ class FlowDemand:
 
     @property
     def pairs(self) -> tuple[Int64Array, Int64Array]:
-        """Source and target NPU of every share, sorted by source: two int64 arrays."""
+        """Source and target NPU of every share: two int64 arrays, sorted by source, then target."""
         row, target = np.nonzero(self.wants)
         return self.sources[row], target
 

@@ -68,7 +68,7 @@ FLOWS = Synthesizer(
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Offer the synthesizer."""
+    """Offer one synthesizer, `FLOWS`."""
     return [FLOWS]
 
 

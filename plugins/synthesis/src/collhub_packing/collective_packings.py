@@ -119,7 +119,9 @@ def fixed_rate(
     network = SourcedNetwork(graph)
 
     def is_sufficient(times: Fraction) -> bool:
-        """Whether the capacities times a factor, rounded down, carry all data."""
+        """Whether the capacities times a factor, rounded down, carry the data `sent` of
+        all nodes.
+        """
         return network.shortage(_scale_and_floor(graph.capacity, times), sent) is None
 
     lower = per_root / all_gather_rate(graph, weights).value
@@ -330,7 +332,7 @@ def _build_packing(
 
 
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
-    """Sort key: decreasing weight, depth, root, arcs."""
+    """Return the key for sorting: larger weight first, then lower depth, root and arcs."""
     return -tree.weight, tree.depth, tree.root, tuple(tree.arc)
 
 

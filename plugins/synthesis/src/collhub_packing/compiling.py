@@ -82,7 +82,10 @@ def part(function: _Function) -> _Function:
 
 
 def lean_part(function: _Function) -> _Function:
-    """Compile a part of a `lean_kernel`; it must not create arrays either."""
+    """Compile a function that a `lean_kernel` calls; it must not create arrays.
+
+    The result can be called from compiled code only.
+    """
     compiled = numba.njit(nogil=True, **_WITHOUT_COUNTS, **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
 
@@ -213,5 +216,5 @@ def compile_kernels(work: Callable[[], None]) -> CheckReport:
 
 
 def _build_report(is_ok: bool, details: str, cure: str = "") -> CheckReport:
-    """Build the report with its single line."""
+    """Return a report with the single line `kernels`; `cure`: how to repair a failure."""
     return CheckReport(is_ok, lines=(CheckLine("kernels", is_ok, details, cure),))

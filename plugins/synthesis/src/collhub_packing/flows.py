@@ -37,7 +37,7 @@ def scaled(values: Int64Array, factor: int) -> Int64Array:
 
 
 def _capacity_error(problem: str) -> InputError:
-    """Build the error for capacities with which flows cannot be computed."""
+    """Return (do not raise) the error `capacities`; `problem` continues "the capacities ..."."""
     return InputError(f"the capacities {problem}", cure=_ROUNDING_CURE, code="capacities")
 
 

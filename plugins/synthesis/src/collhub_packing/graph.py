@@ -75,12 +75,12 @@ class CapacityGraph:
 
     @property
     def has_switches(self) -> bool:
-        """Whether some nodes only forward."""
+        """Whether the graph has nodes beyond the compute nodes; these only forward."""
         return self.num_nodes > self.num_compute
 
 
 def transposed(graph: CapacityGraph) -> CapacityGraph:
-    """Return the graph with all arcs reversed; arcs keep their numbers."""
+    """Return a copy of the graph with all arcs reversed; arcs keep their numbers and capacities."""
     return replace(graph, source=graph.destination, destination=graph.source)
 
 
@@ -236,7 +236,7 @@ def are_duplex(graph: CapacityGraph) -> bool:
 
 
 def _sort_by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
-    """Sort the chosen arcs by their lower, then their higher node, and return their numbers."""
+    """Return the numbers of the arcs marked in `chosen`, sorted by `low`, then by `high` node."""
     arcs = np.flatnonzero(chosen)
     return arcs[np.lexsort((high[arcs], low[arcs]))]
 

@@ -393,7 +393,9 @@ def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int)
 
 @part
 def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
-    """Take capacity off an arc, in place."""
+    """Subtract `amount` from the capacity and the residual capacity of an arc, in
+    place; not checked.
+    """
     field.capacity[arc] -= amount
     field.residual[field.place[arc]] -= amount
 

@@ -207,7 +207,7 @@ def _compute_partition_rate(
 
 
 def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
-    """Sum the capacity of the arcs that leave the given nodes."""
+    """Return the total capacity of the arcs from the given nodes to all others."""
     inside = np.zeros(graph.num_nodes, np.bool_)
     inside[nodes] = True
     return _compute_capacity_out_of(graph, inside)
@@ -244,13 +244,16 @@ def _compute_capacity_into(graph: CapacityGraph) -> Int64Array:
 
 
 def _compute_capacity_out_of(graph: CapacityGraph, side: BoolArray) -> int:
-    """Compute the total capacity of the arcs that leave a set of nodes."""
+    """Return the total capacity of the arcs from a set of nodes to its complement.
+
+    `side`: bool[nodes], True in the set.
+    """
     leaves = side[graph.source] & ~side[graph.destination]
     return int(graph.capacity[leaves].sum())
 
 
 def _list_nodes(side: BoolArray) -> tuple[int, ...]:
-    """List the nodes of a set, ascending."""
+    """Return the nodes at which `side` is True, ascending."""
     return tuple(int(node) for node in np.flatnonzero(side))
 
 

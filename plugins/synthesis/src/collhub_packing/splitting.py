@@ -182,7 +182,7 @@ def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: i
 
 
 def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
-    """Sum the capacity over all routes."""
+    """Return the sum of the capacities (`amount`) of all routes; 0 for none."""
     return sum(capacity.amount for capacity in routed)
 
 

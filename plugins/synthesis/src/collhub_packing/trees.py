@@ -157,7 +157,7 @@ def pack_rooted_trees(
 
 
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
-    """Sort key: root, decreasing weight, depth, arcs."""
+    """Return the key for sorting: lower root first, then larger weight, lower depth and arcs."""
     return tree.root, -tree.weight, tree.depth, tuple(tree.arc)
 
 

@@ -119,9 +119,9 @@ def type_float_function(operands: Operands) -> TensorType:
 
 
 def type_cast(operands: Operands) -> TensorType:
-    """Change the element type; shape, layout and group remain.
+    """Return the type of the operand with the element type of the Cast.
 
-    Partial results can be cast from floats to floats only.
+    Raises `TypingMistakeError` for a partial operand, unless both types are floats.
     """
     result = operands.type_like()
     element = operands.operation.element or result.element
@@ -147,9 +147,10 @@ def type_dropout(operands: Operands) -> TensorType:
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Type a reduction to a scalar; that of slices contains an all-reduce of one scalar.
+    """Return the type of a reduction to a scalar; that of slices contains an all-reduce of one
+    scalar.
 
-    A 2-norm requires floats; bool is refused. Raises `TypingMistakeError`.
+    Raises `TypingMistakeError` for bool, and for a norm of elements that are not floats.
     """
     operand = operands.tensor(0)
     if operands.operation.kind is Kind.NORM:

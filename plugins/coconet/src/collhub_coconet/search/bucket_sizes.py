@@ -137,9 +137,10 @@ class _BucketChoice:
         return [] if best is None else [self._choose_chunks(best)]
 
     def _choose_chunks(self, candidate: Candidate) -> Candidate:
-        """Simulate the collectives of a candidate in further chunk counts, at every size.
+        """Simulate a candidate in further chunk counts at every size; keep the faster times.
 
-        Candidates of very many collectives keep one chunk.
+        Nothing changes without a simulation, or with more than `MAX_CHUNKED` kernels that
+        communicate.
         """
         kernels = candidate.program.kernels()
         count = sum(any(entry.is_communication for entry in kernel) for kernel in kernels)
@@ -169,10 +170,11 @@ class _BucketChoice:
     def _fuse_all(
         self, steps: Sequence[PartStep], base: Program | None = None, num_collectives: int = 0
     ) -> list[PartStep] | None:
-        """Add the fusion of all computations, and of the last collectives, to `steps`.
+        """Return `steps` and one that fuses all computations with the last `num_collectives`
+        collectives.
 
-        `base`: program after `steps`; None: that of the last one. None if no parts wait for scalars
-        of each other, or if the fusion is refused.
+        `base`: program after `steps`; None: that of the last one. The result is None if no parts
+        wait for scalars of each other, or if the fusion is refused.
         """
         if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
             return None

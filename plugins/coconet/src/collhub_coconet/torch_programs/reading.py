@@ -77,7 +77,8 @@ def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Wo
 def parse_placements(text: str) -> Mapping[str, str]:
     """Return placements by name from `w=R,x=S(0)`, or `x=(S(0),R)` on a mesh of two axes.
 
-    Raises `UsageError` for a malformed entry.
+    Empty for empty text; the last entry of a name counts. Raises `UsageError` for a malformed
+    entry.
     """
     placements = {}
     for part in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text)):
@@ -109,9 +110,9 @@ def parse_mesh(text: str) -> Mapping[str, int]:
 
 
 def parse_groups(text: str) -> Mapping[str, Sequence[str]]:
-    """Return axes by the name of a process group from `0=tp,1=dp,2=dp+tp`.
+    """Return axes by the name of a process group from `0=tp,1=dp,2=dp+tp`; empty for empty text.
 
-    Raises `UsageError` for other text.
+    The last entry of a name counts. Raises `UsageError` for other text.
     """
     groups = {}
     for part in filter(None, text.split(",")):

@@ -269,10 +269,11 @@ class _GraphTyper:
         return False
 
     def _add_kind(self, node: GraphNode, base: str) -> bool:
-        """Add a node as operations of the language, if it has a kind and the layouts fit.
+        """Add a node as operations of the language; return whether this succeeded.
 
-        If they do not fit, local values become blocks of the dimension of other operands, and if
-        that does not fit, blocks become local values.
+        If the layouts do not fit, local values become blocks of the dimension of other operands,
+        and if that does not fit, blocks become local values. Nothing is added if no attempt fits,
+        or if the operator has no kind.
         """
         expansion = EXPANSIONS.get(base)
         if expansion is None or len(node.tensors) != 1 or node.tensors[0] != node.results[0]:
@@ -313,9 +314,10 @@ class _GraphTyper:
         return matched
 
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
-        """Add the operations of one expansion; undone if it is ill-typed or differs from the graph.
+        """Add the operations of one expansion; return whether the result fits the graph.
 
-        The result must have the element type of the graph, and its block the shape.
+        The result must have the element type of the graph, and its part on a rank the shape. All
+        operations are removed if it does not fit or is ill-typed.
         """
         before = self._save()
         result = node.tensors[0]
@@ -525,10 +527,10 @@ class _GraphTyper:
         return self.emit(self.name_value(result.name), Kind.ALL_GATHER, [block], axes=over)
 
     def _exchange(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add an AllToAll: parts of dimension 0, one per rank, change from source to destination.
+        """Add an AllToAll between two views, and return the name of the result.
 
-        The block of rank i is row i of a tensor [rank, parts of the block]; after the exchange
-        rank j has column j.
+        Dimension 0 on each rank consists of one equal part per rank; part j of rank i becomes part
+        i of rank j. Parts of different lengths are refused.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [set(one) for one in lists if isinstance(one, tuple) and one]

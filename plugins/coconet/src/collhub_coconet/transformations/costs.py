@@ -39,7 +39,9 @@ class Costs:
     kernels: int
 
     def as_fields(self) -> dict[str, int]:
-        """Return the costs by name, with spaces instead of underscores: `sent bytes`, ..."""
+        """Return the costs by name; names have blanks in place of underscores, such as
+        `sent bytes`.
+        """
         return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def __sub__(self, other: Costs) -> Costs:

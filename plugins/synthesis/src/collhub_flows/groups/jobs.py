@@ -104,11 +104,18 @@ class TreeJobs:
             yield start
 
     def time_ps(self, start: Int64Array) -> int:
-        """Return the arrival time of the last piece."""
+        """Return the arrival time of the last piece in ps, 0 for no pieces.
+
+        `start`: of every job in ps, in their order.
+        """
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a lower bound for all orders: the load of the busiest link."""
+        """Return a lower bound in ps for all orders: the load of the busiest link, without
+        latencies.
+
+        0 for no jobs.
+        """
         # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
         return int(load.max(initial=0))
@@ -299,7 +306,10 @@ class GroupSchedule:
 
 
 def own_provenance(topology: str) -> Provenance:
-    """Return the provenance of algorithms of groups for a network of this name."""
+    """Return the provenance of algorithms of groups for a network of this name.
+
+    The version is empty if the package is not installed.
+    """
     # Sources that are imported without an installation have no version.
     version = installed_version("collhub-synthesis") or ""
     return Provenance(NAME, version, topology, "", {"groups": "together"})

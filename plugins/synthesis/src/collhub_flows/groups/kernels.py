@@ -168,7 +168,7 @@ def _measure_arcs(
 
 @part
 def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
-    """Set `is_target` for exactly these targets."""
+    """Set `is_target` in place: True for these targets, False for all other nodes."""
     is_target[:] = False
     for target in targets:
         is_target[target] = True

@@ -69,12 +69,12 @@ class GroupPlan:
 
     @property
     def one_by_one(self) -> GroupTime:
-        """The time of all groups one after the other."""
+        """Time of all groups one after the other: the sum of their times in isolation."""
         return GroupTime.total(self.alone)
 
     @property
     def ratio(self) -> float:
-        """The speedup compared with one by one."""
+        """Speedup: the time of all groups one after the other, divided by their time together."""
         return self.one_by_one.ps / max(self.time.ps, 1)
 
     @property
@@ -89,7 +89,11 @@ class GroupPlan:
 
     @property
     def ratio_to_bound(self) -> float:
-        """The time divided by the largest bound; below 1 only if the bound is wrong."""
+        """The time divided by the largest bound.
+
+        A time that is below the bound by at most its rounding error (`slack_ps`) gives 1; a smaller
+        ratio shows that the bound is wrong.
+        """
         bound_ps = max(1, *self.bounds_ps.values())
         is_beaten = self.time.ps + self.time.slack_ps < bound_ps
         return self.time.ps / bound_ps if is_beaten else max(1.0, self.time.ps / bound_ps)

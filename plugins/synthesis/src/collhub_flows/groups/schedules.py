@@ -336,7 +336,7 @@ class _Ends:
 
 
 def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array]:
-    """Return row pointers and the concatenated entries."""
+    """Return (row pointers, concatenated entries) of lists, int64; at least one list is needed."""
     lengths = [len(row) for row in rows]
     return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
 

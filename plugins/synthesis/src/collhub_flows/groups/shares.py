@@ -75,7 +75,7 @@ class GroupWish:
 
     @property
     def share_bytes(self) -> float:
-        """The size of a share in bytes."""
+        """Size of a share in bytes, which need not be an integer."""
         return self.size / self.shares
 
 

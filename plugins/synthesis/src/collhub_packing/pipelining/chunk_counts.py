@@ -58,12 +58,15 @@ def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, ma
 
 
 def _round_to_range(count: float, maximum: int) -> int:
-    """Round a count to an integer in 1..`maximum`."""
+    """Round a count to the nearest integer in 1..`maximum`; halves go to the even number."""
     return min(max(round(count), 1), maximum)
 
 
 def _find_best(times: dict[int, int]) -> int:
-    """Find the count with the minimum time, the smallest if times are equal."""
+    """Return the chunk count with the minimum time; of equal times the smallest count.
+
+    `times`: time by chunk count, not empty.
+    """
     return min(times, key=lambda count: (times[count], count))
 
 
@@ -113,5 +116,7 @@ def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
 
 
 def _count_chunks(maximum: int, size: int) -> int:
-    """Count the chunks of `size` times the smallest size, of which there would be `maximum`."""
+    """Return `maximum // size`, at least 1: the number of chunks that are `size` times
+    as large as the smallest ones, of which there are `maximum`.
+    """
     return max(maximum // size, 1)

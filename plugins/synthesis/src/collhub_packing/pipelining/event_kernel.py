@@ -127,7 +127,7 @@ def build_state(plan: PipelinePlan) -> PipelineState:
 
 
 def _create_unset_times(num_messages: int) -> Int64Array:
-    """Create the times of messages that have not been sent: -1."""
+    """Return an int64 array of -1, which marks messages that have not been sent."""
     return np.full(num_messages, -1, np.int64)
 
 

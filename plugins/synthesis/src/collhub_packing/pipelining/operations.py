@@ -55,7 +55,10 @@ class Operations(ColumnTable):
         return cls(**columns)
 
     def shifted(self, first: int) -> Operations:
-        """Return the operations with dependencies for messages numbered from `first` on."""
+        """Return the operations with `first` added to both ends of every dependency.
+
+        Their dependencies then refer to messages numbered from `first` on.
+        """
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
@@ -326,22 +329,22 @@ _ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_S
 
 
 def _build_reduce_and_broadcast(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """Reduce to the root and broadcast back."""
+    """Return one set of operations: reduce to the root, then broadcast. `members` is not used."""
     return [reduce_and_broadcast(tree)]
 
 
 def _build_broadcast(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """Broadcast from the root to all nodes."""
+    """Return one set of operations: broadcast from the root. `members` is not used."""
     return [broadcast(tree)]
 
 
 def _build_reduction(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """Reduce from all nodes to the root."""
+    """Return one set of operations: reduce from all nodes to the root. `members` is not used."""
     return [reduction(tree)]
 
 
 def _build_gather_paths(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """Send from every member to the root on separate paths."""
+    """Return one set of operations per member: the messages on its path to the root."""
     return [turned_round(path) for path in paths(tree, members)]
 
 
@@ -408,7 +411,7 @@ def _check_roots(
 
 
 def _root_error(message: str) -> InputError:
-    """Build the error for a tree with a wrong root."""
+    """Return (do not raise) the error `tree-root` for a tree with a wrong root."""
     return InputError(message, code="tree-root")
 
 

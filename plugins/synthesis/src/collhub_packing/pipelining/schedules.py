@@ -433,7 +433,10 @@ def apportion(parts: Sequence[Fraction], total: int) -> list[int]:
 
 
 def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
-    """Convert fractions of a share to units, of which they must be multiples."""
+    """Return fractions of a share as int64 numbers of units; `units`: number of units of a share.
+
+    The products must be integers; this is not checked.
+    """
     return np.asarray([int(part * units) for part in fractions], np.int64)
 
 
