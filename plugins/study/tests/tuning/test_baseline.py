@@ -88,7 +88,7 @@ def test_unknown_machines_have_no_baseline() -> None:
 
 
 def test_tune_reports_the_baseline_of_every_window() -> None:
-    outcome = _outcome("dgx-h100", "machine", (20.0, 20.0))
+    outcome = _outcome("dgx-h100", "machine", (16.0, 16.0))
     tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
     (row,) = baseline.tuned_baseline_rows([tuned])
     assert (row[0], row[2], row[3]) == ("all-reduce", "ours", "ring ll, nvls simple")
