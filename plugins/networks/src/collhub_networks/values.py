@@ -160,9 +160,8 @@ class Value:
         return self.raw
 
     def _fail_type(self, expected: str) -> NoReturn:
-        """Raise `InputError` for a wrong type, with this type and, of a text, 80 characters.
-
-        `expected`: what was expected, in words.
+        """Raise `InputError` for a wrong type; the message has `expected` (in words), the actual
+        type and, of a text, its first `_MAX_SHOWN_CHARACTERS` characters.
         """
         actual = _TYPE_NAMES.get(type(self.raw), type(self.raw).__name__)
         shown = f" {self.raw[:_MAX_SHOWN_CHARACTERS]!r}" if isinstance(self.raw, str) else ""

@@ -68,9 +68,9 @@ _DIES = 16
 
 
 def build_dgx1p(text: TopologyText) -> Topology:
-    """Build `dgx1p`: eight P100 with NVLinks of 20 GB/s per lane; `dgx1p:2` connects two machines.
-
-    Classes of links of several machines: lane of NVLink; GPU to NIC to network.
+    """Build `dgx1p`: eight P100 with NVLinks of 20 GB/s per lane; `dgx1p:2` connects two machines
+    through their NICs. Classes of links of several machines: lane of NVLink; GPU to NIC to network.
+    Raises `UsageError` for an invalid text.
     """
     # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s per lane and
     # direction.
@@ -322,9 +322,9 @@ def build_mi250(text: TopologyText) -> Topology:
 
 
 def build_mi300x(text: TopologyText) -> Topology:
-    """Build `mi300x:2`: machines of eight fully connected MI300X; several are linked by one switch.
-
-    Classes of links: link of xGMI, NIC.
+    """Build `mi300x:2`: machines of eight fully connected MI300X, by default 64 GB/s per link of
+    xGMI; several are linked by one switch with 50 GB/s per NIC. Classes of links: link of xGMI,
+    NIC.
     """
     # AMD's data sheet of the platform: seven links per GPU, 128 GB/s each for both directions; NICs
     # of usual machines have 400 Gbit/s.

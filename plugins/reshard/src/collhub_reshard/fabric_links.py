@@ -108,10 +108,12 @@ def build_cheap_tree(
     senders: Sequence[int],
     receivers: Sequence[int],
 ) -> tuple[Edge, ...]:
-    """Return edges from senders to all receivers, parents first.
+    """Return (parent, child) edges of positions from senders to all receivers, parents first.
 
-    Shortest-path heuristic of Takahashi and Matsuyama (1980): the nearest receiver joins first.
-    With one receiver the tree is a cheapest path. `best`, `before`: see `find_cheapest_paths`.
+    Shortest-path heuristic of Takahashi and Matsuyama (1980): the receiver nearest to the tree
+    joins first; ties go to the earlier position in the tree, then to the earlier receiver. With one
+    receiver the tree is a cheapest path; without receivers there are no edges. `best`, `before`:
+    see `find_cheapest_paths`.
     """
     reached = list(senders)
     missing = list(receivers)

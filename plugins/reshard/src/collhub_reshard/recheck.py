@@ -66,10 +66,11 @@ class _ScheduleClaim:
 
 
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute tasks, bound and schedule of a proof.
+    """Recompute tasks, bound and schedule of a proof, and report the first flaw or the verdict.
 
     If the request has a topology, the proof's network is compared with it. An algorithm without
-    proof is not applicable. Proofs of streams are checked by `check_streams`.
+    proof is not applicable; a malformed proof is a flaw (`reshard-form`) and raises no error.
+    Proofs of streams are checked by `check_streams`. The request must have an algorithm.
     """
     assert request.algorithm is not None
     document = find_proof(request.algorithm)

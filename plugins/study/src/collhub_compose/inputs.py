@@ -188,10 +188,9 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 
 
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
-    """Find the operator of the pair: that of the part that reduces.
-
-    If neither reduces, it is that of the first. Raises `UsageError` (code `reduce-op`) if both
-    reduce with different operators, or if both average: no operator describes that.
+    """Return the operator of the pair: that of the part that reduces (has reducing steps), or of
+    the first part if neither does. Raises `UsageError` (code `reduce-op`) if both reduce with
+    different operators, or if both average: no operator describes that.
     """
     reducing = [
         part

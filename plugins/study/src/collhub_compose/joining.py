@@ -183,9 +183,9 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
 def _find_conflicts_in_mode(
     algorithm: Algorithm, position: Int64Array, in_place: bool
 ) -> StepPairs:
-    """Find rows of steps that touch a common unit, one of the two writing, in this mode.
-
-    If INPUT and OUTPUT overlap in place, more steps are in conflict.
+    """Return (earlier, later) rows of steps, adjacent in the order of `position`, that touch a
+    common unit, one of the two writing, in place or out of place. If INPUT and OUTPUT overlap in
+    place, more steps are in conflict.
     """
     all_rows: BoolArray = np.ones(len(algorithm.steps), np.bool_)
     layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)

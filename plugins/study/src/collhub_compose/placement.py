@@ -116,9 +116,8 @@ def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> Bool
 
 
 def find_input_in_output(collective: Collective) -> Int64Array:
-    """Find the unit of OUTPUT at which INPUT starts in calls in place: int64[num_ranks].
-
-    -1 if INPUT starts before OUTPUT, and everywhere for algorithms that do not work in place.
+    """Return the unit of OUTPUT at which INPUT starts in calls in place: int64[num_ranks]. -1 on
+    ranks where INPUT starts before OUTPUT, and everywhere for algorithms that do not work in place.
     """
     base = _build_layout(collective, in_place=True).base
     offset = base[:, Buffer.INPUT] - base[:, Buffer.OUTPUT]

@@ -187,8 +187,9 @@ class ClusterWorkers:
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Return the reasons why workers are unsuitable by address, None for suitable ones.
 
-        Asks each worker for its versions in a task of its own and waits at most `_ANSWER_S` seconds
-        for all. Workers that stop or do not answer meanwhile are omitted.
+        Asks each worker for its versions in a separate task and waits at most `_ANSWER_S` seconds
+        for all. Workers that the scheduler does not know, that stop, or that do not answer in time
+        are omitted.
         """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
         # Tasks, because `Client.run` waits forever for a worker that dies.

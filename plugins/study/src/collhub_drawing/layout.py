@@ -181,9 +181,10 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
     """Place NPUs below and switches above; layers wider than a page get staggered rows.
 
-    Returns positions, float64[num_nodes, 2], with y downwards. Switches that link only the NPUs of
-    one host are below the NPUs. Each level is ordered by the mean position of its nodes in the
-    level below, with `boxes` (collapsed groups) last, and spread evenly over the width.
+    Returns positions in pixels, float64[num_nodes, 2], with y downwards. Switches that link only
+    the NPUs of one host are below the NPUs. The NPUs keep their order; each higher level is ordered
+    by the mean position of its nodes' neighbours in the level below (ties by number), with `boxes`
+    (collapsed groups) last, and spread evenly over the width.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)

@@ -78,10 +78,10 @@ def may_be_equal(first: Library, second: Library) -> bool:
 
 
 def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine records of the ranks of one call into one point per collective and size.
-
-    The time of a rank includes the wait for late ranks, so a call takes the minimum over its
-    ranks; a point is the median over the calls. Points without a call are unchanged.
+    """Combine records of the ranks of one call into one point per collective, ranks, nodes, size,
+    library and machine. The time of a rank includes the wait for late ranks, so a call takes the
+    minimum over its ranks; a point is the median over the calls. Points without a call are
+    unchanged and come first.
     """
     single: list[Measurement] = []
     fastest: dict[tuple[str, str, int], Measurement] = {}

@@ -330,10 +330,12 @@ def log_network_times(
 
 
 def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
-    """Return the time in us on more nodes than were measured, None with fewer than three tables.
+    """Return the time in us on more nodes than were measured.
 
-    The time of the largest measured number of nodes grows along a line in log2(nodes) whose slope
-    is the median over all pairs (Theil-Sen), between 0 and 35 % per doubling.
+    None with fewer than `MIN_TABLES` suitable tables (several nodes; collective, dtype, library and
+    ranks per node of the point), or if the point has no more nodes than the largest. The time on
+    the largest number of nodes grows along a line in log2(nodes) whose slope is the median over all
+    pairs (Theil-Sen), limited from 0 to `MAX_GROWTH` of that time per doubling.
     """
     same = sorted(
         (

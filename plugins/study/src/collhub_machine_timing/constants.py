@@ -129,9 +129,9 @@ class KernelTiming:
     fill_messages: int = 0
 
     def with_threads(self, message_bytes: int, channels: int) -> KernelTiming:
-        """Return the constants for the numbers of threads and channels that NCCL uses.
-
-        A thread of LL transfers at least 8 bytes of a message.
+        """Return the constants for the numbers of threads and channels that NCCL uses: the start
+        time is multiplied by 1 + growth * `start_growth`, and the growth is then 0. The number of
+        threads is the message divided by `_LL_BYTES_PER_THREAD`.
         """
         threads = message_bytes / _LL_BYTES_PER_THREAD
         factor = 1 + self.growth * float(start_growth(threads, channels))

@@ -115,9 +115,8 @@ def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
 
 
 def _held_out_error(profile: MachineProfile) -> float | None:
-    """Return the median error of the model on held-out points, None if it is not measured.
-
-    The median over the collectives, each weighted by its points.
+    """Return the median, over the collectives weighted by their points, of the model's median
+    errors on held-out points, as a fraction; None if no error is measured.
     """
     entries = [one for one in profile.errors if one.predictor == "model" and one.points]
     medians = np.repeat([one.median for one in entries], [one.points for one in entries])

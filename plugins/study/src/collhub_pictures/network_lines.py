@@ -169,10 +169,11 @@ class LineLoad:
 def compute_line_loads(
     topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int
 ) -> list[LineLoad]:
-    """Return the load of every line.
+    """Return the load of every line, in the order of `lines`; the time `time_ns` is 100 %.
 
-    Parallel links are one line with the sum of their bytes and the maximum of their busy times.
-    Raises `UsageError` for a load of a link that the topology lacks.
+    Parallel links are one line with the sum of their bytes and the maximum of their busy times; a
+    line without arrow has both directions. Raises `UsageError` for a load of a link that the
+    topology lacks.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:

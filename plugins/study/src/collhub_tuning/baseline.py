@@ -272,10 +272,12 @@ class SizeDecision:
 
 
 def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | None:
-    """Return the time of the runtime's default at a size; None if it is not known.
+    """Return the time of the runtime's default at a size in bytes; None if it is not known.
 
-    It is that of the fastest measured library. Without a measurement it is NCCL's predicted time
-    (`ComparisonOutcome.baselines`), if the times of the comparison are those of a machine.
+    It is that of the fastest measured library, without error. Without a measurement it is NCCL's
+    predicted time (`ComparisonOutcome.baselines`), if the times of the comparison are those of a
+    machine; its known error counts as at least `REPEAT_ERROR`, that of NCCL's cost model on one
+    node is `NCCL_COST_ERROR`.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is not None:

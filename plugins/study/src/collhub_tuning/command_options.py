@@ -155,10 +155,11 @@ def comparison_options(function: Function) -> Function:
 def choose_comparison_timing(
     context: CommandContext, arguments: Mapping[str, Any], topology: Topology
 ) -> TimingSource:
-    """Return what the times of a comparison describe: by default the known machine of its network.
+    """Return the timing of a comparison: machine, backend and nominal links as the arguments say.
 
-    On a machine, every algorithm is tried with all protocols and numbers of instances, as runtimes
-    do. Raises `UsageError` for a machine together with other links than its own.
+    By default it is the known machine of the network, but not if the links are varied. On a
+    machine, every algorithm is tried with all protocols and numbers of instances, as runtimes do.
+    Raises `UsageError` for a machine together with varied links.
     """
     from hub_core import choose_timing
 

@@ -184,9 +184,9 @@ def _apply_candidate(
 def create_page_subjects(
     context: CommandContext, comparison: JobComparison
 ) -> tuple[PageSubject, ...]:
-    """Return the comparison and the runs of the baseline and of the fastest candidate.
+    """Return the comparison, then the runs of the baseline and of the fastest candidate.
 
-    Only one run is returned if the baseline is the fastest candidate or has no time. The job is
+    A run without a time is left out; if both are the same measurement, there is one run. The job is
     simulated again for each run.
     """
     # The folder of a file would fill the page.

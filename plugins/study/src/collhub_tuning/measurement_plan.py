@@ -128,8 +128,9 @@ def find_possible_winners(decision: SizeDecision) -> list[str]:
 
 
 def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
-    """Return the plan as lines of a shell script: a comment and commands for each run, and a
-    comment with the arguments of the next call of `tune`. Empty without runs.
+    """Return the plan as lines of a shell script: a comment with the numbers of measurements and
+    undecided sizes, a comment and commands for each run, and a comment with the arguments of the
+    next call of `tune`. Empty without runs.
     """
     if not plan:
         return []

@@ -66,8 +66,9 @@ class IndexedRun:
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
     """Describe a run and add its columns to `lines`.
 
-    If the columns that a page needs exceed the budget, later steps are omitted. Raises `UsageError`
-    if the run has no times of steps, or nothing of it is in the excerpt.
+    If the columns that a page needs exceed the budget, the run is indexed again with fewer steps,
+    so that later steps are omitted, but not with fewer than `_MIN_STEPS`. Raises `UsageError` if
+    the run has no times of steps (`no-step-times`), if no step started, or if the excerpt is empty.
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):

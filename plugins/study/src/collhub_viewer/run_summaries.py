@@ -22,10 +22,10 @@ def list_critical_path(
     laned: LanedSteps,
     is_local: BoolArray,
 ) -> dict[str, object] | None:
-    """Return the steps that determine the end of the run, in order of time.
-
-    A step on another rank than the one before was reached by a message or a collective. Steps
-    outside the shown part are omitted, as are those after the first `MAX_LISTED`.
+    """Return the steps that determine the end of the run, in order of time: their numbers (`steps`)
+    and `entries` with reason, start, duration and text. Reasons: `message` (or a collective),
+    `compute` for local work after a step of the same rank, else `order`. Steps outside the shown
+    part are omitted, as are those after the first `MAX_LISTED`; None if no step remains.
     """
     started_by = subject.partners(run.start, run.end)
     is_receive = subject.is_message & (partner >= 0) & (started_by != np.arange(len(partner)))
@@ -57,10 +57,10 @@ def list_critical_path(
 def compute_rank_totals(
     run: RunTimes, is_computation: BoolArray, lines: ColumnLines
 ) -> dict[str, object]:
-    """Add the times of every rank: computation, communication, its exposed part, and idle time.
-
-    Rows of a rank that overlap count once. Communication is exposed while its rank does not
-    compute. Waiting for a message is idle.
+    """Add columns with the times of every rank, and return their references: `compute`,
+    `communication`, its `exposed` part, and `idle`. Rows of a rank that overlap count once.
+    Communication is exposed while its rank does not compute. Waiting for a message is idle, as is
+    the time until the end of the run.
     """
     from collhub_drawing.subjects import ShownTimes
 

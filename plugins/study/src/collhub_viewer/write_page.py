@@ -48,7 +48,7 @@ _ESCAPES = str.maketrans(
 
 
 def write(page: InteractivePage, options: NoOptions) -> WriteResult:
-    """Write the page of some subjects; its notes say which data it omits.
+    """Write the page of all subjects as one HTML artifact; its notes state which data it omits.
 
     Raises `UsageError` if there is nothing to show.
     """

@@ -205,11 +205,11 @@ def create_output(
 def compare_indexes(
     previous: Mapping[str, object], current: Mapping[str, object]
 ) -> Iterator[WorseCurve]:
-    """Yield the curves of a previous index that became worse.
+    """Yield the curves of a previous index that became worse, by entry, machine and collective.
 
     A curve became worse if its time at some size that both have increased by more than 0.1 %. A
-    result became worse if it is no longer correct or missing, on machines and collectives of
-    entries that both builds have.
+    result became worse if it is missing or no longer correct; its curves are then not compared.
+    Only machines and entries of the current index count.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}

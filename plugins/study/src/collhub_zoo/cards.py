@@ -142,7 +142,8 @@ def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
     """Parse and check a card; `name`: name of its folder, which the card must repeat.
 
     Raises `InputError` with `path` for invalid YAML, unknown, missing and invalid keys, another
-    name, more than one source, and a command that is not allowed.
+    name, a command that is not allowed, an invalid file name, more than one of command, file and
+    fetch, and a card with none of these and without figures.
     """
     card = _parse(content, path, Card)
     if name is not None and card.name != name:

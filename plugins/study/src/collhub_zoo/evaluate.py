@@ -324,8 +324,9 @@ def _check_runtimes(
     """Write one file for each runtime and check it by the rules of each range of versions.
 
     Returns the verdicts, the files that some version uses, by path, and the maximum number of
-    thread blocks of a rank in the file for the executor of MSCCL. A format that cannot express the
-    algorithm for a runtime has no verdicts.
+    thread blocks of a rank in the file for the executor of MSCCL (None without this file). A format
+    that cannot express the algorithm for a runtime has no verdicts; algorithms of more than
+    `MAX_FILE_STEPS` steps have none at all.
     """
     if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None

@@ -254,9 +254,10 @@ _INSTANT_BYTES_PER_S = 9e17
 def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
     """Build the topology of an ideal network, for simulators.
 
-    Devices are linked to one switch per host, and the switches to a central one that is never a
-    bottleneck. A message between hosts passes the card of the sender's host out, then that of the
-    receiver's host in. Devices that no mesh names are on a switch without other devices.
+    NPUs are linked to one switch per host by links of `_INSTANT_BYTES_PER_S`, the switches to a
+    central one (the last node) with the rates of all cards of the host together. A message between
+    hosts passes the card of the sender's host out (with the latency), then that of the receiver's
+    host in. Devices that no mesh names are on a switch without other devices.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))

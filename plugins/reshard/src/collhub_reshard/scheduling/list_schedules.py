@@ -133,9 +133,10 @@ def balance_senders(tasks: HostTasks) -> list[int]:
 
 
 def generate_list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) -> Iterator[Order]:
-    """Yield orders by priority for given senders of the tasks.
+    """Yield `rounds` orders by priority, given the sender of each task.
 
-    The first order has no random part; later ones disturb the priorities from fixed seeds.
+    The first order has no random part; order i disturbs the priorities with seed i and noise 0.1 *
+    min(i, 5).
     """
     for seed in range(rounds):
         yield _ListScheduler(

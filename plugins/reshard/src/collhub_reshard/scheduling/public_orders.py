@@ -98,8 +98,8 @@ def _draw_round(
 ) -> list[tuple[int, int]]:
     """Draw a random round: tasks that share neither a receiver nor a sender.
 
-    Returns (task, sender) pairs. `load`: bytes by host, updated by the choice; `remaining`: tasks
-    that may be drawn.
+    Returns (task, sender) pairs in drawn order. Free senders are drawn with weight maximum load -
+    load + 1. `load`: bytes by host, which is only read; `remaining`: tasks that may be drawn.
     """
     busy_in: set[int] = set()
     busy_out: set[int] = set()

@@ -229,9 +229,8 @@ class _BipartiteFlow:
         return {key: share for key, share in self._shares.items() if share}
 
     def short_hosts(self) -> tuple[int, ...]:
-        """Return the hosts that lack capacity for the bytes of their groups.
-
-        Empty if all bytes are assigned.
+        """Return, in ascending order, the hosts that the last search reached: together they lack
+        capacity for the bytes that only they can send. Empty if all bytes are assigned.
         """
         if not any(self._left.values()):
             return ()

@@ -24,10 +24,8 @@ _End = tuple[str, int]
 
 
 def is_colourable(tasks: HostTasks) -> bool:
-    """Return whether edge colouring applies.
-
-    All tasks must take the same time and have one receiver each, hosts have one card, and no task
-    has a release time.
+    """Return whether edge colouring applies: all tasks take the same time from all senders and have
+    one receiver each, hosts have one card, and no task has a release time. False without tasks.
     """
     times = {ticks for row in tasks.durations for ticks in row}
     are_single = all(len(hosts) == 1 for hosts in tasks.receivers)
@@ -52,10 +50,10 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 
 
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Choose senders whose maximum load is as small as unsplit tasks allow.
-
-    The flow of the fluid bound is rounded group by group: a task goes to a host below the limit,
-    and among these to the one with the largest remaining share.
+    """Return a sender for every task so that the maximum number of tasks of a sender is as small as
+    the bound allows; all tasks have equal size. The flow of the fluid bound is rounded, groups with
+    few senders first: a task goes to a host below the limit, and among these to the one with the
+    largest remaining share.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -112,9 +110,9 @@ def _swap_path(
     taken: dict[_End, dict[int, int]],
     colours: list[int],
 ) -> None:
-    """Swap two colours on the path from `start`, so that `colour` becomes free there.
-
-    The path alternates between the sides, so it never reaches the other end of the new edge.
+    """Swap two colours on the path of edges that alternate between them from `start`, so that
+    `colour` becomes free there. Changes `taken` (edge by colour at each end) and `colours` (by
+    edge). The path alternates between the sides, so it never reaches the other end of the new edge.
     """
     path = []
     node, next_colour = start, colour
@@ -274,11 +272,12 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
 def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
-    """Decompose loads into matchings; return (start, length, pairs) of each.
+    """Decompose loads into matchings; return (start, length, pairs) of each, in ticks.
 
-    Together they take the maximum row or column sum. A matching covers every card without slack; it
-    runs until a pair is finished or another card loses its slack. Both happen at most once per pair
-    or card, so there are few matchings.
+    Together they take the maximum load of a card. A matching covers every card whose load equals
+    the remaining time (without slack); it runs until a pair is finished or another card loses its
+    slack. Both happen at most once per pair or card, so there are few matchings. Empty without
+    loads.
     """
     remaining = {pair: load for pair, load in loads.items() if load}
     matchings = []
