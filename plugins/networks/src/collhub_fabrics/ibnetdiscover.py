@@ -334,5 +334,5 @@ Ca\t1 "H-0002c90300000003"\t\t# "node2 mlx5_0"
 
 
 def build_infiniband_samples() -> Sequence[Source]:
-    """Return a listing of three cards at a switch."""
+    """Return one sample for tests: the listing `leaf.ibnetdiscover` of three cards at a switch."""
     return [Source.of_bytes("leaf.ibnetdiscover", _INFINIBAND.encode("ascii"))]

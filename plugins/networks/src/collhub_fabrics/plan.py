@@ -162,7 +162,9 @@ class FabricPlan:
         ]
 
     def _list_npus(self, host: int) -> range:
-        """List the NPUs of a host."""
+        """Return the numbers of the NPUs of the host with this number; hosts have equally many
+        consecutive NPUs.
+        """
         return range(host * self._gpus, (host + 1) * self._gpus)
 
     def _find_node(self, name: str) -> int:

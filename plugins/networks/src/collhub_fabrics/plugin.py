@@ -107,5 +107,7 @@ TOPOGRAPH = TopologyReader(
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
-    """Return the readers."""
+    """Return the readers of InfiniBand listings, Slurm's topology files and Topograph's documents,
+    in this order.
+    """
     return [INFINIBAND, SLURM, TOPOGRAPH]

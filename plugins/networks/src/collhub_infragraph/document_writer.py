@@ -46,7 +46,9 @@ class Strand:
 
     @property
     def positions(self) -> str:
-        """The rows as in the annotation: `12,40`, `12,`."""
+        """The rows of the forward and reverse link as in the annotation: `12,40`; a missing row is
+        empty, as in `12,`.
+        """
         texts = ["" if row is None else str(row) for row in (self.forward_row, self.reverse_row)]
         return ",".join(texts)
 
@@ -87,7 +89,7 @@ def build_strands(topology: Topology) -> list[Strand]:
 
 
 def _sort_pair(first_node: int, second_node: int) -> tuple[int, int]:
-    """Sort two nodes."""
+    """Return the two node numbers, the smaller one first."""
     return min(first_node, second_node), max(first_node, second_node)
 
 
@@ -194,7 +196,9 @@ class _DocumentBuilder:
         return instance, number, "port", port
 
     def _find_instance(self, node: int) -> tuple[str, int]:
-        """Find the instance and number of a node."""
+        """Return the instance (`npu` or `switch`) of a node and its number within the instance,
+        from 0.
+        """
         npus = self._topology.num_npus
         return ("npu", node) if node < npus else ("switch", node - npus)
 
@@ -261,7 +265,7 @@ def _build_endpoint(
     component: str,
     index: int,
 ) -> JsonObject:
-    """Build an endpoint of an edge."""
+    """Build an endpoint of an edge as a JSON object: `instance[number]` and `component[index]`."""
     return {"instance": f"{instance}[{number}]", "component": f"{component}[{index}]"}
 
 
@@ -317,5 +321,7 @@ def _scale(value: float, power: int) -> Decimal:
 
 
 def _to_json_number(value: float) -> float | int:
-    """Convert integral values to integers, which are written without a fraction."""
+    """Convert integral values below 2^53 to integers, which are written without a fraction; others
+    stay floats.
+    """
     return int(value) if value == int(value) and value < 2**53 else value

@@ -57,7 +57,9 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
 
 
 def _add_annotations(document: InfragraphDocument) -> JsonObject:
-    """Add the annotations to the document, in InfraGraph's own form."""
+    """Return an object with the infrastructure and the annotations of the document, which is
+    InfraGraph's form for both.
+    """
     return {"infrastructure": document.infrastructure, "annotations": document.annotations}
 
 

@@ -212,6 +212,6 @@ class NetworkFindings:
             report(replace(first, message=first.message + more))
 
     def _add(self, new: Diagnostic) -> None:
-        """Count a finding; keep the first one of its code."""
+        """Count a finding under its code; only the first one of a code is stored."""
         first, count = self._by_code.get(new.code, (new, 0))
         self._by_code[new.code] = (first, count + 1)

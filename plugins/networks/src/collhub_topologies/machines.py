@@ -83,7 +83,9 @@ def build_dgx1v(text: TopologyText) -> Topology:
 
 
 def build_dgx1v_smi(text: TopologyText) -> Topology:
-    """Build `dgx1v-smi`: a DGX-1V in the numbering of nvidia-smi."""
+    """Build `dgx1v-smi`: a DGX-1V in the numbering of nvidia-smi, by default 25 GB/s per lane of
+    NVLink; `dgx1v-smi:N` connects N machines through their NICs.
+    """
     return _build_machines(text, _DGX1V_SMI, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_NIC)
 
 
@@ -419,7 +421,9 @@ def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float,
 
 
 def _name_nvswitches(machines: int) -> list[str]:
-    """List the names of the NVSwitches, one per machine."""
+    """List the names `nvswitch M` of the machines, M from 0; all NVSwitches of a machine act as one
+    switch.
+    """
     # All NVSwitches of a machine act as one switch.
     return [f"nvswitch {machine}" for machine in range(machines)]
 

@@ -157,7 +157,7 @@ _CHECK = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Return the check of networks."""
+    """Return the plugin's only check, that of networks."""
     return [_CHECK]
 
 
@@ -170,5 +170,5 @@ _COMMAND = Command(
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Return the command."""
+    """Return the plugin's only command, `collhub topology`."""
     return [_COMMAND]

@@ -247,7 +247,10 @@ def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
 
 
 def _build_span(column: Int64Array | Float64Array) -> Span:
-    """Build the span of a non-empty column."""
+    """Return minimum and maximum of a column as Python numbers.
+
+    Raises `ValueError` for an empty column.
+    """
     minimum, maximum = column.min(), column.max()
     return Span(minimum.item(), maximum.item())
 

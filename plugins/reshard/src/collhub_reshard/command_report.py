@@ -174,7 +174,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
 
 
 def _format_count(count: int, name: str) -> str:
-    """Return `1 tensor` or `2 tensors`."""
+    """Return `1 tensor` or `2 tensors`: the noun gets an `s` unless the count is 1."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 

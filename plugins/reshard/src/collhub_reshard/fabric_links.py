@@ -63,13 +63,17 @@ class FabricLinks:
         return self.links[self.indptr[pair] : self.indptr[pair + 1]]
 
     def count_uses(self, edges: Iterable[Edge]) -> Int64Array:
-        """Count how often some messages together use every link: int64[links]."""
+        """Return how many of the messages, one per edge, use each link: int64[links].
+
+        Messages of equal edges count separately. Raises `ValueError` without edges.
+        """
         rows = [self.route(edge) for edge in edges]
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
     def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
         """Return the sum of the weights of links on every route: float64[positions, positions],
-        source first. `weights`: by number of the link. 0 for pairs without a route.
+        source first. `weights`: by number of the link, float64[links]. Routes without links, such
+        as from a device to itself, have 0.
         """
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
@@ -152,7 +156,7 @@ class Delivery:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all boxes."""
+        """Bytes of all boxes together, for one receiver."""
         return self.ends[-1]
 
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:

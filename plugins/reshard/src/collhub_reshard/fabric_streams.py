@@ -66,7 +66,7 @@ class StreamPlan:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the bound is reached exactly."""
+        """Whether the fullest link takes exactly the time of the bound, as fractions."""
         return self.makespan_s == self.bound.time_s
 
     @property

@@ -103,7 +103,7 @@ class ReshardPlan:
 
     @property
     def makespan_s(self) -> float:
-        """Time in seconds without latency and store-and-forward."""
+        """Time in seconds of the schedule or the streams, without latency and store-and-forward."""
         return self.outcome.makespan_s
 
     @property

@@ -179,7 +179,7 @@ def build_stream_document(
 
 
 def _format_seconds(tasks: HostTasks, ticks: int | Fraction) -> str:
-    """Return ticks as an exact fraction of seconds."""
+    """Return ticks as an exact fraction of seconds, as text such as `3/2`."""
     return str(ticks * tasks.tick_s)
 
 
@@ -223,7 +223,9 @@ class FlawError(Exception):
 
 
 def report_flaw(diagnostic: Diagnostic) -> CheckReport:
-    """Return the report on a proof with a flaw."""
+    """Return a failed report (`wrong`) with this diagnostic; rate and bound are None, and
+    `is_optimal` is false.
+    """
     facts: dict[str, JsonValue] = {"is_optimal": False, "rate": None, "bound": None}
     return CheckReport(False, "wrong", (diagnostic,), facts=facts)
 

@@ -166,7 +166,7 @@ def _read_pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
 
 
 def _compute_makespan(claim: _ScheduleClaim) -> Fraction:
-    """Return the end of the last piece, in seconds."""
+    """Return the largest end of a claimed piece, in exact seconds; 0 without pieces."""
     return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
 
 

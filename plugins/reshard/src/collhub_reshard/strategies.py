@@ -201,7 +201,7 @@ def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> T
 
 
 def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
-    """Return the part `index` of `count` equal parts of 0..1."""
+    """Return (start, end) of the part `index` (from 0) of `count` equal parts of 0..1, exactly."""
     return Fraction(index, count), Fraction(index + 1, count)
 
 
@@ -249,7 +249,9 @@ def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
 def _spread_within_host(
     devices: Sequence[int], part: tuple[Fraction, Fraction], parent: int
 ) -> list[Transfer]:
-    """Send from the entry of a host to its other receivers."""
+    """Return transfers of the part from the first device of a host to each other one; all wait for
+    the transfer `parent`.
+    """
     return [Transfer(devices[0], device, *part, parent) for device in devices[1:]]
 
 

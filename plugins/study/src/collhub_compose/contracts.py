@@ -62,7 +62,10 @@ def expand_all_ranks(rows: Contributions, num_ranks: int) -> Contributions:
 
 
 def are_equal(first: Contributions, second: Contributions) -> bool:
-    """Whether two relations in canonical form are equal."""
+    """Whether two relations in canonical form have equal columns.
+
+    Other forms may differ although they mean the same.
+    """
     columns = ("rank", "offset", "source_rank", "source_unit")
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in columns)
 

@@ -71,7 +71,10 @@ def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
 
 
 def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
-    """Divide the units by the option `factor`; report the changes."""
+    """Divide every unit into `options.factor` units, and report the changes.
+
+    Raises `UsageError` for factors below 1 or a result that is too large.
+    """
     result = rescale(algorithm, options.factor)
     return _report_changes(algorithm, result)
 
@@ -159,5 +162,5 @@ def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _format_claim(is_claimed: bool) -> str:
-    """Format a claim."""
+    """Return `claimed` or `not claimed`."""
     return "claimed" if is_claimed else "not claimed"

@@ -83,7 +83,7 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
-    """Format ranks for the provenance."""
+    """Return the ranks in order, separated by blanks, for the provenance."""
     words = [str(rank) for rank in ranks]
     return " ".join(words)
 

@@ -28,7 +28,7 @@ from hub_core.model import Algorithm, Buffer, CustomContract, ReduceOp, StepTabl
 
 
 def _keep_unchanged(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm without changes."""
+    """Return the algorithm itself; stands for an adaptation that is not needed."""
     return algorithm
 
 

@@ -47,5 +47,5 @@ DASK = Engine(
 
 @hookimpl
 def collhub_engines() -> Sequence[Engine]:
-    """Describe the engine."""
+    """Return the plugin's only engine, which runs tasks on a Dask cluster."""
     return [DASK]

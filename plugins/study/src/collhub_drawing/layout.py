@@ -55,7 +55,7 @@ def place_regular_nodes(topology: Topology) -> Points:
 
 
 def _measure_widest_npu(topology: Topology) -> float:
-    """The width of the widest NPU."""
+    """Return the width in pixels of the widest NPU shape."""
     return measure_widest(topology, range(topology.num_npus))
 
 

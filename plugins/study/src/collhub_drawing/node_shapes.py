@@ -131,7 +131,11 @@ def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Poi
 
 
 def _is_free(taken: Points, min_distance: Points, point: Points) -> bool:
-    """Check that a shape at this point touches no other shape."""
+    """Whether the shape at `point` touches none of those at `taken`, float64[n, 2].
+
+    Two shapes touch if their centres are closer than `min_distance`, float64[n, 2], in x and in y.
+    True if nothing is taken.
+    """
     is_touched = np.all(np.abs(taken - point) < min_distance, axis=1)
     return not is_touched.any()
 

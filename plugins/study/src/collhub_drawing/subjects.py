@@ -68,7 +68,7 @@ class Subject(Protocol):
 
     @property
     def table(self) -> RankTable:
-        """The rows."""
+        """The table whose rows are drawn: steps or nodes of a job, grouped by rank."""
 
     @property
     def noun(self) -> str:
@@ -76,21 +76,21 @@ class Subject(Protocol):
 
     @property
     def tracks(self) -> Sequence[str]:
-        """Tracks of a rank."""
+        """Names of the tracks that every rank has."""
 
     @property
     def track(self) -> Int64Array:
-        """Index of the track of every row."""
+        """Index in `tracks` of the track of every row, int64."""
 
     @property
     def is_message(self) -> BoolArray:
-        """Sends and receives."""
+        """Whether each row is a send or a receive: bool[rows]."""
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return for every row the row whose start it waits for: a receive's send, else itself."""
 
     def name(self, row: int) -> str:
-        """The name of a slice."""
+        """Return the name of the slice that shows a row."""
 
     def facts(self, row: int) -> Facts:
         """Return the arguments of a slice: data of the row without its name and times."""
@@ -124,7 +124,7 @@ class AlgorithmSteps:
         return partners
 
     def name(self, row: int) -> str:
-        """Return the kind of a step and its peer."""
+        """Return the kind of the step in a row, with its peer if the kind has one."""
         return _STEP_NAMES[StepKind(self.table.kind[row])].format(self.table.peer[row])
 
     def facts(self, row: int) -> Facts:

@@ -29,7 +29,7 @@ class CollectiveCall(Protocol):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
+        """Number of ranks on all nodes together."""
 
     @property
     def nodes(self) -> int:

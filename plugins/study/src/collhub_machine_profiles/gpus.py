@@ -32,7 +32,7 @@ class Gpu:
 
     @property
     def has_nvlink(self) -> bool:
-        """Whether NVLinks join the GPUs of a node."""
+        """Whether the description of the links within a node begins with `NVLink`."""
         return self.links.startswith("NVLink")
 
 

@@ -115,7 +115,10 @@ class MachineProfile:
         return gpu if gpu is not None and self.constants and is_modelled(gpu, call) else None
 
     def constant_values(self) -> FloatArray:
-        """Return the constants in the order of the model."""
+        """Return the values of the constants in the order of `NAMES`, float64.
+
+        Raises `KeyError` for a profile without constants.
+        """
         return np.array([self.constants[name].value for name in NAMES])
 
     def table_for(self, point: CollectiveCall) -> Table | None:

@@ -71,7 +71,7 @@ class Communicator:
 
     @property
     def ranks_per_node(self) -> int:
-        """Number of ranks on each node."""
+        """Number of ranks on each node: ranks // nodes."""
         return self.ranks // self.nodes
 
     @property

@@ -82,7 +82,7 @@ class CallColumns:
     chunk: FloatArray
 
     def take(self, rows: NDArray[np.bool_]) -> CallColumns:
-        """Return the calls of a mask."""
+        """Return the calls for which the mask `rows` is true, in order."""
         columns = (getattr(self, name)[rows] for name in self.__slots__)
         return CallColumns(*columns)
 
@@ -271,7 +271,10 @@ class NetworkModel:
         )
 
     def times_us(self, points: Sequence[CollectiveCall]) -> FloatArray:
-        """Return the predicted times of points in us."""
+        """Return the predicted times of points in us, float64.
+
+        Whether the model applies (`applies_to`) is not checked.
+        """
         return np.exp(log_network_times(np.log(self.values), *network_columns(points)))
 
 

@@ -46,7 +46,10 @@ class StartValue:
     evidence: str
 
     def value(self, architecture: str) -> float:
-        """Return the value of an architecture."""
+        """Return the value of an architecture, by the name of its field.
+
+        Raises `AttributeError` for another one.
+        """
         return float(getattr(self, architecture))
 
 
@@ -189,7 +192,7 @@ def nominal_gigabytes_per_s(profile: MachineProfile) -> float:
 
 
 def has_model(profile: MachineProfile) -> bool:
-    """Whether the constants of a profile describe thread blocks."""
+    """Whether a profile has constants and names a known GPU with a model."""
     gpu = profile.known_gpu
     return bool(profile.constants) and gpu is not None and gpu.has_model
 
@@ -358,5 +361,5 @@ def network_us(profile: MachineProfile, protocol: str) -> float:
 
 
 def network_efficiency(profile: MachineProfile) -> float:
-    """Return the share of the NICs' nominal bandwidth that messages get."""
+    """Return the fraction of the NICs' nominal bandwidth that messages get, by architecture."""
     return start_value(profile, "network_efficiency")

@@ -81,7 +81,7 @@ MACHINE = Simulator(
 
 @hookimpl
 def collhub_consumers() -> Sequence[Simulator]:
-    """Describe the simulator."""
+    """Return the plugin's only simulator, `MACHINE`."""
     return [MACHINE]
 
 
@@ -96,5 +96,5 @@ KERNEL = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check that compiles the kernel."""
+    """Return the plugin's only check, which compiles the kernel on request."""
     return [KERNEL]

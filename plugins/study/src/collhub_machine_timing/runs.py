@@ -103,7 +103,9 @@ class CaseRun:
 
     @property
     def time_ps(self) -> float:
-        """Finish of the last rank, infinite if a rank never finishes."""
+        """Time in ps at which the last rank finishes; infinite if a rank never finishes (negative
+        time).
+        """
         return math.inf if (self.rank_ps < 0).any() else float(self.rank_ps.max(initial=0))
 
 
@@ -228,7 +230,7 @@ def _channel_limit(case: Case) -> int:
 
 
 def _count_channels(case: Case) -> int:
-    """Return the number of channels of all copies."""
+    """Return the number of different channels of the steps, times the number of copies."""
     return case.copies * len(distinct(case.algorithm.steps.channel))
 
 

@@ -97,7 +97,7 @@ def _list_passes(variant: Variant) -> tuple[tuple[str, Mapping[str, str]], ...]:
 
 
 def _to_ns(times_ps: Int64Array) -> Int64Array:
-    """Round up to nanoseconds; -1 remains."""
+    """Convert ps to ns, rounded up; negative times (never) become -1."""
     return np.where(times_ps < 0, -1, -(-times_ps // 1000))
 
 

@@ -78,7 +78,9 @@ def _create_item(profile: MachineProfile) -> MachineItem:
 
 
 def _origin(profile: MachineProfile) -> str:
-    """Return the origin of the constants: fit, sibling, prior or none."""
+    """Return the origin of the constants: the first of fit, sibling and prior that a constant has,
+    else none.
+    """
     sources = {constant.source for constant in profile.constants.values()}
     return next((source for source in ("fit", "sibling", "prior") if source in sources), "none")
 

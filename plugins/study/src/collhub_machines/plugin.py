@@ -95,7 +95,7 @@ _READERS = (
 
 @hookimpl
 def collhub_producers() -> Sequence[MeasurementReader]:
-    """Return the readers of measured times."""
+    """Return the readers of measured times, one per format."""
     return _READERS
 
 

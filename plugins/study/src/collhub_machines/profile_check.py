@@ -41,17 +41,17 @@ class CheckedPoint:
 
     @property
     def table_us(self) -> float | None:
-        """Time by the table in us."""
+        """Predicted time by the table in us; None if no table predicts the point."""
         return None if self.table is None else self.table.time_us
 
     @property
     def model_us(self) -> float | None:
-        """Time by the model in us."""
+        """Predicted time by the model in us; None if the model does not predict the point."""
         return None if self.model is None else self.model.time_us
 
     @property
     def choice(self) -> Choice | None:
-        """NCCL's choice, where the model knows it."""
+        """NCCL's choice that the model assumes; None if the model does not predict the point."""
         return None if self.model is None else self.model.choice
 
     def create_item(self) -> CheckedPointItem:

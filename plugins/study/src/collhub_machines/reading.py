@@ -39,11 +39,11 @@ class PlaceOptions:
     )
 
     def accepts(self, point: Measurement) -> bool:
-        """Whether the place of a point is chosen."""
+        """Whether a point has the chosen place (`in` or `out`); `both` accepts every point."""
         return self.place == "both" or point.place == self.place
 
     def select(self, points: Iterable[Measurement]) -> Iterator[Measurement]:
-        """Yield the points of the chosen place."""
+        """Yield the points that `accepts` allows, in order."""
         return (point for point in points if self.accepts(point))
 
     @property
@@ -110,12 +110,14 @@ def counted(count: int, noun: str) -> str:
 def note(
     file: str, line: int | None, message: str, cure: str = "", code: str = "skipped"
 ) -> Diagnostic:
-    """Describe a part of the input that is skipped."""
+    """Return a warning on a part of the input that is skipped; the caller reports it."""
     return Diagnostic(code, message, Severity.WARNING, Location(file, line), cure)
 
 
 def refuse(file: str, line: int | None, message: str, cure: str) -> InputError:
-    """Return the error for a file that cannot be used."""
+    """Return the `InputError` (code `measurements`) for a file that cannot be used; the caller
+    raises it.
+    """
     return InputError(message, location=Location(file, line), cure=cure, code="measurements")
 
 
@@ -159,7 +161,9 @@ _PERF_ROWS = """\
 
 
 def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
-    """Return one request with all facts that a file may lack."""
+    """Return one request for this content, which states all facts that a file may lack: all-reduce,
+    8 ranks, one node.
+    """
     data = content if isinstance(content, bytes) else content.encode()
     return [MeasurementRequest(Source.of_bytes(name, data), "all-reduce", 8, 1)]
 

@@ -47,7 +47,7 @@ def parse_json_file(source: Source) -> dict[str, Any]:
 
 
 def _whole(value: object) -> int:
-    """Return a whole number, or -1 for anything else."""
+    """Return an integer unchanged; -1 for any other value, also for booleans and floats."""
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
@@ -96,7 +96,7 @@ class _Collector:
             self.skip(f"{where}: {reason}", line)
 
     def skip(self, message: str, line: int | None = None, cure: str = "") -> None:
-        """Report a part of the input that is not used."""
+        """Append a warning (`skipped`) on a part of the input that is not used to `skipped`."""
         self.skipped.append(note(self.file, line, message, cure))
 
     def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:

@@ -56,12 +56,12 @@ class _Plot:
 
     @property
     def right(self) -> float:
-        """The horizontal pixel at which labels begin."""
+        """Horizontal pixel at which the labels begin, to the right of the curves."""
         return self.sizes.end + _LEADER
 
     @property
     def bottom(self) -> float:
-        """The lower end of the area of the curves."""
+        """Vertical pixel of the lower end of the area of the curves."""
         return self.bandwidths.start
 
 

@@ -221,7 +221,7 @@ def _format_opening_tag(right: float, bottom: float, title: str, legend: list[st
 
 
 def _format_stroke(colour: str, width: float) -> str:
-    """Colour and width of a line."""
+    """Return the SVG attributes `stroke` and `stroke-width` (pixels, one digit)."""
     return f'stroke="{colour}" stroke-width="{width:.1f}"'
 
 
@@ -306,7 +306,9 @@ def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_circle(x: float, y: float) -> str:
-    """Return the shape of an NPU with a short name."""
+    """Return the SVG circle of an NPU with a short name, centred at (x, y) in pixels, of radius
+    `NPU_RADIUS`.
+    """
     centre = f'cx="{x:.1f}" cy="{y:.1f}"'
     return f'<circle {centre} r="{NPU_RADIUS:.0f}"/>'
 

@@ -139,7 +139,7 @@ def name_thread(process: int, thread: int, name: str, order: int) -> Iterator[Tr
 
 
 def to_microseconds(nanoseconds: int) -> float:
-    """Convert a time to the unit of the format."""
+    """Convert ns to us, the unit of Chrome traces."""
     return nanoseconds / 1000
 
 

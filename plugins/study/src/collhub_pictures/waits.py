@@ -61,7 +61,7 @@ class _Arrow:
 
 
 def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
-    """Return the picture as one artifact."""
+    """Return the SVG picture of the wait graph as one artifact without a suffix."""
     return WriteResult([Artifact("", draw(request))])
 
 

@@ -448,7 +448,9 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
 
 
 def _is_large(topology: Topology) -> bool:
-    """Return whether some synthesizers may take minutes on a network."""
+    """Return whether NPUs times links exceed `_MAX_PAIRS`, so that some synthesizers may take
+    minutes.
+    """
     return topology.num_npus * topology.num_links > _MAX_PAIRS
 
 

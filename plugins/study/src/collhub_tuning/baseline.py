@@ -227,7 +227,7 @@ class TimeBand:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the time is exact."""
+        """Whether the lower and the upper limit are equal, that is, the time has no error."""
         return self.low_us == self.high_us
 
 

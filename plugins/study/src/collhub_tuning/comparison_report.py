@@ -90,7 +90,9 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds_ns(self) -> Mapping[int, int | None]:
-        """The bounds in integer nanoseconds, by size."""
+        """The bounds in integer nanoseconds, by size in bytes; None without a bound or for a bound
+        of 0.
+        """
         return {size: (bound and bound.time_ns) or None for size, bound in self.bounds.items()}
 
     @cached_property

@@ -176,7 +176,9 @@ def _measure(
 def _apply_candidate(
     context: CommandContext, workload: Workload, name: str, network: Topology
 ) -> Workload:
-    """Return the job with the algorithms of a candidate."""
+    """Return the job with the algorithms of the candidate `name` on a network; the job itself if
+    the candidate has no rules (`native`).
+    """
     rules = [*_create_rules(workload, name)]
     return apply_rules(context, workload, rules, network) if rules else workload
 

@@ -43,7 +43,7 @@ AUTO = Synthesizer(
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizer."""
+    """Return the plugin's only synthesizer, `AUTO`."""
     return [AUTO]
 
 
@@ -74,5 +74,5 @@ PROCESSES = Engine(
 
 @hookimpl
 def collhub_engines() -> Sequence[Engine]:
-    """Describe the engine."""
+    """Return the plugin's only engine, `PROCESSES`."""
     return [PROCESSES]

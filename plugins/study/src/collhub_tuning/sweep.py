@@ -77,7 +77,7 @@ class Measuring:
 
     @property
     def is_over(self) -> bool:
-        """True if the time limit is reached."""
+        """True if the budget has a reason to stop, such as its time limit."""
         return bool(self._budget.reason)
 
     def measure(
@@ -348,5 +348,7 @@ def _use_safe_path() -> Iterator[None]:
 
 
 def start(request: EngineRequest, options: NoOptions) -> Executor:
-    """Start processes that import no modules from the working folder."""
+    """Return an executor of at most `request.workers` processes that import no modules from the
+    working folder; a task may take `request.task_timeout_s` seconds.
+    """
     return TaskProcesses(request.workers, request.task_timeout_s)

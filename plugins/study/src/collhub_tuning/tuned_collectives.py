@@ -124,7 +124,9 @@ class MeasuredTimes:
 
     @property
     def _reference_sizes(self) -> set[int]:
-        """Sizes with a time of the runtime's default."""
+        """Sizes in bytes for which a limit in `limits_ns` or a decision in `winners` exists, that
+        is, a time of the runtime's default.
+        """
         return {*self.limits_ns, *self.winners}
 
     def _decided_indices(self, times: Times) -> list[int]:
@@ -317,7 +319,7 @@ class TunedCollective:
 
     @property
     def has_times(self) -> bool:
-        """True if an algorithm fits at least one size."""
+        """True if an algorithm has a time at one size at least."""
         return any(measured.time_ns is not None for measured in self.outcome.measurements)
 
     @cached_property

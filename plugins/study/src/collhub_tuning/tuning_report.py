@@ -65,7 +65,7 @@ class TuningOutcome:
 
     @property
     def has_windows(self) -> bool:
-        """True if an algorithm fits at least one collective."""
+        """True if at least one collective has a range of sizes with a selected algorithm."""
         return any(collective.windows for collective in self.tuned)
 
     @property

@@ -195,7 +195,9 @@ def evaluate_robustness(
 
 
 def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
-    """Return the column names of `sensitivity_rows`."""
+    """Return the column names of `sensitivity_rows`: size, as given, then one per variation in
+    order.
+    """
     return ["size", "as given", *(variation.name for variation in varied)]
 
 

@@ -41,7 +41,9 @@ class ColumnLines:
 
     @property
     def excess(self) -> float:
-        """Size of all lines divided by the budget."""
+        """Size of all lines divided by the budget, both in bytes; above 1 if the budget is
+        exceeded.
+        """
         return self._size / self._budget
 
     def reset(self, num_lines: int) -> None:

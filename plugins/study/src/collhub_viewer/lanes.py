@@ -42,7 +42,7 @@ class LanedSteps:
 
     @property
     def lane(self) -> Int64Array:
-        """Lane of every step."""
+        """Number of the lane of every step, int64[steps], from 0."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 

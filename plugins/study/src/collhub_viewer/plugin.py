@@ -13,7 +13,7 @@ _PAGE = Format("page", "interactive page in one file, without network requests",
 
 @hookimpl
 def collhub_consumers() -> Sequence[ReportWriter]:
-    """Describe the writer of pages."""
+    """Return the plugin's only report writer, that of interactive pages."""
     return [ReportWriter(_PAGE, Shown.PAGE, "collhub_viewer.write_page:write")]
 
 

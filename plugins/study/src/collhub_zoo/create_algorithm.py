@@ -38,7 +38,9 @@ class AlgorithmSource:
 
     @property
     def depends_on_size(self) -> bool:
-        """Whether an algorithm is synthesized for a size."""
+        """Whether a synthesizer creates the algorithm, anew for every size; False for files and
+        downloads.
+        """
         return self._command is not None and bool(self._command.synthesizer)
 
     def refusal(self, kind: CollectiveKind, topology: Topology) -> str:

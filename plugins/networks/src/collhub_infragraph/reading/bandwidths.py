@@ -42,7 +42,7 @@ class Hop:
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Minimum bandwidth of the edges, None if no edge has one."""
+        """Minimum of the known bandwidths of the edges in bytes/s; None if no edge has one."""
         return min(self.bandwidths, default=None)
 
     @property
@@ -175,7 +175,7 @@ class Contraction:
 
 
 def _sort_pair(first_vertex: int, second_vertex: int) -> tuple[int, int]:
-    """Sort two vertices."""
+    """Return the two vertex numbers, the smaller one first."""
     return min(first_vertex, second_vertex), max(first_vertex, second_vertex)
 
 

@@ -112,7 +112,9 @@ class Component:
 
     @property
     def stride(self) -> int:
-        """Number of vertices per part."""
+        """Number of vertices per copy of the component: those of its inner device, or 1 without
+        one.
+        """
         return 1 if self.inner is None else self.inner.size
 
 
@@ -128,7 +130,7 @@ class Device:
 
     @property
     def size(self) -> int:
-        """Number of vertices."""
+        """Number of vertices of the device, including those of nested devices."""
         return len(self.names)
 
     def add(

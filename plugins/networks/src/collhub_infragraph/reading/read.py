@@ -45,13 +45,16 @@ def parse_annotations(value: Value | None) -> Annotations:
 
 
 def _generate_edges(value: Value) -> Iterator[tuple[tuple[str, str], Attributes]]:
-    """Yield the attributes of edges by their two endpoints."""
+    """Yield ((endpoint 1, endpoint 2), attributes) of every annotated edge, in order.
+
+    Raises `InputError` for a missing endpoint.
+    """
     for entry in value.items_of("edges"):
         yield (entry["ep1"].text(), entry["ep2"].text()), _parse_attributes(entry)
 
 
 def _parse_attributes(entry: Value) -> Attributes:
-    """Parse the attributes of an entry."""
+    """Return the attributes of an entry by name, as texts; of repeated ones the last."""
     return dict(_generate_pairs(entry, "attributes"))
 
 

@@ -35,7 +35,7 @@ class NetworkVerdict:
 
     @property
     def is_usable(self) -> bool:
-        """Whether no check found an error."""
+        """Whether no finding is an error; warnings and notes are allowed."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
     def create_report(self) -> TopologyCheckReport:

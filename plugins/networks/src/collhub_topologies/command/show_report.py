@@ -256,11 +256,11 @@ def _print_groups(context: CommandContext, network: Topology) -> None:
 
 
 def _format_count(count: int, singular: str, plural: str) -> str:
-    """Format a number with its noun."""
+    """Return the number and its noun: `singular` for 1, else `plural`."""
     return f"{count} {singular if count == 1 else plural}"
 
 
 def _format_latency(latency_s: float) -> str:
-    """Format a latency, such as `500 ns`."""
+    """Format a latency in seconds, such as `500 ns`, rounded to 1e-6 ns."""
     # Rounded to a millionth of a nanosecond, so that decimal inputs are printed as they were typed.
     return format_time(round(latency_s * 1e9, 6))

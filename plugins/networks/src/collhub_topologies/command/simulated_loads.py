@@ -88,5 +88,5 @@ def _is_count(value: object) -> bool:
 
 
 def _build_error(path: str, message: str, cure: str = _DEFAULT_CURE) -> InputError:
-    """Build the error for a file."""
+    """Build the `InputError` (code `loads`) for the file `path`; the caller raises it."""
     return InputError(message, location=Location(path), cure=cure, code="loads")

@@ -33,7 +33,7 @@ class Region:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether it consists of one run."""
+        """Whether the region consists of exactly one run of units."""
         return len(self.starts) == 1
 
 

@@ -161,7 +161,9 @@ class _ScheduleSearch:
         return HostSchedule(self.pieces, self.method, "optimal", proof, bound, lower)
 
     def _cost(self, pieces: Sequence[Piece]) -> tuple[Fraction, Fraction]:
-        """Return (lateness, makespan), by which schedules are compared."""
+        """Return (lateness, makespan) in ticks, by which schedules are compared in this order;
+        smaller is better.
+        """
         return compute_lateness(self.tasks, pieces), compute_makespan(pieces)
 
 
@@ -236,7 +238,7 @@ class Solved:
 
 
 def is_solver_installed() -> bool:
-    """Return whether OR-tools is installed."""
+    """Return whether the module `ortools` can be found; it is not imported."""
     return importlib.util.find_spec("ortools") is not None
 
 

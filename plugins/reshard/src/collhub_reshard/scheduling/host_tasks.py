@@ -139,11 +139,14 @@ class HostTasks:
         return self.network.cards
 
     def duration(self, task: int, sender: int) -> int:
-        """Return the ticks of a task from one of its senders."""
+        """Return the ticks of a task from one of its senders.
+
+        Raises `ValueError` for a host that is no sender.
+        """
         return self.durations[task][self.senders[task].index(sender)]
 
     def seconds(self, ticks: int | Fraction) -> float:
-        """Convert ticks to seconds."""
+        """Convert ticks to seconds as a float, which may round."""
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:

@@ -372,7 +372,7 @@ def improve_order(
 
 
 def _list_hosts(groups: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return all hosts of the groups, ascending."""
+    """Return all hosts of the groups, each once, ascending."""
     return sorted({host for hosts in groups for host in hosts})
 
 

@@ -23,7 +23,9 @@ _SEARCH_NODES = 5_000
 
 
 def order_naively(tasks: HostTasks) -> Order:
-    """Order tasks by destination tile; the first replica sends (`no_loadbalance`)."""
+    """Return (task, sender) pairs in the order of task numbers, that is of destination tiles; the
+    first sender of each task sends (`no_loadbalance`).
+    """
     return [(task, senders[0]) for task, senders in enumerate(tasks.senders)]
 
 
@@ -195,7 +197,7 @@ def list_public_orders(
 
 
 def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
-    """Return the makespan of an order, in ticks."""
+    """Return the makespan in ticks if the tasks are scheduled in this order."""
     return compute_makespan(schedule_in_order(tasks, order))
 
 

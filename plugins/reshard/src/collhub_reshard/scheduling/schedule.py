@@ -225,7 +225,9 @@ class _BipartiteFlow:
             pass
 
     def shares(self) -> dict[tuple[Group, int], Fraction]:
-        """Return the bytes by group and host, without zeros."""
+        """Return the bytes that each host sends for each group, by (group, host); pairs with 0
+        bytes are absent.
+        """
         return {key: share for key, share in self._shares.items() if share}
 
     def short_hosts(self) -> tuple[int, ...]:
@@ -303,7 +305,7 @@ class Bound:
 
     @property
     def whole_ticks(self) -> int:
-        """The bound of an unsplit schedule, whose times are integral ticks."""
+        """The bound rounded up; it holds for unsplit schedules, whose times are integral ticks."""
         return math.ceil(self.ticks)
 
 
