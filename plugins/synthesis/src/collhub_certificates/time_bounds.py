@@ -193,10 +193,11 @@ def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> Non
 def _add_distances(
     pairs: Sequence[tuple[int, Mapping[int, int]]], prices: Prices, capacities: LinkCapacities
 ) -> Fraction:
-    """Add up the shortest distances of all pairs; the length of a link is its price / bandwidth.
+    """Return the sum of the shortest distances of all pairs, each times its number of parts.
 
-    `pairs`: (sender, parts for each of its receivers). Links without a price have length 0; links
-    are those with a capacity. The sum is exact. Raises `FlawError` if a target is unreachable.
+    `pairs`: (sender, parts for each of its receivers). The length of a link is its price /
+    bandwidth, 0 without a price; links are those with a capacity. The sum is exact. Raises
+    `FlawError` if a receiver is unreachable.
     """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.

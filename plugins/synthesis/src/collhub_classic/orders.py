@@ -136,8 +136,8 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
     """Search up to `max_rings` rings one after another, each over the links that remain.
 
-    `free`: rings that fit on each link; `start`: seed of the order of ties. Stops at the first
-    failure.
+    `free`: rings that fit on each link, int64[ranks, ranks], not changed; `start`: seed of the
+    order of ties. Stops at the first failure; the result may be empty.
     """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)

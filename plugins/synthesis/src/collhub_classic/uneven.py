@@ -244,8 +244,10 @@ class _Exchange:
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
         """Plan messages within nodes and between ranks of the same local index of two nodes.
 
-        `is_united`: adjacent data of one pair of ranks are one message, after copies within the
-        relay; otherwise every pair of sender and receiver has messages of its own.
+        Data for another node go through a relay: the rank of the sender's node with the receiver's
+        local index (`is_node_first`), or of the receiver's node with the sender's. `is_united`:
+        adjacent data of one pair of ranks are one message, after copies within the relay; otherwise
+        every pair of sender and receiver has separate messages.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -359,7 +361,9 @@ def _combine(
 ) -> _Plan:
     """Combine direct messages, copies and both hops to a plan.
 
-    A hop whose source is its destination is a copy within the relay.
+    Each hop is given as its messages and the message of every piece. A hop whose source is its
+    destination is a copy within the relay. Second hops depend on the first hops of their pieces.
+    The scratch memory of a rank is the end of the last piece in it.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]
@@ -397,7 +401,9 @@ def _concatenate(parts: list[_Messages]) -> _Messages:
 def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenance) -> Algorithm:
     """Build the algorithm of a plan; rank r runs on NPU `request.npus[r]`.
 
-    Program order of a rank: sends by distance of the receiver, receives, copies.
+    A rank's steps are in this order: direct and first-hop sends, first-hop receives, copies into
+    SCRATCH, second-hop sends, other receives, other copies. Within these, direct messages have the
+    order of the plan, hops that of the distance from source to destination.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)

@@ -332,9 +332,10 @@ class FlowSchedule:
     time_ps: int
 
     def order_first_messages(self) -> FlowSchedule:
-        """Return the schedule in which messages that are ready at time 0 are sent in order.
+        """Return the schedule in which messages that are ready at time 0 have a fixed order.
 
-        Without this, a link may start all of them at once.
+        On each link they are sent one after the other, in the order of their starts; otherwise a
+        link may start all of them at once.
         """
         transfers = self.transfers
         # A piece is ready at time 0 on its first arc.

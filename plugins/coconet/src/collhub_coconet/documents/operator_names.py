@@ -108,8 +108,8 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
 def _check_equal_ranks(workload: Workload) -> None:
     """Raise `InputError` unless all ranks have the same nodes as rank 0, since only it is read.
 
-    Nodes are compared one by one in the order of rows: number, kind, name, collective and bytes
-    must be equal. The error names the first node of the first rank that differs.
+    In the order of rows, number, kind, name, collective and bytes must be equal. The error names
+    the first node of the first rank that differs.
     """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)

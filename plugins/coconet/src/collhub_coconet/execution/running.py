@@ -273,8 +273,10 @@ class _ExecutionState:
         return self.runs[key]
 
     def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
-        """Return a chunk of the operands of a collective on a rank, those of a bucket one after
-        another; of a scalar, the rank's partial result.
+        """Return a chunk of the operands of a collective on a rank; for a scalar, its partial
+        result.
+
+        The operands of a bucket follow one another.
         """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]

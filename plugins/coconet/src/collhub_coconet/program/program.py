@@ -228,7 +228,7 @@ class Program:
 
     @cached_property
     def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
-        """Members of its bucket, in program order, by the name of each collective in a bucket.
+        """Members of a bucket in program order, by the name of each of its collectives.
 
         Collectives outside of buckets have no entry.
         """

@@ -225,7 +225,10 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis.
 
-    `is_active`: False for an axis that a view leaves as it is.
+    With `is_active` False, for an axis that a view leaves unchanged, it is that of the first
+    operand. Otherwise the rule of the operation decides; replicated operands give a replicated
+    result if the rule keeps it. Raises `TypingMistakeError` for an operand layout that the rule
+    does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None

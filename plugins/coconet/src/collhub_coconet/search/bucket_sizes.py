@@ -273,9 +273,11 @@ def _list_part_steps(
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
-    """Return the steps to a candidate without its stages and chains, then fuse computations.
+    """Return the steps to a candidate without its stages and chains, then steps that fuse
+    computations.
 
-    No stage contains a communication, so that all collectives can be put into buckets.
+    No stage contains a communication, so that all collectives can be put into buckets. If no step
+    of the candidate remains and `fuse_scalars` finds a fusion, this is the only step.
     """
     steps = [
         step

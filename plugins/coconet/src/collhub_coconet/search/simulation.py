@@ -316,10 +316,11 @@ class _MeansOfProgram:
         return replace(means, chunks=count)
 
     def list_alternatives(self, name: str, means: Means) -> list[Means]:
-        """List other means: the next algorithms alone, the protocols, then the chunk counts.
+        """List other means, without repetition: algorithms, then protocols, then chunk counts.
 
-        Every entry differs from `means` in the algorithm (with its fastest protocol), the protocol
-        or the chunk count.
+        Algorithms are the `_CONTENDERS` that are fastest in isolation, with their fastest
+        protocols. Every entry changes only one of the three. Empty entries do not occur: counts
+        that make the graph too large are left out.
         """
         demand = self.demands[name]
         alternatives = []

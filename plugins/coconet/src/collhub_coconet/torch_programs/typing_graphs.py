@@ -297,10 +297,10 @@ class _GraphTyper:
         return False
 
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
-        """Return the operands of a node, those of the shape of its result as equal blocks.
+        """Return the operands of a node by the name of the graph's value, adapted to blocks.
 
-        A local value becomes blocks on every axis on which the others are sliced along a single
-        dimension. Operands by the name of the graph's value.
+        Operands with the shape of the result that are local on an axis become blocks there, if the
+        other operands of this shape are sliced along a single dimension on it.
         """
         shape = node.tensors[0].shape
         matched = dict(operands)
@@ -384,7 +384,8 @@ class _GraphTyper:
     def _find_row_axes(
         self, values: Mapping[str, str], sliceable: Collection[str]
     ) -> tuple[int, ...] | None:
-        """Return the axes along which an operator is applied to blocks of rows.
+        """Return the positions of axes along which an operator is applied to blocks of rows; empty
+        if none.
 
         `values`: program values by the names of the operands; `sliceable`: operands that may be
         blocks. None if another operand is a block, or is local on an axis of blocks.
@@ -452,10 +453,11 @@ class _GraphTyper:
         return self._average(node, total, name)
 
     def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
-        """Return the value whose sum over the axes an operand has on every rank, sliced there.
+        """Return the sliced value whose complete sum equals the all-reduce of `operand` over the
+        axes.
 
-        The operand is the sum of a rank's part of this value; on further axes the part remains
-        local. None for any other operand.
+        It exists if the operand is the Sum of a local view of a value that all these axes slice. On
+        further axes of the view, the result is local. None for any other operand.
         """
         inner = self._operations.get(operand)
         if inner is None or inner.kind is not Kind.SUM:
@@ -477,9 +479,10 @@ class _GraphTyper:
     def _make_reducible(
         self, value: str, axes: Sequence[int], reduction: Reduction, *, is_whole: bool = False
     ) -> str:
-        """Return a value whose parts on the axes are local, or partial with this reduction.
+        """Return a value that is local, or partial with this reduction, on the given axes.
 
-        `is_whole`: whether other axes must not slice it either.
+        `is_whole`: other axes that divide the value become local too. A view is added if a layout
+        has to change; otherwise the result is `value`.
         """
         layouts = self.types[value].layout.by_axis
         change = [

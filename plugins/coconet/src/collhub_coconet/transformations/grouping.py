@@ -178,9 +178,10 @@ def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Co
 
 
 def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int]:
-    """Find dimensions along which a member can deliver its value `name` in chunks.
+    """Return the dimensions along which a member can deliver its value `name` in chunks.
 
-    All dimensions are counted from the end of the tensor.
+    Counted from the end of the tensor, 1 for the last. Empty for members with rearranging or opaque
+    operations; of a convolution, only batch and channels.
     """
     if any(operation.kind is Kind.CONV for operation in part):
         # An output position needs neighbouring positions of the input: no chunks along these.
@@ -207,9 +208,10 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
 
 
 def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:
-    """Find dimensions along which an operation can read the value `name` in chunks.
+    """Return the dimensions along which an operation can read the value `name` in chunks.
 
-    A contraction accepts the dimensions that it does not sum over. Counted from the end.
+    Counted from the end of the tensor, 1 for the last. A contraction accepts the dimensions that it
+    does not sum over; rearranging, transposing and opaque operations accept none.
     """
     if reader.kind in REARRANGING | {Kind.TRANSPOSE, Kind.OPAQUE}:
         # A chunk of the operand is not a contiguous chunk of the result, or may not be one.
