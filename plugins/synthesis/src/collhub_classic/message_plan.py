@@ -86,10 +86,10 @@ class MessagePlan(ColumnTable):
     def renamed(
         self, ranks: npt.ArrayLike, blocks: npt.ArrayLike, num_blocks: int | None = None
     ) -> MessagePlan:
-        """Rename rank r to `ranks[r]` and block b to `blocks[b]`.
+        """Return the plan with rank r renamed to `ranks[r]` and block b to `blocks[b]`.
 
         `num_blocks`: the new number of blocks, by default unchanged. The number of ranks grows to
-        fit.
+        fit, and never shrinks.
         """
         rank_of = np.asarray(ranks, np.int64)
         block_of = np.asarray(blocks, np.int64)

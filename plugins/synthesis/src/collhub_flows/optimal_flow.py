@@ -438,10 +438,10 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 
 
 def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
-    """Build the rows of the linear program; the amount of source i on arc a is column i * arcs + a.
+    """Build the rows of the linear program; column i * arcs + a is the amount of source i on arc a.
 
     `cost`: time of a share per link. First a row per link: its time for all amounts, minus the time
-    (the last column). Then a row per source and NPU: the amount that enters minus what leaves.
+    (the last column). Then a row per source and NPU: the entering amount minus the leaving amount.
     """
     links, arcs, npus = len(cost), network.num_arcs, network.topology.num_npus
     source = np.arange(sources)[:, None]

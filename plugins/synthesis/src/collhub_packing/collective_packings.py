@@ -245,8 +245,8 @@ def _find_smallest_multiple(
 ) -> Fraction:
     """Return the smallest multiple of 1 / `capacity` in `lower`..`upper` that is sufficient.
 
-    Binary search: whatever is above a sufficient factor must be sufficient too. Both limits belong
-    to the range. If no multiple in it is sufficient, or it contains none, returns `upper`.
+    Binary search: every factor above a sufficient one must be sufficient too. Both limits belong to
+    the range. If no multiple in it is sufficient, or it contains none, returns `upper`.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.

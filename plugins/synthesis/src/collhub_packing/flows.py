@@ -189,10 +189,11 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """Find the minimum cut below `limit` between the source and any sink; None if none is.
+        """Return the minimum cut between the source and any sink, if its value is below `limit`.
 
-        Of equal values, the cut of the first sink, with the smallest source side. `capacity`: per
-        arc; not changed. Raises `InputError` if the capacities add up to 2^60 or more.
+        Of equal values, the cut of the first sink, with the smallest source side. None if no cut is
+        below the limit. `capacity`: per arc; not changed. Raises `InputError` if the capacities add
+        up to 2^60 or more.
         """
         from collhub_packing import kernels
 

@@ -604,8 +604,9 @@ def _move_to_new_link(
 def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, interrupted: int) -> int:
     """Send interrupted flow k from the start of a link to its end by other routes.
 
-    What finds no route is taken back at the source and at the sink, and as much as possible is sent
-    from the source again. Changes `junction.flows[k]`. Return the lost flow, 0 if all is repaired.
+    Flow without such a route is taken back at the source and at the sink, and as much as possible
+    is sent from the source again. Changes `junction.flows[k]`. Returns the lost flow, 0 if all is
+    repaired.
     """
     wires, residual = junction.wires, junction.flows[k]
     start, end = wires.head[wires.mate[cut_link]], wires.head[cut_link]

@@ -40,10 +40,11 @@ class Strength:
 
 
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
-    """Compute the maximum rate of out-trees from `root` to all compute nodes (Edmonds 1973).
+    """Return the maximum rate of out-trees from `root` to all compute nodes, and its cut.
 
-    It is the minimum cut between the root and any compute node: one flow per node. Raises
-    `InputError` if a node cannot be reached, or if the root is the only node.
+    The rate is the minimum cut between the root and any compute node, in units of the graph
+    (Edmonds 1973); one flow per node. Raises `InputError` if a node cannot be reached, or if the
+    root is the only node.
     """
     _check_size(graph)
     targets = [node for node in range(graph.num_compute) if node != root]
@@ -268,7 +269,7 @@ def _check_size(graph: CapacityGraph) -> None:
 
 
 def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
-    """Build the error for node `unreached`, to which no link leads from the nodes of `side`.
+    """Return (do not raise) the error for node `unreached`, to which no link leads from `side`.
 
     The message names at most 8 computing nodes of `side`, then `...`; switches are left out.
     """

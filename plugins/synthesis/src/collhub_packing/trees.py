@@ -188,8 +188,9 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
     """Build the kernel's state before the first tree, with copies of the arrays that it changes.
 
-    `sent`: what the common source may feed into every node. The room of the wires is the capacity
-    of the arcs, and `sent` from the source; `first` and `out` list the arcs that leave each node.
+    `sent`: capacity from the common source into every node, int64[nodes]. The room of the wires is
+    the capacity of the arcs, and `sent` from the source; `first` and `out` list the arcs that leave
+    each node.
     """
     from collhub_packing.kernels import GrowthField
 

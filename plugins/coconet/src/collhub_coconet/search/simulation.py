@@ -318,9 +318,9 @@ class _MeansOfProgram:
     def list_alternatives(self, name: str, means: Means) -> list[Means]:
         """List other means, without repetition: algorithms, then protocols, then chunk counts.
 
-        Algorithms are the `_CONTENDERS` that are fastest in isolation, with their fastest
-        protocols. Every entry changes only one of the three. Empty entries do not occur: counts
-        that make the graph too large are left out.
+        Algorithms are among the `_CONTENDERS` that are fastest in isolation, each with its fastest
+        protocol. Protocols and chunk counts replace only those of `means`; counts that make the
+        graph too large are left out.
         """
         demand = self.demands[name]
         alternatives = []

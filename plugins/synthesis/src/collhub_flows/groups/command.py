@@ -164,8 +164,8 @@ class PlanReport:
     def rows(self) -> list[tuple[str, ...]]:
         """Return one row of texts per group, in their order, with the columns of `HEADER`.
 
-        They are the number from 0, the NPUs, the collective, the size, the time of the group alone,
-        and the name of what made its algorithm.
+        They are the number from 0, the NPUs, the collective, the size, the time of the group in
+        isolation, and the name of the producer of its algorithm.
         """
         plan = self.plan
         return [

@@ -443,7 +443,8 @@ def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
 def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
     """Return the maximum number of messages in flight at once on the link of every message.
 
-    Messages are sorted by link and start; the result is int64, equal for all messages of a link.
+    Messages are sorted by link and start, and there is at least one; the result is int64, equal for
+    all messages of a link. A message that ends when another starts is no longer in flight.
     """
     # Link and time are combined in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1
