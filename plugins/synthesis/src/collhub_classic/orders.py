@@ -224,9 +224,10 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Sort the unvisited successors of a rank so that the last one is tried first.
+    """Return the unvisited successors of a rank; the last one is to be tried first.
 
-    It has the fewest unvisited successors of its own; ties by `ties`.
+    The last one has the fewest unvisited successors itself; of equal ones it has the largest entry
+    of `ties`. `following`, `unvisited`: sets of ranks as bits.
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []

@@ -380,8 +380,8 @@ def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Arr
 def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int) -> None:
     """Increase the width of the tree by `increase`; a negative number decreases it.
 
-    The amount is taken from what the root has left to send and from the capacity of every arc of
-    the tree, in `field`, which is modified. Nothing is checked.
+    The amount is taken from the data that the root has yet to send and from the capacity of every
+    arc of the tree, in `field`, which is modified. Nothing is checked.
     """
     # `unsent` and the capacity from the common source always agree.
     field.unsent[root] -= increase

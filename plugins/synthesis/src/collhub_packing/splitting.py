@@ -151,9 +151,10 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
 
 
 def _sort_switches(graph: CapacityGraph) -> list[int]:
-    """Sort the switches by their number of hops from a compute node, nearest first, then by number.
+    """Return the switches by their number of hops from a compute node, nearest first, then by
+    number.
 
-    Hops are the fewest arcs from any compute node, whatever their capacity. Unreachable ones are
+    Hops are the fewest arcs from any compute node, regardless of capacity. Unreachable switches are
     last.
     """
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are

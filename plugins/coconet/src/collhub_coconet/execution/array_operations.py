@@ -273,10 +273,11 @@ def multiply_batches(x: Array, w: Array) -> Array:
 
 
 def convolve(x: Array, w: Array) -> Array:
-    """Convolve x[B, C, positions] with w[O, C, window] and zero padding; positions stay as many.
+    """Convolve x[B, C, positions] with w[O, C, window] and zero padding.
 
-    The result is a new array [B, O, positions] of the type of x. The window is not mirrored. Terms
-    are added in the order of channels, then window positions; windows must have odd sizes.
+    The result is a new array [B, O, positions] of the type of x, with the positions of x. The
+    window is not mirrored. Terms are added in the order of channels, then window positions; windows
+    must have odd sizes.
     """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]

@@ -276,8 +276,9 @@ def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Apply Dropout on every rank; random numbers depend on the index in the complete tensor.
 
-    So ranks with the same element drop it alike. Rate and seed are 0 if not stated. Returns one
-    array per rank; the mask of the complete tensor (True: kept) is appended to `run.masks`.
+    Ranks with the same element therefore make the same decision. A missing rate or seed is 0.
+    Returns one array per rank; the mask of the complete tensor (True: kept) is appended to
+    `run.masks`.
     """
     kind = run.program.types[operation.name]
     shape = run.binding.shape(kind.shape)

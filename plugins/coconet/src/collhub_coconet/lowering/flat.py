@@ -570,7 +570,7 @@ class _FlatBuilder:
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
         """Add one MARKER per rank for a value, and return their numbers, in the order of `ranks`.
 
-        They form a part of their own; the caller adds dependencies.
+        They are a separate part of the flat program; the caller adds dependencies.
         """
         markers = self.nodes.add(
             ranks, len(self.parts), np.zeros_like(ranks),

@@ -59,10 +59,10 @@ def type_moving_communication(operands: Operands) -> TensorType:
 
 
 def type_send(operands: Operands) -> TensorType:
-    """Type a Send: the same type on the group at distance `offset` (0 by default) of its own.
+    """Return the type of a Send: that of the operand on the group `offset` (0 by default) further
+    on.
 
-    Raises `TypingMistakeError` for a distance of 0 and for a group below 0; there is no upper
-    limit.
+    Raises `TypingMistakeError` for an offset of 0 and for a group below 0; there is no upper limit.
     """
     operand = operands.tensor(0)
     offset = operands.operation.offset or 0

@@ -367,10 +367,11 @@ def _divide_at_collectives(
 
 
 def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
-    """Find the levels of the `loose` operations; those of one level can be fused without a cycle.
+    """Return the level of every `loose` operation; those of one level can be fused without a cycle.
 
     The level is the largest number of other operations on a path to the operation. If all readers
-    are loose, it is the lowest level of a reader, beside which the operation can be computed.
+    are loose and it is no output, it is the lowest level of a reader, with which it can be
+    computed.
     """
     early: dict[str, int] = {}
     for operation in program.operations:

@@ -210,7 +210,7 @@ class Simulation:
         timing: Timing,
         groups: list[list[str]],
     ) -> Timing:
-        """Try alternative means for each group of collectives in turn; keep each faster one.
+        """Try alternative means for one group of collectives after the other; keep each faster one.
 
         All members of a group get equal means. Alternatives are those of the first member's means
         before its group is varied. Means that do not fit are skipped. The result is never slower
