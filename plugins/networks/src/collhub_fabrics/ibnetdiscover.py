@@ -294,7 +294,7 @@ class _Listing:
 
 
 def _get_host_name(name: str) -> str:
-    """Get the host of a card: the first word of its name."""
+    """Return the host of a card: the first word of its name; the name itself if it has no word."""
     return name.split()[0] if name.split() else name
 
 
@@ -304,7 +304,9 @@ def _natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def _generate_key_parts(name: str) -> Iterator[tuple[int, str]]:
-    """Yield the parts of a name as (number, "") or (-1, text)."""
+    """Yield the parts of a name as sort keys, so that numbers sort by value: (number, "") for ASCII
+    digits, (-1, text) for other text.
+    """
     for piece in re.findall(r"\d+|\D+", name):
         yield (int(piece), "") if piece.isdecimal() and piece.isascii() else (-1, piece)
 

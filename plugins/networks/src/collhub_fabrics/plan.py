@@ -59,11 +59,16 @@ class FabricPlan:
         second: str,
         bandwidth_bytes_per_s: float,
     ) -> None:
-        """Add a cable between two hosts or switches; parallel cables are allowed."""
+        """Add a cable between two hosts or switches by name, with its bandwidth per direction;
+        parallel cables are allowed. Names are checked later, by `topology`.
+        """
         self._cables.append((first, second, bandwidth_bytes_per_s))
 
     def add_nic(self, host: str, nic: int, switch: str, bandwidth_bytes_per_s: float) -> None:
-        """Add a cable between a NIC of a host (and through it its GPUs) and a switch."""
+        """Add a cable between a NIC of a host (and through it its GPUs) and a switch.
+
+        A NIC that is added again gets another cable and the last bandwidth.
+        """
         self._nic_rates[host, nic] = bandwidth_bytes_per_s
         self._cables.append((_build_nic_name(host, nic), switch, bandwidth_bytes_per_s))
 

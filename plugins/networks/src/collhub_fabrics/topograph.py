@@ -161,5 +161,8 @@ def _list_texts(
     value: Value,
     key: str,
 ) -> list[str]:
-    """List the texts at a key; empty if the key is absent."""
+    """Return the texts of the list at a key; empty if the key is absent.
+
+    Raises `InputError` for another type.
+    """
     return [entry.text() for entry in value.items_of(key)]

@@ -60,7 +60,9 @@ def _split_names(text: str) -> Iterator[str]:
 
 
 def _split_brackets(part: str) -> list[str]:
-    """Split a name into plain text and the contents of brackets, alternately."""
+    """Split a name at its brackets: even positions have plain text, odd ones the contents of
+    brackets. The brackets must match.
+    """
     return re.split(r"[\[\]]", part)
 
 

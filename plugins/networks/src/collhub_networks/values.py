@@ -68,7 +68,10 @@ class Value:
         return value
 
     def get(self, key: str) -> Value | None:
-        """The value of a key; None if the key is absent or its value is null."""
+        """The value of a key; None if the key is absent or its value is null.
+
+        Raises `InputError` for a value that is no object.
+        """
         raw = self._require_object().get(key)
         return None if raw is None else self._build_child(f".{key}", raw)
 
@@ -114,7 +117,10 @@ class Value:
         key: str,
         default: str,
     ) -> str:
-        """The text at a key, or the default if the key is absent."""
+        """The text at a key, or `default` if the key is absent or null.
+
+        Raises `InputError` for another type.
+        """
         value = self.get(key)
         return default if value is None else value.text()
 

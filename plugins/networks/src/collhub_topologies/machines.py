@@ -219,7 +219,10 @@ def build_dgx_h100(text: TopologyText) -> Topology:
 
 
 def build_dgx_h200(text: TopologyText) -> Topology:
-    """Build `dgx-h200:2`: machines of eight H200, with the links of a DGX H100."""
+    """Build `dgx-h200:2`: machines of eight H200 with the links of a DGX H100, that is one NVSwitch
+    each (450 GB/s per GPU), and one network switch. The NVSwitches multicast and add up at the
+    measured 272.8 GB/s.
+    """
     # NVLS of 8 GiB on 8 H200 (stas00/ml-engineering, NCCL 2.27.7).
     return _build_nvlink_machines(text, 450e9, 272.8e9)
 
@@ -310,7 +313,9 @@ def _build_machines_of_shared_nics(
 
 
 def _declare_switches(topology: Topology, bytes_per_s: float, count: int = 1) -> Topology:
-    """Declare that the first `count` switches multicast and add up at a measured rate."""
+    """Return the topology with its first `count` switches declared to multicast and add up at a
+    measured rate in bytes/s.
+    """
     switches = tuple(range(topology.num_npus, topology.num_npus + count))
     return replace(topology, measured_switches=MeasuredSwitches(switches, bytes_per_s))
 

@@ -58,7 +58,9 @@ class FabricLinks:
         return cls(topology, tuple(npus.tolist()), rates, routes.indptr, routes.links)
 
     def route(self, edge: Edge) -> Int64Array:
-        """Return the rows of the links of a message between two positions, in order."""
+        """Return the rows of the links of a message between two positions (not NPU numbers), in
+        order; empty from a device to itself.
+        """
         pair = edge[0] * len(self.devices) + edge[1]
         return self.links[self.indptr[pair] : self.indptr[pair + 1]]
 

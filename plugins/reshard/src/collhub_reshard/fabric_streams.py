@@ -71,7 +71,7 @@ class StreamPlan:
 
     @property
     def gap(self) -> float:
-        """Excess of the time over the bound, as a fraction of the bound."""
+        """Excess of the time over the bound, as a fraction of the bound; 0.0 for a bound of 0."""
         bound_s = self.bound.time_s
         return float(self.makespan_s / bound_s - 1) if bound_s else 0.0
 

@@ -267,7 +267,9 @@ def _plan_streamed(
 
 
 def _get_time_s(plan: ReshardPlan) -> float:
-    """Return the time by which plans are compared: simulated if available, else predicted."""
+    """Return the time in seconds by which plans are compared: simulated if available, else
+    predicted.
+    """
     return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
 

@@ -280,7 +280,9 @@ def _build_piece_columns(
 def _renumber_edges(
     indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array
 ) -> StepPairs:
-    """Renumber dependencies: first pieces wait for the last pieces of the steps in `indices`."""
+    """Return the dependencies as (parent, child) rows of pieces: the first piece of a step
+    (`first`) waits for the last piece (`last`) of each step in `indices`. Both are indexed by step.
+    """
     children = group_of_entry(indptr)
     return last[indices], first[children]
 

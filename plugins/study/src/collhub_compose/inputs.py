@@ -264,7 +264,9 @@ def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[in
 
 
 def _misfit_error(message: str, rank: int) -> UsageError:
-    """Build the error for a pair of parts, at the first rank where they do not fit."""
+    """Build the `UsageError` (code `seam`) for a pair of parts that does not fit at `rank`; the
+    caller raises it.
+    """
     cure = "choose parts whose results and inputs are equally large, at the same ranks"
     return UsageError(message, location=Location(rank=rank), cure=cure, code="seam")
 

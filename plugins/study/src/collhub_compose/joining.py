@@ -61,7 +61,10 @@ def join_in_sequence(
 
 
 def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
-    """Concatenate the steps of `parts`, which touch no common units, without new dependencies."""
+    """Concatenate the steps of `parts`, which touch no common units, without new dependencies.
+
+    Each part gets separate channels and lanes. Raises `IndexError` without parts.
+    """
     columns, data, control = _concatenate(parts)
     return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
 

@@ -30,13 +30,17 @@ PassResult = tuple[Algorithm, PassReport]
 
 
 def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult:
-    """Replicate the algorithm with the options' number of copies; report the changes."""
+    """Build `options.instances` copies of the algorithm, interleaved if the option says so, and
+    report the changes. Raises errors for a result that is too large.
+    """
     result = replicate(algorithm, options.instances, options.interleaved)
     return _report_changes(algorithm, result)
 
 
 def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
-    """Divide the data into the options' number of pieces; report the changes."""
+    """Divide the data into `options.pieces` pieces that are sent one after the other, and report
+    the changes. Raises errors for a result that is too large.
+    """
     return _report_changes(algorithm, pipeline(algorithm, options.pieces))
 
 

@@ -126,7 +126,10 @@ def find_input_in_output(collective: Collective) -> Int64Array:
 
 
 def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
-    """Build the layout of INPUT and OUTPUT of all ranks, without SCRATCH."""
+    """Return the layout of INPUT and OUTPUT of all ranks in calls in place, or out of place.
+
+    SCRATCH is empty.
+    """
     no_scratch = np.zeros(collective.num_ranks, np.int64)
     return collective.memory_layout(in_place, no_scratch)
 

@@ -140,8 +140,8 @@ def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Ar
 
 
 def _remove_source_lines(steps: StepTable) -> StepTable:
-    """Remove the source lines of steps, since lines of several files would look like lines
-    of one.
+    """Return the steps with unknown source lines (-1), since lines of several files would look like
+    lines of one.
     """
     unknown = np.full(len(steps), -1, np.int32)
     return replace(steps, source_line=unknown)

@@ -64,7 +64,10 @@ class ClusterExecutor(Executor):
         self._threads = ThreadPoolExecutor(request.workers)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a function that workers can import; arguments and result are pickled."""
+        """Run a function on a worker of the cluster; return its future at once.
+
+        Workers must be able to import the function; arguments and result are pickled.
+        """
         return self._threads.submit(self._run, partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

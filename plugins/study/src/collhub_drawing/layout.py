@@ -250,12 +250,14 @@ def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
 
 
 def _count_rows(topology: Topology, nodes: Int64Array, width: float) -> int:
-    """Count the rows that the nodes of a layer need within this width."""
+    """Return the number of rows (at least 1) of a layer, so that its nodes fit into `width` pixels."""
     return max(1, math.ceil(len(nodes) * _measure_room(topology, nodes) / width - 1e-9))
 
 
 def _measure_room(topology: Topology, nodes: Int64Array) -> float:
-    """Return the width in pixels that each node of a layer needs."""
+    """Return the width in pixels that each node of a layer needs: that of the widest shape and a
+    gap, at least `_NARROWEST`.
+    """
     return max(_NARROWEST, measure_widest(topology, nodes.tolist()) + _NODE_GAP)
 
 

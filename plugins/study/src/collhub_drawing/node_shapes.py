@@ -19,7 +19,9 @@ LABEL_LENGTH = 24
 
 
 def escape_svg_text(text: str) -> str:
-    """Escape the markup of an untrusted name and replace characters that XML forbids."""
+    """Escape the markup (&, <, >) of an untrusted name, and replace characters that XML forbids by
+    U+FFFD.
+    """
     legal = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
     return escape(legal)
 
@@ -154,12 +156,17 @@ def is_circle(topology: Topology, node: int) -> bool:
 
 
 def box_width(name: str) -> float:
-    """Return the width in pixels of a box with the label of this name."""
+    """Return the width in pixels of a box with the label of this name; names are shortened to
+    `LABEL_LENGTH` characters.
+    """
     return min(len(name), LABEL_LENGTH) * _CHARACTER_WIDTH + _PADDING
 
 
 def measure_widest(topology: Topology, nodes: Iterable[int]) -> float:
-    """Return the width in pixels of the widest shape of these nodes."""
+    """Return the width in pixels of the widest shape of these nodes.
+
+    Raises `ValueError` without nodes.
+    """
     return max(_measure_node(topology, node)[0] for node in nodes)
 
 

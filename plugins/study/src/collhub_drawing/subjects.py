@@ -190,7 +190,10 @@ def _list_tracks(tracks: Mapping[_Kind, int]) -> Int64Array:
 
 
 def _read_columns(table: RankTable, row: int, columns: Sequence[tuple[str, str, int]]) -> Facts:
-    """Return the columns' values that reach their minimum, by the names used in slices."""
+    """Return the values of a row by the names used in slices.
+
+    `columns`: (name, column, minimum); values below the minimum are unset and left out.
+    """
     values = ((name, int(getattr(table, column)[row]), low) for name, column, low in columns)
     return {name: value for name, value, low in values if value >= low}
 

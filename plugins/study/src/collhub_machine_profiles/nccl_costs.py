@@ -182,7 +182,9 @@ def cost_us(
 
 
 def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bool:
-    """Whether NCCL uses an algorithm only if it has no other: rings for sums of 8-bit floats."""
+    """Whether NCCL uses an algorithm only if it has no other: rings for 8-bit floats on more than
+    `_FLOAT8_RING_RANKS` ranks.
+    """
     is_float8 = dtype.lower().startswith(("float8", "fp8"))
     return algorithm == "ring" and is_float8 and communicator.ranks > _FLOAT8_RING_RANKS
 

@@ -102,7 +102,9 @@ def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
 
 
 def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
-    """Return NCCL's choice for a modelled point; `version` replaces an unknown version."""
+    """Return NCCL's choice for a modelled point, by its library's version, else `version`, else
+    `DEFAULT_VERSION`.
+    """
     used = point.library.version or version or DEFAULT_VERSION
     return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)
 

@@ -80,7 +80,9 @@ def describe_machine(machine: str | None, topology: Topology) -> MachineDescript
 
 
 def describe_profile(profile: MachineProfile) -> MachineDescription:
-    """Return name, library and held-out error of the model of a profile."""
+    """Return name, library and held-out error (a fraction, None if not measured) of the model of a
+    profile.
+    """
     return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
 
 

@@ -139,7 +139,9 @@ def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
 
 
 def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) -> Float64Array:
-    """Return the attainable rate of every link in bytes per second: float64[links]."""
+    """Return the attainable rate of every link in bytes per second, float64[links]: its bandwidth
+    times the network efficiency for links between nodes, else the link efficiency.
+    """
     efficiency = np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency)
     return topology.bandwidth_bytes_per_s * efficiency
 

@@ -106,7 +106,9 @@ def calibrate_machines(
 
 
 def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
-    """Return the GPU that a label names, else the one that the user named."""
+    """Return the GPU that a label names, else `like`, the one that the user named; None if there is
+    neither.
+    """
     return known_gpu(label) or like
 
 

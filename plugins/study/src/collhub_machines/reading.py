@@ -169,7 +169,9 @@ def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
 
 
 def nccl_tests() -> Sequence[MeasurementRequest]:
-    """Return a table of two sizes, out of place and in place."""
+    """Sample of nccl-tests: the requests read from a table of two sizes, each out of place and in
+    place.
+    """
     return _requests("run.txt", _PERF_HEADER + _PERF_ROWS)
 
 

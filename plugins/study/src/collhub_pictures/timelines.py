@@ -133,7 +133,9 @@ def name_process(process: int, name: str) -> Iterator[TraceEvent]:
 
 
 def name_thread(process: int, thread: int, name: str, order: int) -> Iterator[TraceEvent]:
-    """Yield the name of a thread, and its sort index within its process."""
+    """Yield two metadata events: the name of a thread, and `order`, its sort index within its
+    process.
+    """
     yield _metadata("thread_name", process, thread, {"name": name})
     yield _metadata("thread_sort_index", process, thread, {"sort_index": order})
 

@@ -455,7 +455,9 @@ def _is_large(topology: Topology) -> bool:
 
 
 def _is_beyond_search(topology: Topology) -> bool:
-    """Return whether every search that adapts to the links takes minutes on a network."""
+    """Return whether NPUs times links exceed the limit of `_MAX_SEARCHED_PAIRS` (one with, one
+    without switches), so that every search that adapts to the links takes minutes.
+    """
     has_switches = topology.num_nodes > topology.num_npus
     return topology.num_npus * topology.num_links > _MAX_SEARCHED_PAIRS[has_switches]
 

@@ -92,7 +92,9 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
 
 
 def _is_file(name: str) -> bool:
-    """Check if a file of this name, or a set of rank files with this prefix, exists."""
+    """Whether a file or folder of this name exists, or a set of rank files with this prefix
+    (`NAME.0.et`).
+    """
     path = Path(name)
     return path.exists() or path.with_name(f"{path.name}.0.et").exists()
 

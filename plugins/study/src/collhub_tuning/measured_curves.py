@@ -210,7 +210,9 @@ def _make_curves(
 
 
 def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
-    """Return the profile that options of a simulator name, None for nominal links."""
+    """Return the profile that the option `machine` of a simulator names or contains; None without
+    it (nominal links). Raises `InputError` for a defect of the profile.
+    """
     return profile_of_text(options.get("machine", ""))
 
 

@@ -244,6 +244,8 @@ def _creation_command(
 
 
 def _file_stem(subject: str) -> str:
-    """Return a name for files: letters, digits, `-` and `_` of the name of a subject."""
+    """Return a name for files: the last component of a path, with `-` in place of characters other
+    than letters, digits, `-` and `_`.
+    """
     name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

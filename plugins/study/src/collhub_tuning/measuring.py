@@ -198,7 +198,9 @@ class _Simulations:
         )
 
     def serves(self, algorithm: Algorithm, size: int) -> bool:
-        """Check if the runtimes serve a size with the units of this algorithm."""
+        """Whether every runtime of the question serves a size in bytes with the units of this
+        algorithm; True without runtimes.
+        """
         return not any(describe_unserved(algorithm, one, size) for one in self.runtimes)
 
     def time_ns(
@@ -413,7 +415,10 @@ def _synthesize_by_size(
 
 
 def _read(name: str, registry: Registry) -> Algorithm:
-    """Read the algorithm of a file; findings of the reader are dropped."""
+    """Read the algorithm of a file; findings of the reader are dropped.
+
+    Raises `HubError` if it cannot be read.
+    """
     return hub_core.read(name, registry=registry, report=_NO_REPORTS)
 
 

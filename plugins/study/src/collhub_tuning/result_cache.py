@@ -145,7 +145,9 @@ def _identify(compared: ComparedAlgorithm) -> list[str]:
 
 
 def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:
-    """Compute the SHA-256 of an entry's name, which identifies its question, and its results."""
+    """Return the SHA-256, in hexadecimal, of an entry's file name, which identifies its question,
+    and its rows.
+    """
     text = json.dumps([path.name, [list(row) for row in rows]])
     return hashlib.sha256(text.encode()).hexdigest()
 

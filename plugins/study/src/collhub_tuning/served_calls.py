@@ -117,7 +117,7 @@ def _select(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> li
 
 
 def _has(calls: ServedCalls, in_place: bool) -> bool:
-    """Check if these calls include the mode: in place, or out of place."""
+    """Whether these calls include calls in place, or without `in_place` those out of place."""
     return calls.in_place if in_place else calls.out_of_place
 
 

@@ -215,7 +215,10 @@ class TaskProcesses(Executor):
             self._idle.put(process)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a function that other processes can import; arguments and result are pickled."""
+        """Run a function in one of the processes; return its future at once.
+
+        Processes must be able to import the function; arguments and result are pickled.
+        """
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

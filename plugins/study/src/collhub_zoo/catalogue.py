@@ -57,7 +57,10 @@ class Entry:
     read: Callable[[str], bytes]
 
     def hash_files(self) -> dict[str, str]:
-        """Return the SHA-256 of the card and of the files next to it, by name."""
+        """Return the SHA-256, in hexadecimal, of the card and of the files next to it, by name.
+
+        Reads (or downloads) all of them.
+        """
         names = (CARD_FILE, *self.files)
         return {name: hashlib.sha256(self.read(name)).hexdigest() for name in names}
 

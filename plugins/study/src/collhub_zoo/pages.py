@@ -253,7 +253,7 @@ def _list_problems(report: ZooBuildReport) -> Iterator[str]:
 
 
 def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, with an empty line after it."""
+    """Return the lines of a Markdown table, with an empty line after it. Cells are not escaped."""
     rule = ["---"] * len(header)
     return [*(f"| {' | '.join(row)} |" for row in (header, rule, *rows)), ""]
 

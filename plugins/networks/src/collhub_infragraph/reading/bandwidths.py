@@ -47,7 +47,7 @@ class Hop:
 
     @property
     def latency_s(self) -> float | None:
-        """Sum of the latencies of the edges, None if no edge has one."""
+        """Sum of the known latencies of the edges in seconds; None if no edge has one."""
         return sum(self.latencies) if self.latencies else None
 
     def reverse(self) -> Hop:

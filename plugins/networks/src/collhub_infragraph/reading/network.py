@@ -301,7 +301,9 @@ def _parse_switches(
     graph: VertexGraph,
     attribute: str,
 ) -> tuple[int, ...]:
-    """Parse a list of switches, which the hub annotates as numbers among all nodes."""
+    """Return the numbers of the switches that a graph annotation of the hub lists; empty without
+    it. Raises `UsageError` for another text.
+    """
     value = graph.annotations.of_graph.get(attribute)
     return parse_ranks(value, "switch") if value else ()
 

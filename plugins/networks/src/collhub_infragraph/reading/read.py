@@ -239,6 +239,8 @@ edges:
 
 
 def build_samples() -> Sequence[Source]:
-    """Return two hosts at a leaf switch, and two NPUs as a node-link graph."""
+    """Return two samples for tests: two hosts at a leaf switch as infrastructure, and two NPUs as a
+    node-link graph.
+    """
     texts = {"two-hosts.yaml": _HOSTS, "two-npus.yaml": _NODE_LINK}
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]

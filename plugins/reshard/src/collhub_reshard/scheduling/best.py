@@ -134,7 +134,9 @@ class _ScheduleSearch:
         return is_met and not compute_lateness(self.tasks, self.pieces)
 
     def add(self, order: Order, method: str) -> None:
-        """Schedule the tasks in an order; use the result if it is better."""
+        """Schedule the tasks in an order; store the schedule and the name of the method if it is
+        better (`add_pieces`).
+        """
         self.add_pieces(schedule_in_order(self.tasks, order), method)
 
     def add_pieces(self, pieces: tuple[Piece, ...], method: str) -> None:
@@ -168,7 +170,9 @@ class _ScheduleSearch:
 
 
 def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
-    """Return whether CP-SAT, if it were installed, might find a better schedule or a proof."""
+    """Return whether CP-SAT, if it were installed, might find a better schedule or a proof: the
+    schedule is not optimal, the effort is not 0, and OR-tools is missing.
+    """
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not is_solver_installed()
 

@@ -249,7 +249,9 @@ _MAX_TOTAL_TICKS = 1 << 48
 
 
 def can_anneal(tasks: HostTasks) -> bool:
-    """Return whether there are tasks to reorder, and all times are small enough for the kernel."""
+    """Return whether there are at least two tasks, and the sum of their longest durations plus the
+    latest release is below `_MAX_TOTAL_TICKS`.
+    """
     total = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
     return len(tasks) > 1 and total < _MAX_TOTAL_TICKS
 
@@ -377,7 +379,9 @@ def _list_hosts(groups: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _compute_starts(groups: Sequence[tuple[int, ...]]) -> Int64Array:
-    """Return the position of every group in the concatenation of all groups."""
+    """Return the position of every group in the concatenation of all groups, and the total at the
+    end: int64[groups + 1].
+    """
     return row_pointer(np.asarray([len(group) for group in groups], np.int64))
 
 

@@ -61,7 +61,9 @@ class HostSchedule:
 
     @property
     def gap(self) -> float:
-        """Excess of the makespan over the lower bound, as a fraction of the bound."""
+        """Excess of the makespan over the lower bound, as a fraction of the bound; 0.0 for a bound
+        of 0.
+        """
         lower_bound = self.lower_bound_ticks
         return float(self.makespan / lower_bound - 1) if lower_bound else 0.0
 
