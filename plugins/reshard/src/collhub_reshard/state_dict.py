@@ -25,10 +25,11 @@ class Sides:
 def parse_state_dict(
     content: bytes, file: str, sides: Sides, host_size: int | None = None
 ) -> list[Move]:
-    """Parse moves from a JSON list of objects with `tensor`, `from`, `to`.
+    """Parse moves from a JSON list of objects with `tensor`, `from`, `to`, in order.
 
-    Optional members: `name`, `release_s`, `due_s`, `count` of equal tensors. `from` and `to`
-    default to `sides`. Raises `InputError` with the number of the entry.
+    Optional members: `name`, `release_s`, `due_s` (seconds), `count` of equal tensors. `from` and
+    `to` default to `sides`. Raises `InputError` for invalid JSON, for anything but a list with
+    entries, and, with its number, for an invalid entry.
     """
     try:
         listed = json.loads(content)

@@ -250,7 +250,9 @@ def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
 
 
 def _count_rows(topology: Topology, nodes: Int64Array, width: float) -> int:
-    """Return the number of rows (at least 1) of a layer, so that its nodes fit into `width` pixels."""
+    """Return the number of rows, at least 1, that the nodes of a layer fill at this width in
+    pixels.
+    """
     return max(1, math.ceil(len(nodes) * _measure_room(topology, nodes) / width - 1e-9))
 
 

@@ -46,10 +46,9 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
 
 
 def parse_machine(text: str) -> MachineProfile:
-    """Return the profile of a shipped name or of the file of a profile.
-
-    Raises `UsageError` (code `unknown-profile`) with the closest name if it is neither, and
-    `HubError` for an invalid file.
+    """Return the profile of a shipped name, or of the text of a profile file (JSON, begins with
+    `{`). Raises `UsageError` (code `unknown-profile`) with the closest name if it is neither, and
+    `HubError` for an invalid profile.
     """
     profile = profile_of_text(text)
     if profile is not None:

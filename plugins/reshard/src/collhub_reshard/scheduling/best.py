@@ -298,9 +298,10 @@ def solve_exactly(
     """Search for the best schedule within a limit of work, starting from the schedule `hint`.
 
     `least`: a bound of the makespan in ticks. `work`: 1 for ten deterministic seconds of CP-SAT.
-    The search strategies are interleaved in fixed batches, so that the result depends neither on
-    the number of cores nor on the elapsed time, unless `time_limit_s` stops it. Returns None if no
-    schedule is found within these limits.
+    Returns the pieces, the solver's bound in ticks (`least` if tasks have due times) and whether
+    they are optimal; None if no schedule is found within the limits. The search strategies are
+    interleaved in fixed batches, so that the result depends neither on the number of cores nor on
+    the elapsed time, unless `time_limit_s` stops it.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model

@@ -107,10 +107,10 @@ class Cards:
 
 
 def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
-    """Schedule tasks in order.
-
-    Every task starts as soon as its cards are free, and never before an earlier task of the order
-    on the same cards. Result: sorted by start.
+    """Schedule (task, sender) pairs in order; return one piece per task, in ticks, sorted by start,
+    then task. Every task starts as soon as it is released and a card of its sender and of all
+    receivers is free, and never before an earlier task of the order on the same cards. Cards that
+    become free first are used.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []
