@@ -299,7 +299,13 @@ class _Exchange:
         )
 
     def _pieces(self, rows: Int64Array, relay: Int64Array) -> tuple[_Messages, _Messages]:
-        """Return both hops of the pairs `rows`, sorted by relay: into SCRATCH, and out of it."""
+        """Return the messages of both hops of the pairs `rows`: into SCRATCH of the relay, and out
+        of it.
+
+        `relay`: of every pair; equal relays must be adjacent. In the SCRATCH of a relay, its pieces
+        follow one another from unit 0 on. Both results have one message per pair, in the order of
+        `rows`.
+        """
         count = self._count[rows]
         before = np.cumsum(count) - count
         # The first unit of a relay is 0; pieces of a relay are adjacent.

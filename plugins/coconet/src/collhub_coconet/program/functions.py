@@ -12,7 +12,10 @@ Axes = str | Sequence[str] | None
 
 
 def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
-    """Reduce a local or partial tensor over all ranks: the result is replicated."""
+    """Reduce a local or partial tensor over all ranks along the axes; the result is replicated.
+
+    Raises `InputError` for a tensor of another layout, and `ValueError` for an unknown reduction.
+    """
     attributes = {"reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_REDUCE, (x,), **attributes)
 
@@ -20,18 +23,28 @@ def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
 def reduce_scatter(
     x: Value, dimension: int = 0, reduction: str = "sum", axes: Axes = None
 ) -> Value:
-    """Reduce a local or partial tensor: rank i receives block i of the result."""
+    """Reduce a local or partial tensor: rank i receives block i of the result along `dimension`.
+
+    `dimension` counts from 0. Raises `InputError` for a tensor of another layout, and `ValueError`
+    for an unknown reduction.
+    """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes, axes=_name_axes(axes))
 
 
 def all_gather(x: Value, axes: Axes = None) -> Value:
-    """Collect a sliced tensor on every rank: the result is replicated."""
+    """Collect a sliced tensor on every rank along the axes; the result is replicated there.
+
+    Raises `InputError` for a tensor that is not sliced.
+    """
     return x.builder.apply(Kind.ALL_GATHER, (x,), axes=_name_axes(axes))
 
 
 def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
-    """Copy a tensor of the root, a coordinate on the axis, to every rank."""
+    """Copy the tensor of the rank with coordinate `root` on the axis to every rank.
+
+    The result is replicated. Raises `InputError` for a layout that has no value on this root.
+    """
     return x.builder.apply(Kind.BROADCAST, (x,), root=root, axes=_name_axes(axes))
 
 
@@ -54,7 +67,10 @@ def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
 
 
 def _name_axes(axes: Axes) -> tuple[str, ...] | None:
-    """Return names of axes as the attribute of an operation."""
+    """Return names of axes as a tuple, the attribute of an operation; None for None.
+
+    A text is a single name.
+    """
     return (axes,) if isinstance(axes, str) else tuple(axes) if axes is not None else None
 
 
@@ -75,22 +91,34 @@ def slice_of(x: Value, dimension: int = 0, axes: Axes = None) -> Value:
 
 
 def sqrt(x: Value) -> Value:
-    """Compute the square root."""
+    """Return the square root of every element.
+
+    Raises `InputError` for elements that are not floats.
+    """
     return x.builder.apply(Kind.SQRT, (x,))
 
 
 def tanh(x: Value) -> Value:
-    """Compute the hyperbolic tangent."""
+    """Return the hyperbolic tangent of every element.
+
+    Raises `InputError` for elements that are not floats.
+    """
     return x.builder.apply(Kind.TANH, (x,))
 
 
 def exp(x: Value) -> Value:
-    """Compute the exponential."""
+    """Return the exponential of every element.
+
+    Raises `InputError` for elements that are not floats.
+    """
     return x.builder.apply(Kind.EXP, (x,))
 
 
 def log(x: Value) -> Value:
-    """Compute the natural logarithm."""
+    """Return the natural logarithm of every element.
+
+    Raises `InputError` for elements that are not floats.
+    """
     return x.builder.apply(Kind.LOG, (x,))
 
 
@@ -144,7 +172,11 @@ def batch_matmul(x: Value, w: Value) -> Value:
 
 
 def transpose(x: Value) -> Value:
-    """Swap the last two dimensions. A slice along one becomes a slice along the other."""
+    """Swap the last two dimensions.
+
+    A slice along one becomes a slice along the other. Raises `InputError` for fewer than two
+    dimensions.
+    """
     return x.builder.apply(Kind.TRANSPOSE, (x,))
 
 
@@ -157,17 +189,26 @@ def conv(x: Value, w: Value) -> Value:
 
 
 def norm(x: Value) -> Value:
-    """Compute the 2-norm of the complete tensor, a scalar."""
+    """Return the 2-norm of the complete tensor as a scalar.
+
+    Raises `InputError` for elements that are not floats.
+    """
     return x.builder.apply(Kind.NORM, (x,))
 
 
 def total(x: Value) -> Value:
-    """Sum the complete tensor to a scalar."""
+    """Return the sum of the complete tensor as a scalar of the same element type.
+
+    Raises `InputError` for bool elements.
+    """
     return x.builder.apply(Kind.SUM, (x,))
 
 
 def largest(x: Value) -> Value:
-    """Return the largest element of the complete tensor, a scalar."""
+    """Return the largest element of the complete tensor as a scalar.
+
+    Raises `InputError` for bool elements.
+    """
     return x.builder.apply(Kind.MAX, (x,))
 
 
@@ -181,12 +222,18 @@ def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
 
 
 def arg_max(x: Value, dimension: int) -> Value:
-    """Find the position of the first largest element along one dimension, whose size becomes 1."""
+    """Return the positions (int64) of the first largest elements along one dimension.
+
+    The size of this dimension becomes 1; it counts from 0.
+    """
     return x.builder.apply(Kind.ARG_MAX, (x,), dimension=dimension)
 
 
 def index_of(x: Value, dimension: int) -> Value:
-    """Number the elements along one dimension of the complete tensor; int64, shape of x."""
+    """Return the position of every element along one dimension of the complete tensor.
+
+    The result has int64 elements, and shape and layout of x. `dimension` counts from 0.
+    """
     return x.builder.apply(Kind.INDEX, (x,), dimension=dimension)
 
 
@@ -227,12 +274,19 @@ def reshape(x: Value, *shape: Size) -> Value:
 
 
 def permute(x: Value, *order: int) -> Value:
-    """Reorder dimensions: dimension i of the result is dimension `order[i]` of x."""
+    """Reorder dimensions: dimension i of the result is dimension `order[i]` of x.
+
+    Raises `InputError` unless `order` names every dimension once, counted from 0.
+    """
     return x.builder.apply(Kind.PERMUTE, (x,), order=order)
 
 
 def concat(*tensors: Value, dimension: int) -> Value:
-    """Join tensors along a dimension of known sizes, along which none is sliced."""
+    """Join one or more tensors along a dimension of known sizes, along which none is sliced.
+
+    All other sizes, and the element types, must be equal; otherwise `InputError` is raised. Raises
+    `IndexError` without tensors.
+    """
     return tensors[0].builder.apply(Kind.CONCAT, tensors, dimension=dimension)
 
 

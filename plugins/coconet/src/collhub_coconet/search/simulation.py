@@ -173,10 +173,10 @@ class Simulation:
         return self._try_chunks(program, binding, choice, counts)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """Select means for each single collective, starting from a result of `timing`.
+        """Return the time with means that are selected for each collective, starting from `timing`.
 
-        Nothing is simulated if no two collectives are alike, since their means are already
-        selected.
+        Returns `timing` unchanged if all collectives differ, since their means are already
+        selected, or if there are more than `_MAX_REFINED`. Otherwise the result is never slower.
         """
         choice = self._start(program, binding)
         names = list(choice.demands)

@@ -47,7 +47,9 @@ class GraphMesh:
         return prod(self.sizes)
 
     def name_axes(self, axes: Sequence[int]) -> tuple[str, ...] | None:
-        """Return the names of axes; None for the only axis of one process group."""
+        """Return the names of axes, given by position; None if the mesh has no names
+        (one process group).
+        """
         return tuple(self.names[axis] for axis in axes) if self.names else None
 
     def count(self, axes: Sequence[int]) -> int:

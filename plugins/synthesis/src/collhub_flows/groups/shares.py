@@ -223,8 +223,7 @@ def _create_columns(
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
     """Return chunks of `units` units, one for every share of a group.
 
-    Shares that are not sent also have one. An unsplit vector is cut into its units per rank divided
-    by `units` chunks.
+    Shares that are not sent also have one. `units`: units of a share.
     """
     collective = wish.collective(units)
     # More than one if an unsplit vector has a share per rank.
