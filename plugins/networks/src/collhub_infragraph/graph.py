@@ -221,7 +221,7 @@ def to_positive_rate(value: Value, rate: Decimal) -> float:
 def _to_latency(value: Value, seconds: Decimal) -> float:
     """Convert a latency to seconds as a float.
 
-    Raises `InputError` for negative values, NaN, and values of 10^9 s or more.
+    Raises `InputError` for negative values and for values of 10^9 s or more.
     """
     if not 0 <= seconds < 10**9:
         value.fail("a latency of at least 0 was expected")

@@ -247,8 +247,8 @@ class _Arrivals:
     def add_up(self) -> None:
         """Store the sums in the shard; does nothing without summands.
 
-        In the order of rows, a row that is a summand is added to its box; any other row is copied
-        there first.
+        The summands of a box are consecutive rows: the first one is copied to the box, the others
+        are added to it in order.
         """
         in_order = sorted(self.summands.items(), key=itemgetter(0))
         for row, summand in in_order:

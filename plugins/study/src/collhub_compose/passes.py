@@ -47,7 +47,7 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
     """Renumber the ranks by the option `ranks`, and report the changes.
 
-    Without it the algorithm stays unchanged, which is reported. Raises `InputError` if the text is
+    Without it the algorithm stays unchanged, which is reported. Raises `UsageError` if the text is
     no permutation of the ranks.
     """
     if options.ranks is None:

@@ -340,8 +340,9 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
 
 
 def start_value(profile: MachineProfile, name: str) -> float:
-    """Return a constant of `START_VALUES` for the architecture of a machine, in the unit that its
-    name ends with. Raises `KeyError` for an unknown name; the profile must name a known GPU.
+    """Return a constant of `START_VALUES` for the architecture of a machine; its name ends with the
+    unit, such as `_us` or `_GBps`, or it is a factor. Raises `KeyError` for an unknown name; the
+    profile must name a known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "check_model refuses such profiles"

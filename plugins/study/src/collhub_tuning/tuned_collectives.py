@@ -124,8 +124,8 @@ class MeasuredTimes:
 
     @property
     def _reference_sizes(self) -> set[int]:
-        """Sizes in bytes for which a limit in `limits_ns` or a decision in `winners` exists, that
-        is, a time of the runtime's default.
+        """Sizes in bytes at which the time of the runtime's default is known: the keys of
+        `limits_ns` and `winners`.
         """
         return {*self.limits_ns, *self.winners}
 

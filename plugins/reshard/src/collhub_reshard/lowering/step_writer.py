@@ -355,8 +355,8 @@ class StepWriter:
 
     def _settle(self, row: int, device: int, box: BoxPlace) -> None:
         """Write the steps that copy a box to its region in OUTPUT, or add it there if it is a
-        summand. A summand waits for the summand of the row before it at the same device. Records
-        the last steps as arrivals of the box.
+        summand after the first. Such a summand waits for that of the row before it on the same
+        device. Stores the steps as arrivals of the box, for which the next summand waits.
         """
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])

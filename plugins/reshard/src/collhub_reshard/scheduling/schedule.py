@@ -100,7 +100,9 @@ class Cards:
         return max((self._free[host][0] for host in hosts if host in self._free), default=0)
 
     def occupy(self, hosts: Iterable[int], until: int) -> None:
-        """Occupy, on every host, the card that becomes free first."""
+        """Occupy, on every one of these hosts, the card that becomes free first, until tick
+        `until`. Changes the cards; `until` must not be before the card becomes free.
+        """
         for host in hosts:
             free = self._free.setdefault(host, [0] * self._cards)
             heapq.heapreplace(free, until)
