@@ -158,6 +158,16 @@ def comparison_header(outcome: ComparisonOutcome) -> tuple[tuple[str, ...], tupl
     return (*HEADER, *measured), (*RIGHT, *measured[:-1])
 
 
+def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
+    """Return why a runtime does not serve a size with an algorithm, with the nearest served sizes.
+
+    It is the reason of the first such measurement, such as `executor does not serve 4 KiB: ...`;
+    None if no measurement failed for this reason.
+    """
+    failures = (measurement.failure for measurement in outcome.measurements)
+    return next((reason for reason in failures if _UNSERVED_REASON.fullmatch(reason)), None)
+
+
 def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
     """Return one line per reason for which algorithms have no time, with its sizes.
 

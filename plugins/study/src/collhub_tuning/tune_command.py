@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from hub_core import (
 )
 from hub_core.model import STANDARD_KINDS, CollectiveKind, ExitCode, UsageError, standard_kind
 from hub_core.plugin_api import (
+    IDEAL,
     InteractivePage,
     PageSubject,
     ReportDocument,
@@ -325,9 +327,11 @@ def _run_comparisons(
     Collectives come in the order of the roots, each with its modes by `--mode`. Sizes, collectives,
     network, root, algorithms, timing and measured files are read from `arguments` once and shared
     by all comparisons. Algorithms are built for the runtimes of --for, by default for those of the
-    formats that can express the collective. Invalid arguments raise `UsageError` or `InputError`
-    before the first comparison.
+    formats that can express the collective. If none of these algorithms serves all sizes, a note
+    says so, and algorithms are chosen without limits of runtimes. Invalid arguments raise
+    `UsageError` or `InputError` before the first comparison.
     """
+    from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective
@@ -371,6 +375,14 @@ def _run_comparisons(
         )
         curves = None if measured is None else measured.curves(kind, mode)
         outcome = compare(question, topology, curves)
+        tuned = TunedCollective(outcome, algorithms, arguments["tolerance"])
+        reason = find_unserved_reason(outcome)
+        if tuned.has_times or arguments["runtime"] or reason is None:
+            return tuned
+        # Files without programs serve all sizes, and folders of plans have a second program for
+        # the sizes that the chunks of the first one do not divide.
+        context.say(f"{kind}: {reason}; chosen without the limits of runtimes")
+        outcome = compare(replace(question, runtime=IDEAL), topology, curves)
         return TunedCollective(outcome, algorithms, arguments["tolerance"])
 
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:
