@@ -303,7 +303,8 @@ class Program:
         result = object.__new__(Program)
         vars(result).update({entry.name: getattr(self, entry.name) for entry in fields(self)})
         changed = {"arguments": arguments, "operations": operations, "stages": (), "chains": ()}
-        vars(result).update({**changed, "types": MappingProxyType(dict(types))})
+        read_only: Mapping[str, TensorType] = MappingProxyType(dict(types))
+        vars(result).update({**changed, "types": read_only})
         return result
 
     def _check_stages(self) -> None:
