@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hub_core.model import Algorithm, PluginError, UsageError
 from hub_core.pipeline.calls import bound_options, call
-from hub_core.pipeline.job_algorithms import DEFAULT_RULE, DEFAULT_UNEVEN, with_algorithms
 from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator, WorkloadTimes
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
@@ -32,7 +31,7 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
 
 
 def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> WorkloadRequest:
-    """Assign `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
+    """Assign the algorithm `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
 
     Simulators have no native algorithms for them. The network is that of the request, else that of
     its input. Raises `HubError` as `with_algorithms`, and `UsageError` without a network.
@@ -41,6 +40,9 @@ def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> Work
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0) & ~nodes.on_host
     if not is_open.any():
         return request
+    # Imported here: most jobs need no synthesis.
+    from hub_core.pipeline.job_algorithms import DEFAULT_RULE, DEFAULT_UNEVEN, with_algorithms
+
     topology = request.topology
     if topology is None and request.read_input_topology is not None:
         topology = request.read_input_topology()
