@@ -31,7 +31,7 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
 
 
 def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> WorkloadRequest:
-    """Assign the algorithm `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
+    """Assign `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
 
     Simulators have no native algorithms for them. The network is that of the request, else that of
     its input. Raises `HubError` as `with_algorithms`, and `UsageError` without a network.
