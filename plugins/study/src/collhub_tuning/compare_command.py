@@ -315,11 +315,12 @@ def _compare_seeds(
         raise UsageError(f"{min(refused)} has no meaning with --seeds", cure="leave it out")
     seeds = bands.parse_seeds(arguments["seeds"])
     run = _run_seed_of_collective if job is None else _run_seed_of_job
-    times, failures = bands.SeedTimes(), dict[str, None]()
+    times, seeds_of_failure = bands.SeedTimes(), dict[str, list[int]]()
     for seed in seeds:
         by_candidate, lines = run(context, dict(arguments), seed)
         times.by_seed.append(by_candidate)
-        failures |= dict.fromkeys(f"seed {seed}: {line}" for line in lines)
+        for line in lines:
+            seeds_of_failure.setdefault(line, []).append(seed)
     results = times.list_bands()
     if as_json:
         source = job or f"{arguments['kind']} --counts {arguments['counts']}"
@@ -329,9 +330,12 @@ def _compare_seeds(
             )
         )
     else:
-        context.print_table(bands.HEADER, bands.band_rows(results, len(seeds)), bands.RIGHT)
-    for line in failures:
-        context.say(line)
+        # Lines below state why the remaining candidates have no time.
+        timed = [band for band in results if band.median_ns is not None]
+        context.print_table(bands.HEADER, bands.band_rows(timed, len(seeds)), bands.RIGHT)
+    for line, failed in seeds_of_failure.items():
+        listed = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, failed))}: "
+        context.say(line if len(failed) == len(seeds) else listed + line)
     has_time = any(band.median_ns is not None for band in results)
     return ExitCode.DONE if has_time else ExitCode.INVALID
 
