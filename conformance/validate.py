@@ -641,7 +641,11 @@ def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]
 
 
 def parse_node(body: bytes) -> Node:
-    """Parse a Node message."""
+    """Parse a Node message.
+
+    Unknown fields and fields of another wire type raise `MalformedError`. `repeated` is the name of
+    the first attribute that occurs twice, "" if none does. Attributes without a value are left out.
+    """
     node = Node()
     names: set[str] = set()
     wires = {1: (0,), 2: (2,), 3: (0,), 4: (0, 2), 5: (0, 2), 6: (0,), 7: (0,), 8: (2,), 9: (2,),

@@ -109,8 +109,8 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
     """Raise an error unless a run ended like a run of ASTRA-sim.
 
     `InputError` for an exit status other than 0, with the last lines of the output and a cure.
-    `PluginError` if the output names an NPU outside the world, or neither a finish time nor an
-    unfinished rank.
+    `PluginError` if the output names an NPU outside the world, or if it has neither a finish time
+    nor an unfinished rank nor a lost event.
     """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:

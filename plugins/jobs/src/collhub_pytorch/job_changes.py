@@ -171,10 +171,12 @@ def _overlap_changes(job: _Job) -> Iterator[JobChange]:
 
 
 def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
-    """Mark control edges between communications and other nodes; no data edges.
+    """Return masks of the data edges and of the control edges that only state an order.
 
-    An edge is marked only if the communication has data edges on that side. Else its format states
-    all dependencies as control edges, and the data that it needs is not known.
+    The first mask, bool[data edges], is False everywhere. In the second, bool[control edges], the
+    edges between a communication and another node are True if the communication has data edges on
+    that side. Without these its format states all dependencies as control edges, so that the data
+    that it needs is not known.
     """
     communicates = meetings.of_node >= 0
     has_data_parent, has_data_child = np.zeros((2, len(nodes)), np.bool_)

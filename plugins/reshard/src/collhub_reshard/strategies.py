@@ -87,7 +87,11 @@ def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_
 
 
 def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strategy, float]:
-    """Return the cost in seconds of every strategy except `TREE`, which needs a topology."""
+    """Return the cost in seconds of every strategy except `TREE`, which needs a topology.
+
+    `t_s`: time of the entire box on one network card in s; `alpha_s`: latency of a message in s.
+    The formulas are those of `compute_strategy_cost_s`, without any other traffic.
+    """
     plain = [strategy for strategy in Strategy if strategy is not Strategy.TREE]
     return {
         strategy_name: compute_strategy_cost_s(strategy_name, reach, t_s, alpha_s)
