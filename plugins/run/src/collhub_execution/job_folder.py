@@ -44,8 +44,8 @@ class JobMemory:
     def created(self, shapes: Shapes) -> Iterator[None]:
         """Context manager: create arrays of zeros as files that other processes may open.
 
-        `shapes`: shape and dtype by name; they are written to the folder first, for `arrays`. The
-        files remain after the block.
+        `shapes`: shape and dtype by name; they are written to the folder first, for `arrays`. After
+        the block, no further process can open the arrays; the entries of the folder remain.
         """
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
         descriptors: list[int] = []
