@@ -27,6 +27,7 @@ from hub_core.plugin_api import (
     UnitLimits,
     choose_best,
     describe_multiple,
+    find_tolerance,
     format_size,
     resolve,
 )
@@ -142,8 +143,7 @@ def _choose_variant(
     fewest_refused: int | None = None
     for variant, time_ns, text in rows:
         if fitted:
-            is_preferred = any(one.merit.excess <= 1 for one in fitted)
-            tolerance = TIE if is_preferred else PREFERENCE_TOLERANCE
+            tolerance = find_tolerance([one.merit for one in fitted])
             if time_ns > (1 + tolerance) * fitted[0].time_ns:
                 break
             if len(variant.steps) >= min(one.merit.messages for one in fitted):

@@ -101,6 +101,7 @@ from hub_core.plugin_api.runtimes import (
     UnitLimits,
     choose_best,
     describe_multiple,
+    find_tolerance,
     format_size,
 )
 from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
@@ -243,6 +244,7 @@ __all__ = [
     "declared_options",
     "decompressed",
     "describe_multiple",
+    "find_tolerance",
     "format_size",
     "hookimpl",
     "log_diagnostic",

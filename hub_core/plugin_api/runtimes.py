@@ -110,6 +110,14 @@ class Merit:
     excess: float = 1.0
 
 
+def find_tolerance(merits: Sequence[Merit]) -> float:
+    """Return the relative slowdown up to which a further algorithm can still be the best one.
+
+    It is 1 % if one of `merits` is within the preferred limits, else 5 % (`choose_best`).
+    """
+    return TIE if any(one.excess <= 1 for one in merits) else PREFERENCE_TOLERANCE
+
+
 def choose_best(merits: Sequence[Merit]) -> int:
     """Return the index of the best of at least one algorithm.
 

@@ -29,8 +29,6 @@ from hub_core.model import JsonValue, PluginError, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
-    PREFERENCE_TOLERANCE,
-    TIE,
     BudgetReached,
     Merit,
     SearchBudget,
@@ -38,6 +36,7 @@ from hub_core.plugin_api import (
     SynthesisResult,
     Synthesizer,
     choose_best,
+    find_tolerance,
 )
 from hub_core.verification import VerificationInput, verify_input
 
@@ -179,8 +178,7 @@ def _fit_candidates(search: _Search) -> None:
     for candidate in search.sort_by_time():
         if fitted:
             fastest_ns = min(one.time_ns for one in fitted)
-            is_preferred = any(one.merit.excess <= 1 for one in fitted)
-            tolerance = TIE if is_preferred else PREFERENCE_TOLERANCE
+            tolerance = find_tolerance([one.merit for one in fitted])
             if candidate.time_ns > (1 + tolerance) * fastest_ns or len(fitted) == _MAX_FITTED:
                 break
         if candidate.result.is_partial:
