@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
+from hub_core.columns import BoolArray
 from hub_core.model import (
     COLUMN_DTYPES,
     STANDARD_KINDS,
@@ -68,19 +69,22 @@ def with_algorithms(
     *,
     read: Callable[[str], Algorithm],
     admit: Callable[[Algorithm, str], object],
+    selected: BoolArray | None = None,
 ) -> Workload:
     """Assign to each collective of a job the algorithm of the last rule that matches it.
 
     A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives on
     equal networks. `read`: reads and verifies the algorithm of a file. `admit`: verifies an
-    algorithm that messages call by a name. Collectives on the host, of a single rank, without a
-    rule, and of rules with `native` are not changed. Raises `HubError` with the rule for an
-    algorithm that does not fit, and `UsageError` for a rule that is the last one for no collective.
+    algorithm that messages call by a name. `selected`: bool per node, True for nodes that may be
+    changed; None for all. Collectives on the host, of a single rank, without a rule, and of rules
+    with `native` are not changed. Raises `HubError` with the rule for an algorithm that does not
+    fit, and `UsageError` for a rule that is the last one for no collective.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
     index = nodes.algorithm.astype(np.int64)
-    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
+    is_open = nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host
+    rows = np.flatnonzero(is_open if selected is None else is_open & selected)
     columns = (nodes.collective, nodes.bytes, nodes.group, nodes.root, nodes.counts)
     keys = np.stack([column[rows].astype(np.int64) for column in columns])
     distinct, first, of_row = np.unique(keys, axis=1, return_index=True, return_inverse=True)

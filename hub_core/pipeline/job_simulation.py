@@ -55,16 +55,13 @@ def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> Work
         message = f"{registry.find(Synthesizer, name).name} is no file"
         raise UsageError(message, cure="install the plugin that offers it")
 
-    # All other collectives keep their algorithms.
-    only_open = replace(nodes, on_host=~is_open)
-    rules = [replace(DEFAULT_RULE, algorithm=DEFAULT_UNEVEN)]
     assigned = with_algorithms(
-        replace(workload, nodes=only_open),
-        rules,
+        workload,
+        [replace(DEFAULT_RULE, algorithm=DEFAULT_UNEVEN)],
         topology,
         registry,
         read=refuse,
         admit=lambda algorithm, name: None,
+        selected=is_open,
     )
-    restored = replace(assigned.nodes, on_host=nodes.on_host)
-    return replace(request, workload=replace(assigned, nodes=restored))
+    return replace(request, workload=assigned)
