@@ -157,8 +157,8 @@ def compare(
         if varied:
             _print_sensitivity(context, outcome, varied)
     context.say(outcome.timing.note)
-    if outcome.question.runtime != IDEAL:
-        context.say(f"algorithms for {outcome.question.runtime.replace(',', ' and ')}")
+    if runtimes := outcome.question.runtime_names:
+        context.say(f"algorithms for {runtimes}")
     failures = report.comparison_failures(outcome)
     for variation in varied:
         lines = report.comparison_failures(variation.outcome)

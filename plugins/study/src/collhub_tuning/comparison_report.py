@@ -168,9 +168,10 @@ def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
     return next((reason for reason in failures if _UNSERVED_REASON.fullmatch(reason)), None)
 
 
-def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
+def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
     """Return one line per reason for which algorithms have no time, with its sizes.
 
+    `only_unserved`: only reasons for which a runtime does not serve a size.
     Algorithms with the same reason and the same failed sizes share a line; a leading name of the
     algorithm in the reason does not distinguish. Sizes that a runtime does not serve for the same
     reason share a line with the nearest sizes of the first one. Sizes are left out if all sizes of
@@ -182,6 +183,8 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
     for measurement in outcome.measurements:
         if measurement.time_ns is None:
             unserved = _UNSERVED_REASON.fullmatch(measurement.failure)
+            if only_unserved and unserved is None:
+                continue
             condition = measurement.failure if unserved is None else unserved[1]
             reason = first_reasons.setdefault(
                 (measurement.algorithm, condition), measurement.failure

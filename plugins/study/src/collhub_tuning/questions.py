@@ -59,6 +59,11 @@ class ComparisonQuestion:
             kind, self.num_npus, units, self.root, in_place, out_of_place, counts=counts
         )
 
+    @property
+    def runtime_names(self) -> str:
+        """Names of the runtimes for texts, such as `executor and mscclpp`; "" without runtimes."""
+        return "" if self.runtime == IDEAL else self.runtime.replace(",", " and ")
+
     def _unit_counts(self) -> UnitCounts | None:
         """Return the table of counts of an unequal collective; None if no counts are given.
 

@@ -103,15 +103,14 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
     """
     lines = []
     for tuned in outcome.tuned:
-        runtime = tuned.outcome.question.runtime
-        if runtime != IDEAL:
-            lines.append(f"{tuned.label}: algorithms for {runtime.replace(',', ' and ')}")
+        if runtimes := tuned.outcome.question.runtime_names:
+            lines.append(f"{tuned.label}: algorithms for {runtimes}")
         names = {row.algorithm for row in tuned.outcome.measurements if row.time_ns is None}
         left_out = [algorithm.name for algorithm in tuned.algorithms if algorithm.name in names]
         if left_out:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
-            failures = comparison_failures(tuned.outcome)
-            lines += [f"{tuned.label}: {one}" for one in failures if " not serve " in one]
+            unserved = comparison_failures(tuned.outcome, only_unserved=True)
+            lines += [f"{tuned.label}: {one}" for one in unserved]
         lines += [
             f"{tuned.label} is cut, {line}" for line in cut_fields(tuned.outcome.cuts).values()
         ]

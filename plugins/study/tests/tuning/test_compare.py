@@ -517,37 +517,6 @@ def test_uneven_exchanges_are_compared_with_their_counts(collhub, tmp_path: Path
     assert "--counts has no meaning for all-reduce" in surplus.err
 
 
-def test_bands_over_seeds_are_those_of_single_comparisons(collhub) -> None:
-    arguments = ("compare", "--collective", "all-to-all-v", "--topology", "ring:4", "--jobs", "1")
-    asked = (*arguments, "--size", "1MiB", "--with", "direct", "--with", "flows", "--with", "ring")
-    singles = [
-        {
-            one["algorithm"]: one["time_ns"]
-            for one in collhub(*asked, "--counts", f"zipf:1.2,seed={seed}", "--json").report()[
-                "results"
-            ]
-        }
-        for seed in (3, 4, 5)
-    ]
-    run = collhub(*asked, "--counts", "zipf:1.2", "--seeds", "3..5", "--json")
-    bands = {one["algorithms"]: one for one in run.report()["results"]}
-    for name in ("direct", "flows"):
-        times = [single[name] for single in singles]
-        assert bands[name]["times_ns"] == times
-        assert bands[name]["minimum_ns"] == min(times)
-        assert bands[name]["median_ns"] == sorted(times)[1]
-        assert bands[name]["maximum_ns"] == max(times)
-    fastest = [min(single["direct"], single["flows"]) for single in singles]
-    wins = sum(single["flows"] == best for single, best in zip(singles, fastest, strict=True))
-    assert bands["flows"]["fastest_for"] == wins
-    # A reason that holds for all seeds is stated once, and the table has no row without a time.
-    text = collhub(*asked, "--counts", "zipf:1.2", "--seeds", "3..5")
-    assert text.err.count("ring does not take part") == 1
-    assert "ring  " not in text.out.replace("ring:4", "")
-    refused = collhub(*asked, "--counts", "uniform", "--seeds", "3..5")
-    assert "does not depend on the seed" in refused.err
-
-
 def test_algorithms_for_a_runtime_serve_the_size(collhub, tmp_path: Path) -> None:
     """A file with chunks that do not divide 4 KiB never wins there; 3 KiB it serves."""
     asked = ("compare", "--collective", "all-reduce", "--topology", "ring:6", "--jobs", "1")
