@@ -104,9 +104,10 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
-    """Return for every node (sorted bandwidths to others, sorted bandwidths from others).
+    """Compute a colour for every node, which isomorphisms preserve.
 
-    An isomorphism maps a node only to one with an equal pair. `bandwidth`: bytes/s [from, to].
+    It is the pair of the sorted bandwidths to the other nodes and the sorted bandwidths from them.
+    An isomorphism maps a node only to one with an equal colour. `bandwidth`: bytes/s [from, to].
     """
     colours = []
     for node in range(len(bandwidth)):

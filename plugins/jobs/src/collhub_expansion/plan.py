@@ -226,10 +226,11 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
 def _find_calls_with_marker(
     parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
 ) -> Int64Array:
-    """Find the calls that need a MARKER because they have more than `_MAX_ENDS` starts (or ends).
+    """Find the calls with so many first (or last) nodes that they need a MARKER before (or after).
 
-    `is_outer`: bool per part, whether it is the first (or last) of its call. `listed`: starts (or
-    ends) of every template, as lists. `calls`: number of calls. Returns their numbers, ascending.
+    These are calls with more than `_MAX_ENDS` such nodes. `is_outer`: bool per part, whether it is
+    the first (or last) part of its call. `listed`: the first (or last) nodes of every template, as
+    lists. `calls`: number of calls. Returns the numbers of the calls found, ascending.
     """
     counts = np.diff(listed[0])[parts.entry[is_outer]]
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)

@@ -164,8 +164,8 @@ class JsonStream:
     def _complete_items(self) -> Iterator[Record]:
         """Yield the objects that are in the current text completely, with the following comma.
 
-        The position moves behind each comma. Ends at the first element without a comma or with an
-        error, which the caller parses again.
+        The position moves behind each comma. The iteration stops at the first element without a
+        comma, and at an element with an error; the caller parses that element again.
         """
         # Hot loop: it takes most of the reading time.
         text, position = self._text, self._position

@@ -274,9 +274,8 @@ class _RendezvousGraph:
     ) -> None:
         """Build the graph of steps in which no dependency is relaxed and no message is staged.
 
-        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. A SEND
-        ends where its receive ends, so its successors wait for the receive; any other row ends at
-        itself.
+        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. Rows that
+        depend on a SEND wait for its receive; rows that depend on another row wait for that row.
         """
         self._rows = len(steps)
         self._messages = messages

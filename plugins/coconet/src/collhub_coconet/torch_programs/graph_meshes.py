@@ -67,8 +67,8 @@ def find_mesh(
 
     `num_ranks`, `sizes` (ranks by the name of an axis, the slowest first) and `groups` (names of
     axes by the name of a process group) are requested by the user; None for the facts of the graph.
-    Raises `InputError` for several groups whose ranks are not stated, for a group that goes along
-    no axes of the mesh, and for numbers that the graph contradicts.
+    Raises `InputError` for several groups without stated ranks, for a group whose ranks do not
+    differ along some axes of the mesh only, and for numbers that the graph contradicts.
     """
     used = {
         str(node.arguments["group_name"]): node

@@ -296,14 +296,14 @@ class _ModuleWriter:
     def _rank_operation(
         self, name: str, order: Mapping[str, int], delayed: set[str]
     ) -> tuple[int, int, str]:
-        """Return (priority, position in `order`, name); the operation with the smallest key is
-        next.
+        """Return the sort key of an operation: (priority, position in `order`, name).
 
-        Priority 0: communications; 1: others; 2: others whose name is in `delayed`.
+        The operation with the smallest key is written next. Communications have priority 0,
+        computations in `delayed` 2, and all other computations 1.
         """
-        operation = self.program.by_name[name]
-        priority = 0 if operation.is_communication else 1
-        return (2 if name in delayed and priority else priority), order[name], name
+        if self.program.by_name[name].is_communication:
+            return 0, order[name], name
+        return (2 if name in delayed else 1), order[name], name
 
     def _fits_bucket(self, operation: Operation) -> bool:
         """Whether an operation is an all-reduce below `bucket_bytes` and not cut into chunks."""

@@ -88,8 +88,8 @@ def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
 def has_calls(source: Source) -> bool:
     """Return whether a log has calls of all ranks of its largest communicator.
 
-    Such a log can be read as a job; others only describe rings and trees. The whole log is read.
-    False if it contains an error.
+    If so, it can be read as a job; a log without these calls only describes rings and trees. Reads
+    the entire log; a log with an error gives False.
     """
     log, ranks = NcclLog(), defaultdict[str, set[int]](set)
     try:

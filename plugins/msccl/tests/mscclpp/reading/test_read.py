@@ -66,7 +66,7 @@ def test_steps_name_the_line_of_their_operation() -> None:
     assert all('"name":' in lines[line - 1] for line in steps.source_line.tolist())
     sends = [lines[line - 1] for line in steps.source_line[steps.sends].tolist()]
     assert all("put" in line for line in sends)
-    # On one line, the lines of operations say nothing.
+    # In a file of one line, steps have no source line.
     assert (_algorithm(plan).steps.source_line == -1).all()
 
 

@@ -240,7 +240,8 @@ def _search_two_phases(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates of two phases by increasing chunk count.
 
-    Nothing if the ingress of some NPU alone takes longer than the best candidate so far.
+    Yields no candidate if the lower bound by the links into one NPU is above the time of the best
+    candidate so far.
     """
     limit = best.limit_ps()
     if limit is None or bound_two_phases_ps(setting) <= limit:
