@@ -20,19 +20,21 @@ def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, i
     and a number if there is none or its name is empty. Raises `InputError` for groups of no mesh.
     """
     bounds = {1}
+    strides_of: list[tuple[str, list[tuple[int, int]]]] = []
     for ranks, name in groups.items():
-        found = _find_strides(ranks)
-        if found is None:
+        strides = _find_strides(ranks)
+        if strides is None:
             message = f"process group {name:.60} has ranks {list(ranks)[:8]}, no axes of a mesh"
             raise _build_error(file, message, "use groups of equal distances")
-        bounds |= {stride * count for stride, count in found} | {stride for stride, _ in found}
+        strides_of.append((name, strides))
+        bounds |= {stride * count for stride, count in strides} | {stride for stride, _ in strides}
     ascending = sorted(bounds)
     sizes: dict[str, int] = {}
     for low, high in zip(ascending[-2::-1], ascending[:0:-1], strict=True):
         if high % low:
             message = f"process groups have distances {low} and {high}, which fit no mesh"
             raise _build_error(file, message, "use groups of a device mesh")
-        single = [n for ranks, n in groups.items() if _find_strides(ranks) == [(low, high // low)]]
+        single = [one for one, strides in strides_of if strides == [(low, high // low)]]
         name = f"axis_{len(sizes)}"
         if single and single[0]:
             name = f"group_{_NO_LETTER.sub('_', single[0])}"[:40]

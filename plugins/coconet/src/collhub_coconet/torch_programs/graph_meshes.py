@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
+import numpy as np
 from collhub_captured_graphs import (
     CapturedGraph,
     GraphNode,
@@ -21,6 +22,7 @@ from collhub_captured_graphs import (
 )
 
 from collhub_coconet.program.operations import Binding
+from hub_core.columns import connected_parts
 from hub_core.model import InputError, Location
 
 DEFAULT_RANKS = 4
@@ -114,20 +116,12 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
     related values is sliced along an axis if it has the result of a reduce-scatter or the operand
     of an all-gather along this axis. Returns the axes by the name of a value.
     """
-    parent: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        root = name
-        while parent.get(root, root) != root:
-            root = parent[root]
-        while parent.get(name, name) != root:
-            parent[name], name = root, parent[name]
-        return root
-
+    number_of = {name: number for number, name in enumerate(graph.tensors)}
+    related: list[tuple[str, str]] = []
     seeds: list[tuple[str, tuple[int, ...]]] = []
     for node in graph.nodes:
         if node.operator.endswith("wait_tensor.default"):
-            parent[find(node.reads[0])] = find(node.tensors[0].name)
+            related.append((node.reads[0], node.tensors[0].name))
         elif is_collective(node.operator):
             name, axes = node.operator.split(".")[1], find_group_axes(mesh, node)
             if name.startswith("reduce_scatter"):
@@ -137,16 +131,19 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
         elif len(node.tensors) == 1:
             facts = describe_node(graph, node)
             result = node.tensors[0]
-            for name in facts.sliceable:
-                if graph.tensors[name].shape == result.shape:
-                    parent[find(name)] = find(result.name)
-    axes_of: dict[str, frozenset[int]] = {}
+            equal = [one for one in facts.sliceable if graph.tensors[one].shape == result.shape]
+            related += [(name, result.name) for name in equal]
+    firsts = np.array([number_of[first] for first, _ in related], np.int64)
+    seconds = np.array([number_of[second] for _, second in related], np.int64)
+    sets = connected_parts(firsts, seconds, len(number_of)).tolist()
+    axes_of: dict[int, frozenset[int]] = {}
     for name, axes in seeds:
-        axes_of[find(name)] = axes_of.get(find(name), frozenset()) | frozenset(axes)
+        of_set = sets[number_of[name]]
+        axes_of[of_set] = axes_of.get(of_set, frozenset()) | frozenset(axes)
     return {
-        name: axes_of[find(name)]
-        for name, tensor in graph.tensors.items()
-        if tensor.shape and find(name) in axes_of
+        name: axes_of[of_set]
+        for (name, tensor), of_set in zip(graph.tensors.items(), sets, strict=True)
+        if tensor.shape and of_set in axes_of
     }
 
 
