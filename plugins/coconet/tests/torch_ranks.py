@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,24 @@ def load(text: str | None) -> Any:
     return module
 
 
+def run_step(module: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    """Run a written module once; return its complete outputs by name.
+
+    Parameters are those of the model, complete also if the model has shards; states of the
+    optimizer are 0.
+    """
+    parameters = {name.replace(".", "_"): value for name, value in model.named_parameters()}
+    arguments = {}
+    for name, (element, shape, _) in module.ARGUMENTS.items():
+        arguments[name] = torch.zeros(shape, dtype=getattr(torch, element))
+        if name in parameters:
+            value: Any = parameters[name].detach()
+            is_local = not hasattr(value, "full_tensor")
+            arguments[name] = (value if is_local else value.full_tensor()).clone()
+    outputs = module.step(module.shard(arguments | inputs))
+    return module._complete(outputs, module.OUTPUT_LAYOUTS, module.OUTPUT_SHAPES, None)
+
+
 def find_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     scale = max(float(expected.abs().max()), 1e-30)
     return float((actual - expected).abs().max()) / scale
@@ -210,15 +228,7 @@ def compare_training(
         )
         text = build_module(graph, change, bucket)
     module = load(text)
-    parameters = {name.replace(".", "_"): value for name, value in model.named_parameters()}
-    arguments = {}
-    for name, (element, shape, _) in module.ARGUMENTS.items():
-        arguments[name] = torch.zeros(shape, dtype=getattr(torch, element))
-        if name in parameters:
-            arguments[name] = parameters[name].detach().clone()
-    arguments["input_0"] = x
-    outputs = module.step(module.shard(arguments))
-    outputs = module._complete(outputs, module.OUTPUT_LAYOUTS, module.OUTPUT_SHAPES, None)
+    outputs = run_step(module, model, {"input_0": x})
     expected = train(copy.deepcopy(model), x, max_norm)
     difference = max(
         find_difference(outputs[module.UPDATES[name.replace(".", "_")]], value)
@@ -318,17 +328,7 @@ def compare_mesh(folder: Path) -> tuple[float, list[int]]:
         (artifact,) = write(workload, TorchModuleOptions(bucket_size=1 << 20)).artifacts
         text = artifact.content().decode()
     module = load(text)
-    parameters = {name.replace(".", "_"): value for name, value in model.named_parameters()}
-    arguments = {}
-    for name, (element, shape, _) in module.ARGUMENTS.items():
-        arguments[name] = torch.zeros(shape, dtype=getattr(torch, element))
-        if name in parameters:
-            value: Any = parameters[name].detach()
-            is_local = not hasattr(value, "full_tensor")
-            arguments[name] = (value if is_local else value.full_tensor()).clone()
-    arguments |= {"input_0": words, "input_1": labels}
-    outputs = module.step(module.shard(arguments))
-    outputs = module._complete(outputs, module.OUTPUT_LAYOUTS, module.OUTPUT_SHAPES, None)
+    outputs = run_step(module, model, {"input_0": words, "input_1": labels})
     optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
     model(words, labels).backward()
     gradients: list[Any] = [parameter.grad for parameter in model.parameters()]

@@ -56,7 +56,7 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
     index = build_index(page, lines)
     notes = index["notes"]
     assert isinstance(notes, list)
-    content = b"".join(_write_html(_shorten_title(page), index, lines))
+    content = b"".join(_write_html(str(index["title"]), index, lines))
     return WriteResult([Artifact("", content)], notes=[f"says: {note}" for note in notes])
 
 
