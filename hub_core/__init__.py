@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         choose_runtimes,
         describe_unserved,
         find_runtimes,
+        list_runtimes,
         time_on_runtime,
     )
     from hub_core.pipeline.simulation import (
@@ -222,6 +223,7 @@ __all__ = [
     "job_partners",
     "json_document",
     "json_flag",
+    "list_runtimes",
     "machine_option",
     "names_from",
     "number_option",
@@ -315,7 +317,7 @@ _HOMES = {
     "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.measurements": "read_measurements",
     "hub_core.pipeline.runtimes": (
-        "choose_runtimes describe_unserved find_runtimes time_on_runtime"
+        "choose_runtimes describe_unserved find_runtimes list_runtimes time_on_runtime"
     ),
     "hub_core.pipeline.simulation": (
         "ExactTime TimingSource choose_timing exact_time predict_library_times run_simulator "

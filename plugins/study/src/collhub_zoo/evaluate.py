@@ -46,21 +46,11 @@ from hub_core.plugin_api import (
     Check,
     CheckReport,
     CheckRequest,
-    FormatWriter,
     Source,
     Subject,
     resolve,
 )
 
-# Formats of the files that runtimes load, by the name of the check of the runtime, which the writer
-# of the format has as the option `runtime`.
-_FORMATS = {
-    "executor": ("msccl-xml", ".xml"),
-    "msccl": ("msccl-xml", ".xml"),
-    "mscclpp": ("mscclpp", ".json"),
-    "rccl": ("msccl-xml", ".xml"),
-}
-_HAS_RUNTIMES = {"msccl-xml"}
 # Runtimes refuse larger programs; writing them would only take time.
 MAX_FILE_STEPS = 4_000
 # NCCL, and the runtimes derived from it, buffer 8 transfers per connection (NCCL_STEPS).
@@ -332,15 +322,18 @@ def _check_runtimes(
         return [], {}, None
     registry, request = place.registry, place.request
     checks = [one.offer for one in registry.all(Check) if one.offer.subject is Subject.RUNTIME]
-    writers = {one.name for one in registry.all(FormatWriter)}
+    runtimes = {one.runtime.name: one for one in hub_core.list_runtimes(registry)}
     files, items = {}, []
     blocks: int | None = None
     for check in checks:
-        format_name, suffix = _FORMATS.get(check.name, ("", ""))
-        if format_name not in writers:
+        # A check has the name of its runtime.
+        chosen = runtimes.get(check.name)
+        if chosen is None:
             continue
-        options = {"runtime": check.name} if format_name in _HAS_RUNTIMES else {}
-        content = _write_file(algorithm, format_name, suffix, options, registry)
+        # Only the last part of suffixes such as `.plan.json`.
+        suffix = Path(f"file{chosen.writer.offer.format.suffixes[0]}").suffix
+        options = chosen.runtime.writer_options
+        content = _write_file(algorithm, chosen.writer.name, suffix, options, registry)
         if content is None:
             continue
         if check.name == "executor":
