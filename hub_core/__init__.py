@@ -35,15 +35,18 @@ if TYPE_CHECKING:
         timeout_option,
         verify_option,
     )
-    from hub_core.cli.assignments import Assignments, assign, parse_sizes
+    from hub_core.cli.assignments import Assignments, assign, parse_sizes, topology_option
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.completion import CommandGroup
     from hub_core.cli.jobs.job_path import job_partners, trace_critical_path
     from hub_core.cli.jobs.workloads import apply_rules
-    from hub_core.cli.network_options import topology_option
     from hub_core.cli.output import folded_ranks
-    from hub_core.cli.page_drawing import draw_algorithm_page, draw_job_page
-    from hub_core.cli.page_options import excerpt_options, view_option
+    from hub_core.cli.page_options import (
+        draw_algorithm_page,
+        draw_job_page,
+        excerpt_options,
+        view_option,
+    )
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
         FILE,
@@ -51,10 +54,7 @@ if TYPE_CHECKING:
         OfferName,
         complete_offers,
     )
-    from hub_core.cli.reports.report_objects import (
-        change_lines,
-        cut_fields,
-    )
+    from hub_core.cli.reports.report_objects import change_lines, cut_fields
     from hub_core.columns.public_names import names_from
     from hub_core.documents.strict_json import (
         SchemaViolation,
@@ -271,11 +271,6 @@ __all__ = [
 
 _HOMES = {
     "hub_core.chakra": "NodeTable NodeType",
-    "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
-    "hub_core.trace_profile.lowering": "chakra_nodes",
-    "hub_core.trace_profile.metadata": "chakra_bytes",
-    "hub_core.trace_profile.read": "chakra_algorithm",
-    "hub_core.trace_profile.write": "chakra_traces",
     "hub_core.cli.arguments": (
         "OutputRequest are_ranks_of_one backend_option check_stdout collective_option "
         "collective_rules_option force_flag format_option from_option input_options json_flag "
@@ -283,17 +278,16 @@ _HOMES = {
         "output_options reduce_op_option root_option size_option source_argument strict_flag "
         "timeout_option verify_option"
     ),
-    "hub_core.cli.assignments": "Assignments assign parse_sizes",
-    "hub_core.cli.jobs.workloads": "apply_rules",
+    "hub_core.cli.assignments": "Assignments assign parse_sizes topology_option",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.completion": "CommandGroup",
     "hub_core.cli.jobs.job_path": "job_partners trace_critical_path",
+    "hub_core.cli.jobs.workloads": "apply_rules",
     "hub_core.cli.output": "folded_ranks",
-    "hub_core.cli.page_drawing": "draw_algorithm_page draw_job_page",
-    "hub_core.cli.page_options": "excerpt_options view_option",
-    "hub_core.cli.network_options": "topology_option",
+    "hub_core.cli.page_options": "draw_algorithm_page draw_job_page excerpt_options view_option",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
-    "hub_core.cli.reports.report_objects": ("change_lines cut_fields"),
+    "hub_core.cli.reports.report_objects": "change_lines cut_fields",
+    "hub_core.columns.public_names": "names_from",
     "hub_core.documents.strict_json": (
         "SchemaViolation json_document parse_json_object schema_violations"
     ),
@@ -302,8 +296,8 @@ _HOMES = {
     "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": "Collective Contributions CustomContract",
     "hub_core.model.diagnostics": (
-        "Diagnostic HubError InputError Location Loss LossPolicy LossyError PluginError Severity "
-        "UsageError"
+        "Diagnostic HubError InputError Location Loss LossPolicy LossyError PluginError "
+        "Severity UsageError"
     ),
     "hub_core.model.kinds": "Buffer CollectiveKind ReduceOp StepKind",
     "hub_core.model.steps": "StepTable StepTableBuilder",
@@ -311,11 +305,12 @@ _HOMES = {
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
     "hub_core.pipeline.calls": "execute run_executor start_engine transform",
+    "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.job_algorithms": (
         "CollectiveRule DEFAULT_RULE DEFAULT_UNEVEN NATIVE choose_rule parse_rule with_algorithms"
     ),
-    "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.measurements": "read_measurements",
+    "hub_core.pipeline.outputs": "Written render_report write",
     "hub_core.pipeline.runtimes": (
         "choose_runtimes describe_unserved find_runtimes list_runtimes time_on_runtime"
     ),
@@ -323,15 +318,18 @@ _HOMES = {
         "ExactTime TimingSource choose_timing exact_time predict_library_times run_simulator "
         "simulate"
     ),
-    "hub_core.pipeline.outputs": "Written render_report write",
     "hub_core.pipeline.synthesis": (
         "create_synthesis_request estimate_synthesis fit_to_runtime resolve_counts "
         "run_synthesizer synthesize"
     ),
     "hub_core.plugin_api.runs": "SimulationResult",
-    "hub_core.columns.public_names": "names_from",
     "hub_core.registry.discovery": "discover run_registry",
     "hub_core.registry.plugins": "Registry",
+    "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
+    "hub_core.trace_profile.lowering": "chakra_nodes",
+    "hub_core.trace_profile.metadata": "chakra_bytes",
+    "hub_core.trace_profile.read": "chakra_algorithm",
+    "hub_core.trace_profile.write": "chakra_traces",
     "hub_core.verification": "VerifyReport verify",
     "hub_core.version": "__version__",
 }

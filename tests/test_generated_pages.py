@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.pipeline.rules import collect_rules
+from hub_core.pipeline.core_rules import collect_rules
 from hub_core.plugin_api import RuleSet, resolve
 from hub_core.registry.discovery import discover, load_core_only
 from hub_core.testing.command_page import format_command_page

@@ -120,7 +120,7 @@ def _import_plugin_command(session: Session, name: str) -> click.Command:
     if name.startswith("-"):
         raise click.NoSuchOption(name)
     from hub_core.plugin_api import Command
-    from hub_core.registry.border import blamed_on
+    from hub_core.registry.bind_options import blamed_on
 
     registry = session.registry()
     try:

@@ -1,19 +1,25 @@
-"""Options of commands that show a run: `--view`, and the part of the run to show."""
+"""Pages of runs: `--view`, the options for the part to show, and drawing of created objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hub_core.cli.parameter_types import FILE, OfferName
 from hub_core.model.diagnostics import UsageError
-from hub_core.model.quantities import parse_ranks, parse_time
+from hub_core.model.quantities import format_bytes, parse_ranks, parse_time
 from hub_core.plugin_api.formats import FormatReader
-from hub_core.plugin_api.outputs import RunExcerpt
+from hub_core.plugin_api.outputs import InteractivePage, JobTimeline, RunExcerpt, RunTimeline
+from hub_core.plugin_api.runs import WorkloadRequest
+
+if TYPE_CHECKING:
+    from hub_core.cli.command_context import CommandContext
+    from hub_core.model import Algorithm, Workload
+    from hub_core.network import Topology
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -94,3 +100,63 @@ _EXCERPT_OPTIONS = (
         " runs after it (repeatable: one of each).",
     ),
 )
+
+
+_SIMULATOR = "analytical"
+
+
+def draw_job_page(
+    context: CommandContext, workload: Workload, name: str, topology: Topology | None, out: str
+) -> None:
+    """Simulate a job on nominal links and write its page to `out`.
+
+    Without a topology, all NPUs are at one switch, which the page states. Raises `HubError` if the
+    job cannot be simulated or no plugin writes pages.
+    """
+    if topology is None:
+        topology = context.read_topology(f"switch:{workload.num_ranks}")
+    request = WorkloadRequest(workload, topology, wants_transfers=True)
+    times = context.simulate_workload(request, _SIMULATOR, {})
+    timeline = JobTimeline(
+        name,
+        workload,
+        times.step_start_ns,
+        times.step_end_ns,
+        topology,
+        times,
+        timing=f"simulated on {topology.name}, nominal links",
+    )
+    context.say_written(context.draw_report(InteractivePage(name, (timeline,)), out))
+
+
+def draw_algorithm_page(
+    context: CommandContext,
+    algorithm: Algorithm,
+    name: str,
+    topology: Topology,
+    collective_bytes: int,
+    out: str,
+) -> None:
+    """Simulate an algorithm on nominal links and write its page to `out`. Raises `HubError`."""
+    # Imported here: the help of a command needs no numpy.
+    from hub_core.pipeline.simulation import simulate
+
+    with context.progress(f"simulating {format_bytes(collective_bytes)}"):
+        result = simulate(
+            algorithm,
+            topology,
+            collective_bytes,
+            registry=context.registry(),
+            wants_transfers=True,
+        )
+    timeline = RunTimeline(
+        name,
+        algorithm,
+        collective_bytes,
+        result.step_start_ns,
+        result.step_end_ns,
+        topology,
+        result,
+        timing=f"simulated on {topology.name}, nominal links",
+    )
+    context.say_written(context.draw_report(InteractivePage(name, (timeline,)), out))

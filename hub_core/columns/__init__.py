@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Int32Array,
         Int64Array,
         IntArray,
+        RankIntervals,
         UInt8Array,
         UInt64Array,
         counted_positions,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         stable_order_by,
         suffix_least,
     )
-    from hub_core.columns.intervals import RankIntervals
     from hub_core.columns.tables import ColumnTable, RankTable
 
 __all__ = [
@@ -99,18 +99,17 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "hub_core.columns.groups": (
-        "BoolArray Float64Array Int32Array Int64Array IntArray UInt64Array UInt8Array "
-        "counted_positions csr csr_of_pairs csr_within distinct expanded_ranges first_positions "
-        "gather group_of_entry group_pointer inverse is_sorted labels ordinals positions_in "
-        "row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals stable_order "
-        "stable_order_by suffix_least"
-    ),
     "hub_core.columns.graphs": (
         "ArcGroups Arcs NodePairs Order chain_cover connected_parts topological_levels "
         "values_of_single_keys"
     ),
-    "hub_core.columns.intervals": "RankIntervals",
+    "hub_core.columns.groups": (
+        "BoolArray Float64Array Int32Array Int64Array IntArray RankIntervals UInt64Array "
+        "UInt8Array counted_positions csr csr_of_pairs csr_within distinct expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse is_sorted labels ordinals "
+        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals "
+        "stable_order stable_order_by suffix_least"
+    ),
     "hub_core.columns.tables": "ColumnTable RankTable",
 }
 

@@ -1,7 +1,7 @@
 """The enumerations of the model and the traits of the collectives, without numpy.
 
 To add a collective: its name and its row of `_TRAITS` here, its minimum traffic in
-`network/traffic.py`, its name in `schemas/` (algorithm, certificate, report-inspect). The other
+`network/routes.py`, its name in `schemas/` (algorithm, certificate, report-inspect). The other
 code of the core uses the traits; `Collective` derives buffers and contributions from them.
 Uneven kinds (all-to-all-v, all-gather-v, reduce-scatter-v) have a table of counts in addition.
 """

@@ -14,8 +14,8 @@ from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
+from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
-from hub_core.network.traffic import Traffic, dependent_pairs
 
 # Sets of each partition and order whose latencies are examined.
 _EXAMINED_SETS = 2

@@ -27,8 +27,7 @@ from hub_core.plugin_api import (
 from hub_core.plugin_api.offers import Offer, kind_of
 from hub_core.plugin_api.runs import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.synthesis import Engine, EngineRequest
-from hub_core.registry.bind_options import OptionText, bind_options
-from hub_core.registry.border import blamed_on
+from hub_core.registry.bind_options import OptionText, bind_options, blamed_on
 from hub_core.registry.compatibility import reference_of
 from hub_core.registry.discovery import run_registry, running_with
 from hub_core.registry.plugins import Provided, Registry

@@ -1,11 +1,16 @@
-"""Rules of verification, of the choice of the format, and of versions of runtimes."""
+"""Rules of the core, and the rules that the core and the plugins declare, collected.
+
+The rules of the core concern verification, the choice of the format, and versions of runtimes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from hub_core.pipeline.calls import blame, misfit
 from hub_core.pipeline.reader_rules import list_reader_rules
-from hub_core.plugin_api.rules import Rule, declare_rules
+from hub_core.plugin_api.options import Rule, RuleSet, declare_rules, resolve
+from hub_core.registry.plugins import Registry
 
 _STEPS = (
     (
@@ -281,3 +286,20 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules("files for runtimes, by `collhub verify --runtime`", _RUNTIMES),
         *list_reader_rules(),
     ]
+
+
+def collect_rules(registry: Registry) -> Mapping[str, Sequence[Rule]]:
+    """Return the declarations of all loaded plugins by name of the rule, in alphabetical order.
+
+    Declarations of one name are in the order of their rule sets. Raises `PluginError` for a rule
+    set that fails or returns anything else than rules.
+    """
+    by_name: dict[str, list[Rule]] = {}
+    for provided in registry.all(RuleSet):
+        with blame(provided):
+            rules = resolve(provided.offer.rules)()
+        if not isinstance(rules, list | tuple) or not all(isinstance(rule, Rule) for rule in rules):
+            raise misfit(provided, f"returned {type(rules).__name__}, expected a list of Rule")
+        for rule in rules:
+            by_name.setdefault(rule.name, []).append(rule)
+    return dict(sorted(by_name.items()))

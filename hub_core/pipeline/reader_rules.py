@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api.rules import Rule, declare_rules
+from hub_core.plugin_api.options import Rule, declare_rules
 
 _TRACES = (
     (

@@ -35,7 +35,10 @@ from hub_core.plugin_api.options import (
     OptionType,
     OptionValue,
     Reference,
+    Rule,
+    RuleSet,
     choice,
+    declare_rules,
     declared_options,
     option,
     optional,
@@ -66,7 +69,6 @@ from hub_core.plugin_api.outputs import (
     WaitingRanks,
     WriteResult,
 )
-from hub_core.plugin_api.rules import Rule, RuleSet, declare_rules
 from hub_core.plugin_api.runs import (
     ExecutionRequest,
     ExecutionResult,

@@ -23,9 +23,8 @@ from hub_core.plugin_api.formats import (
     WorkloadWriter,
 )
 from hub_core.plugin_api.measurements import MeasurementReader
-from hub_core.plugin_api.options import Reference
+from hub_core.plugin_api.options import Reference, RuleSet
 from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter
-from hub_core.plugin_api.rules import RuleSet
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
 from hub_core.plugin_api.subjects import AlgorithmPass, Check
 from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer

@@ -13,7 +13,7 @@ from hub_core.plugin_api.formats import (
     TopologyWriter,
 )
 from hub_core.plugin_api.offers import API_VERSION, Command, hookimpl
-from hub_core.plugin_api.rules import RuleSet
+from hub_core.plugin_api.options import RuleSet
 from hub_core.trace_profile.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 
 COLLHUB_PLUGIN_API = API_VERSION

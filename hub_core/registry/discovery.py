@@ -21,7 +21,7 @@ from hub_core.installed import Distribution, EntryPoint, canonical_name, install
 from hub_core.model.diagnostics import PluginError, UsageError, closest
 from hub_core.plugin_api import offers as hookspecs
 from hub_core.plugin_api.offers import ENTRY_POINT_GROUP, HOOKS, PROJECT, Offer
-from hub_core.registry.border import attempt
+from hub_core.registry.bind_options import attempt
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     check_api_version,

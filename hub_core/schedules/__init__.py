@@ -22,8 +22,7 @@ from hub_core.schedules.double_trees import (
     find_second_tree_parents,
     find_tree_parents,
 )
-from hub_core.schedules.message_ends import MessageEnds, order_links
-from hub_core.schedules.phases import separate_phases
+from hub_core.schedules.message_ends import MessageEnds, order_links, separate_phases
 from hub_core.schedules.switch_groups import SwitchGroups, find_switch_groups
 from hub_core.schedules.transfers import Chunks, Transfers, link_channels, work_times_ns
 

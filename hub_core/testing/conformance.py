@@ -23,7 +23,7 @@ from hub_core.plugin_api.outputs import SelectionWriter
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
 from hub_core.plugin_api.subjects import AlgorithmPass, Check
 from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
-from hub_core.registry.border import reason_of
+from hub_core.registry.bind_options import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry
 from hub_core.testing import (

@@ -24,7 +24,7 @@ from hub_core.plugin_api.formats import (
     WorkloadReader,
     WorkloadWriter,
 )
-from hub_core.registry.border import reason_of
+from hub_core.registry.bind_options import reason_of
 from hub_core.registry.plugins import Registry
 from hub_core.testing.checked_plugin import (
     AnyReader,

@@ -21,7 +21,7 @@ from hub_core.plugin_api.formats import (
     TopologyReader,
     WorkloadReader,
 )
-from hub_core.registry.border import reason_of
+from hub_core.registry.bind_options import reason_of
 from hub_core.registry.compatibility import reference_of
 from hub_core.testing import probe
 from hub_core.testing.checked_plugin import (

@@ -8,7 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from hub_core.installed import Distribution, canonical_name, find_distribution, installed_version
 from hub_core.plugin_api.options import resolve
-from hub_core.registry.border import reason_of
+from hub_core.registry.bind_options import reason_of
 from hub_core.registry.compatibility import CORE_DISTRIBUTION, reference_of
 from hub_core.testing import probe
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip, title

@@ -96,7 +96,7 @@ def _list_texts(value: ast.expr) -> Iterator[str]:
 
 if __name__ == "__main__":
     # Imported here: the functions above need no plugins.
-    from hub_core.pipeline.rules import collect_rules
+    from hub_core.pipeline.core_rules import collect_rules
     from hub_core.registry.discovery import discover
 
     sys.stdout.write(format_rules_page(collect_rules(discover())))

@@ -22,7 +22,7 @@ def _complete_rules(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Complete the identifiers of rules in a shell."""
-    from hub_core.pipeline.rules import collect_rules
+    from hub_core.pipeline.core_rules import collect_rules
 
     return [name for name in collect_rules(context.obj.registry()) if name.startswith(incomplete)]
 
@@ -38,7 +38,7 @@ def explain(session: Session, /, rule: str | None, as_json: bool) -> None:
     use one identifier; each has its own page.
     """
     # Imported here: the help of the command needs no plugins.
-    from hub_core.pipeline.rules import collect_rules
+    from hub_core.pipeline.core_rules import collect_rules
 
     rules = collect_rules(session.registry())
     if rule is not None:

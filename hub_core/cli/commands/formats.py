@@ -16,7 +16,11 @@ from hub_core.cli.output import (
     print_table,
 )
 from hub_core.cli.parameter_types import complete_offers
-from hub_core.cli.reports.plugin_report import create_option_item, default_text, description_of
+from hub_core.cli.reports.installation_records import (
+    create_option_item,
+    default_text,
+    description_of,
+)
 from hub_core.cli.session import Session
 from hub_core.plugin_api.formats import (
     Format,

@@ -14,8 +14,7 @@ from hub_core.cli.arguments import (
     timeout_option,
 )
 from hub_core.cli.assignments import assign
-from hub_core.cli.page_drawing import draw_job_page
-from hub_core.cli.page_options import view_option
+from hub_core.cli.page_options import draw_job_page, view_option
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.cli.session import Session

@@ -17,7 +17,7 @@ from hub_core.cli.output import (
     print_note,
     print_table,
 )
-from hub_core.cli.reports.plugin_report import (
+from hub_core.cli.reports.installation_records import (
     create_plugin_item,
     create_plugin_report,
     default_text,

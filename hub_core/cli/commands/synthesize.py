@@ -20,8 +20,7 @@ from hub_core.cli.arguments import (
     size_option,
     timeout_option,
 )
-from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.network_options import topology_option
+from hub_core.cli.assignments import Assignments, assign, topology_option
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (

@@ -18,7 +18,7 @@ from hub_core.cli.arguments import (
     source_argument,
     timeout_option,
 )
-from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
+from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes, topology_option
 from hub_core.cli.commands.pass_arguments import (
     PassCommand,
     PassStep,
@@ -28,7 +28,6 @@ from hub_core.cli.commands.pass_arguments import (
     shared_pairs,
     show_moves,
 )
-from hub_core.cli.network_options import topology_option
 from hub_core.cli.parameter_types import FILE, OfferName
 from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.cli.session import Session

@@ -35,8 +35,7 @@ from hub_core.plugin_api import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.cli.jobs.job_record import SimulateWorkloadReport
-    from hub_core.cli.jobs.job_report import JobReport, Spent
+    from hub_core.cli.jobs.job_report import JobReport, SimulateWorkloadReport, Spent
     from hub_core.cli.session import Session
     from hub_core.model import Workload
 
@@ -201,7 +200,7 @@ def _create_report(
     from msgspec import structs
 
     from hub_core.cli.jobs import job_report
-    from hub_core.cli.jobs.job_record import SimulateWorkloadReport
+    from hub_core.cli.jobs.job_report import SimulateWorkloadReport
     from hub_core.pipeline.simulation import TimingSource
     from hub_core.reports import UNSET, list_changes, list_findings
 

@@ -23,7 +23,7 @@ import msgspec
 
 from hub_core.cli.reports.file_positions import FileLines
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
-from hub_core.plugin_api.rules import Rule
+from hub_core.plugin_api.options import Rule
 from hub_core.reports import Meta, Record, Report
 from hub_core.version import __version__
 

@@ -54,7 +54,7 @@ class ReportFiles:
         `HubError` if a file cannot be written.
         """
         from hub_core.cli.reports import check_results as results
-        from hub_core.pipeline.rules import collect_rules
+        from hub_core.pipeline.core_rules import collect_rules
 
         findings = results.locate_findings(checked)
         entries = self.baseline.accepted if self.baseline else ()

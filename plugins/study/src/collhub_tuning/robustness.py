@@ -11,8 +11,7 @@ from hub_core.columns import group_of_entry
 from hub_core.model import Algorithm, format_time, message_bytes
 from hub_core.network import find_separation, group_failures, list_failures, remove_rows
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.schedules.message_routes import MessageRoutes
-from hub_core.schedules.repair import repair
+from hub_core.schedules.repair import MessageRoutes, repair
 
 # The simulator of times without a link if that of the request is unknown.
 _SIMULATOR = "analytical"

@@ -15,7 +15,7 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import HubError, InputError, UsageError
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTableBuilder
-from hub_core.schedules.phases import separate_phases
+from hub_core.schedules.message_ends import separate_phases
 from hub_core.testing.samples import (
     all_samples,
     binomial_broadcast,
