@@ -1,16 +1,10 @@
-"""Offers of this plugin: readers, writers and checks of MSCCL++ execution plans."""
+"""Offers of this plugin: readers, writers and checks of MSCCL++ execution plans; their options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from collhub_mscclpp.options import (
-    ALIGNMENT,
-    MAX_BLOCK_OPERATIONS,
-    PlanSelectionOptions,
-    PlanWriteOptions,
-)
 from hub_core.model import STANDARD_KINDS
 from hub_core.plugin_api import (
     Check,
@@ -18,6 +12,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    OptionType,
     RuleSet,
     Runtime,
     RuntimeLimits,
@@ -25,9 +20,78 @@ from hub_core.plugin_api import (
     SelectionWriter,
     Subject,
     WarmOptions,
+    choice,
     hookimpl,
+    option,
+    optional,
 )
 from hub_core.sandbox import SourceProgramOptions
+
+PACKETS = "LL"
+"""The protocol whose data carry flags: LL."""
+
+ALIGNMENT = 16
+"""Bytes: every share of a buffer is a multiple of it."""
+
+MAX_BLOCK_OPERATIONS = 64
+"""Maximum number of operations of a thread block: the length of the executor's table."""
+
+MAX_PARTS = 16
+"""Maximum number of thread blocks that share the work of one; more have too little work each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWriteOptions:
+    """How a plan moves data, and the message sizes in bytes for which it is used."""
+
+    protocol: str = choice(
+        ("Simple", PACKETS), "Simple: puts and signals; LL: data with flags, for small sizes"
+    )
+    nodes: int = option(
+        OptionType.INT,
+        1,
+        "nodes of consecutive ranks, joined by port channels, if no topology is given",
+        minimum=1,
+    )
+    topology: str | None = optional(
+        "the network, as dgx-h100:2 or a file: port channels connect its NVLink domains, "
+        "switch channels use the switches that it declares to multicast or reduce"
+    )
+    tbg: int = option(
+        OptionType.INT,
+        1,
+        "thread blocks that share the work of each",
+        minimum=1,
+        maximum=MAX_PARTS,
+    )
+    pull: bool = option(
+        OptionType.BOOL,
+        True,
+        "add data of other ranks directly from their memory (rre, rres); Simple only",
+    )
+    slices: int | None = optional(
+        "send messages by pipelines with slices of this many bytes; Simple, tbg=1",
+        OptionType.SIZE,
+        minimum=16,
+    )
+    min_size: int | None = optional("smallest message of the plan", OptionType.SIZE, minimum=0)
+    max_size: int | None = optional("largest message of the plan", OptionType.SIZE, minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSelectionOptions:
+    """Options of a folder of tuned plans."""
+
+    packets_below: int = option(
+        OptionType.SIZE,
+        1 << 16,
+        "windows whose largest size is below it use the protocol LL",
+        minimum=0,
+    )
+    tbg: int = option(
+        OptionType.INT, 1, "thread blocks that share the work of each", minimum=1, maximum=16
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -69,7 +133,7 @@ _RUNTIME = Runtime(
         preferred_operations=500,
     ),
     STANDARD_KINDS,
-    "collhub_mscclpp.writing.target:fit",
+    "collhub_mscclpp.writing.write:fit",
     remainder="calls of other sizes use a second plan with the fewest chunks in folders of plans",
     kernel="direct",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.writing.write import write
 from executor_plan import Call, LoaderError, load_plan, share_offset
 from executor_verdicts import run_call, run_plan

@@ -18,13 +18,13 @@ import numpy as np
 from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 from collhub_msccl.runtimes.known_runtimes import (
     FIFO_CAPACITY,
     MAX_COUNT,
     RESIDENT_BLOCKS,
     Runtime,
 )
+from collhub_msccl.runtimes.load_check import FifoSafety, compute_fifo_safety
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts

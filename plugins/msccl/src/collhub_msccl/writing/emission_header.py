@@ -11,13 +11,13 @@ import numpy as np
 
 from collhub_msccl.findings import NumberState, parse_number
 from collhub_msccl.options import WriteOptions
-from collhub_msccl.runtimes.fifo_safety import FifoSafety
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
     RUNTIMES,
     Runtime,
 )
+from collhub_msccl.runtimes.load_check import FifoSafety
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError

@@ -10,7 +10,6 @@ import numpy as np
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
 from collhub_mscclpp.checking.memory import PlanMemory, counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.options import MAX_BLOCK_OPERATIONS
 from collhub_mscclpp.plans.records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
@@ -19,6 +18,7 @@ from collhub_mscclpp.plans.records import (
     Scope,
     ThreadBlock,
 )
+from collhub_mscclpp.plugin import MAX_BLOCK_OPERATIONS
 from hub_core.model import Buffer, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")

@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
-from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanSelectionOptions, PlanWriteOptions
+from collhub_mscclpp.plugin import ALIGNMENT, PACKETS, PlanSelectionOptions, PlanWriteOptions
 from collhub_mscclpp.selecting import register_program
 from collhub_mscclpp.writing.work import NAMES
 from collhub_mscclpp.writing.write import build_draft, plan_text, write_thread_blocks

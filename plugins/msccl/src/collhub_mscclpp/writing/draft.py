@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.plugin import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.landing import (
     Landing,

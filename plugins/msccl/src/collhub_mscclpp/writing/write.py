@@ -1,4 +1,4 @@
-"""Write algorithms as execution plans (JSON) of MSCCL++, with the losses of the conversion."""
+"""Write algorithms as execution plans (JSON) of MSCCL++, with the losses; resources of a plan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from collhub_mscclpp.checking.rules import MOST_SLICES
-from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.records import BUFFER_TYPES
+from collhub_mscclpp.plugin import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import group_steps
 from collhub_mscclpp.writing.networks import find_network
@@ -22,7 +22,7 @@ from hub_core import read_topology
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, CollectiveKind, Loss, UsageError
 from hub_core.network import Topology
-from hub_core.plugin_api import Artifact, WriteResult
+from hub_core.plugin_api import Artifact, RuntimeFit, WriteResult
 
 
 def list_losses(draft: Draft) -> Iterator[Loss]:
@@ -376,3 +376,18 @@ def _format_block(position: int, segment: Segment) -> str:
     members = {"id": position, "channels": channels, "remote_buffer_refs": references}
     text = json.dumps(members, separators=(",", ":"))
     return f'{text[:-1]},"ops":[{_SEPARATOR.join(ops)}]}}'
+
+
+def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+    """Return the resources of the plan of an algorithm on a network; raises as the writer does."""
+    draft = build_draft(algorithm, PlanWriteOptions(max_size=collective_bytes), topology)
+    counts = [[one.count_operations() for one in row] for row in write_thread_blocks(draft)]
+    peers = [sum(map(len, table.peers.values())) + len(table.groups) for table in draft.tables]
+    return RuntimeFit(
+        blocks=max(map(len, counts)),
+        operations=max(map(sum, counts)),
+        block_operations=max((max(row, default=0) for row in counts), default=0),
+        channels=max(peers),
+        units=int(count_chunks(draft)[:, :2].max()),
+        max_bytes=collective_bytes,
+    )

@@ -21,7 +21,7 @@ from collhub_msccl.reading.header import read_header
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.reading.scan import scan_xml
-from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
+from collhub_msccl.runtimes.load_check import compute_fifo_safety
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, ThreadBlockProgram
 
 import hub_core

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
+from collhub_msccl.runtimes.load_check import compute_fifo_safety
 
 from hub_core.examples import make_examples
 from hub_core.model import Algorithm, CollectiveKind

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from collhub_msccl.runtimes import fifo_safety as searching
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
+from collhub_msccl.runtimes import load_check as searching
+from collhub_msccl.runtimes.load_check import FifoSafety, compute_fifo_safety
 
 from hub_core import Buffer, StepKind
 from hub_core.testing import CustomSteps, flooding_exchange, ring_all_reduce

@@ -16,8 +16,12 @@ import numpy as np
 import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
-from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
+from collhub_msccl.runtimes.load_check import (
+    check_executor,
+    check_msccl,
+    check_rccl,
+    compute_fifo_safety,
+)
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, CollectiveKind, InputError

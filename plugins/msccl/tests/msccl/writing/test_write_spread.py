@@ -15,8 +15,12 @@ import pytest
 from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
-from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
-from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
+from collhub_msccl.runtimes.load_check import (
+    check_executor,
+    check_msccl,
+    check_rccl,
+    compute_fifo_safety,
+)
 from collhub_msccl.writing.execution_times import (
     BlockFigures,
     compute_block_figures,

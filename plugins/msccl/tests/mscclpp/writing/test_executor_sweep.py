@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.writing.write import build_draft, write
 from executor_model import schedules
 from executor_verdicts import run_written

@@ -147,7 +147,7 @@ def draw(
     Regular networks are drawn by their dimensions, the remaining ones in layers or circles. Colour
     and width show bandwidth and latency; with --loads, colour shows how busy a link was.
     """
-    from collhub_topologies.command.simulated_loads import SimulatedLoads, read_loads
+    from collhub_topologies.command.check_report import SimulatedLoads, read_loads
 
     # Checked first, since reading may take long.
     check_stdout(out, as_json)
@@ -199,7 +199,7 @@ def _report_written(
     if not as_json:
         context.say_written(written)
         return
-    from collhub_topologies.command.topology_records import TopologyWriteReport
+    from collhub_topologies.command.show_report import TopologyWriteReport
 
     paths = [str(path) for path in written.paths]
     context.print_report(TopologyWriteReport(topology=network.name, artifacts=paths))
