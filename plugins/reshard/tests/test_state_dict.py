@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_reshard.state_dict import Sides, parse_state_dict
+from collhub_reshard.command_options import Sides, parse_state_dict
 
 from hub_core.model import InputError
 

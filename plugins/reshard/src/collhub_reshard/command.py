@@ -154,7 +154,7 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """
     from collhub_shardings import parse_move
 
-    from collhub_reshard.state_dict import Sides, parse_state_dict
+    from collhub_reshard.command_options import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []
