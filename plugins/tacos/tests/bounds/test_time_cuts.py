@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tacos_networks
 from collhub_tacos.bounds.lower_bounds import CollectiveDemand
-from collhub_tacos.bounds.proved import compute_exact_times
 from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, find_tightest_cut
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.spreading.heterogeneous import find_all_gather
+from collhub_tacos.synthesize import compute_exact_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
