@@ -13,8 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes, ShownTimes, Subject
-from collhub_drawing.tracks import assign_slots
+from collhub_drawing.subjects import (
+    AlgorithmSteps,
+    JobNodes,
+    RunTimes,
+    ShownTimes,
+    Subject,
+    assign_slots,
+)
 
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import UsageError, format_ranks

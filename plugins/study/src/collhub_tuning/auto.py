@@ -41,7 +41,7 @@ from hub_core.plugin_api import (
 from hub_core.verification import VerificationInput, verify_input
 
 if TYPE_CHECKING:
-    from collhub_tuning.robustness import FailureTimes
+    from collhub_tuning.variations import FailureTimes
 
 NAME = "auto"
 # Name of the option that gives synthesizers the best time so far, to prune their search.
@@ -211,7 +211,7 @@ def _sort_by_worst_failure(
     those without an evaluation, whose reason becomes a warning, are the last.
     """
     # Imported here: only this objective needs routes and repairs.
-    from collhub_tuning.robustness import evaluate_failures
+    from collhub_tuning.variations import evaluate_failures
 
     best_ns: int | None = None
     for candidate in search.sort_by_time():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from collhub_drawing.layout import place_irregular_nodes, place_regular_nodes
 
-from collhub_viewer.columns import ColumnLines
-from collhub_viewer.step_columns import compute_gaps
+from collhub_viewer.columns import ColumnLines, compute_gaps
 from hub_core.columns import Int64Array, group_pointer
 from hub_core.network import Topology
 from hub_core.plugin_api import SimulationResult

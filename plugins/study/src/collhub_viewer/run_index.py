@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 from collhub_drawing.subjects import AlgorithmSteps, JobNodes, RunTimes
 
-from collhub_viewer.columns import ColumnLines
-from collhub_viewer.lanes import MAX_STEPS, LanedSteps, arrange_steps, find_chunks
-from collhub_viewer.network_index import index_links, index_topology
-from collhub_viewer.run_summaries import (
+from collhub_viewer.columns import ColumnLines, StepColumns
+from collhub_viewer.lanes import (
+    MAX_STEPS,
+    LanedSteps,
+    arrange_steps,
     compute_rank_totals,
+    find_chunks,
     list_collectives,
     list_critical_path,
 )
-from collhub_viewer.step_columns import StepColumns
+from collhub_viewer.network_index import index_links, index_topology
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     JobCollective,

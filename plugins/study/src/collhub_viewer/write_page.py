@@ -17,7 +17,7 @@ from pathlib import Path
 
 from collhub_viewer.columns import ColumnLines
 from collhub_viewer.network_index import index_topology
-from collhub_viewer.report_index import index_bandwidths, index_report, index_waits
+from collhub_viewer.report_inputs import index_bandwidths, index_report, index_waits
 from collhub_viewer.run_index import index_run
 from hub_core import __version__
 from hub_core.model import PluginError, UsageError

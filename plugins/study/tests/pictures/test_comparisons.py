@@ -7,14 +7,15 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from collhub_pictures.comparison_curves import (
+from collhub_pictures.comparison_picture import (
     create_size_scale,
     create_value_scale,
+    draw,
+    draw_page,
     find_winners,
     get_look,
     place_labels,
 )
-from collhub_pictures.comparison_picture import draw, draw_page
 from hypothesis import given
 from hypothesis import strategies as st
 

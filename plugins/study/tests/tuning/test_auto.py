@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from collhub_tuning import auto
 from collhub_tuning.plugin import AutoOptions
-from collhub_tuning.robustness import evaluate_failures
+from collhub_tuning.variations import evaluate_failures
 
 import hub_core
 from hub_core import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import collhub_viewer.columns
 import numpy as np
-from collhub_viewer.step_columns import StepColumns, compute_gaps
+from collhub_viewer.columns import StepColumns, compute_gaps
 
 PAGE_FOLDER = Path(__file__).parents[2] / "src/collhub_viewer/page"
 
