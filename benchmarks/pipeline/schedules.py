@@ -25,7 +25,7 @@ from collhub_pipeline.catalogue import (
     fastest,
     schedule_of,
 )
-from collhub_pipeline.orders import (
+from collhub_pipeline.named_schedules import (
     eager_warmups,
     gpipe_warmups,
     in_turns,

@@ -13,9 +13,9 @@ from collhub_coconet.execution.array_operations import distribute
 from collhub_coconet.execution.ranks import simulate_ranks
 from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph
 from collhub_hlo.samples import source_of
+from collhub_hlo_modules.groups import find_placement
 from collhub_hlo_modules.module import read_module
 from collhub_hlo_modules.program_graph import build_graph
-from collhub_hlo_modules.shardings import find_placement
 from collhub_hlo_modules.text import StatementReader
 
 from hub_core import read_workload

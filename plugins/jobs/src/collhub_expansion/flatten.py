@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_templates import Edges, Template, marker
 
-from collhub_expansion.blocks import Blocks, catalogue, joined
-from collhub_expansion.plan import Calls, Pieces, Plan, plan_blocks
+from collhub_expansion.plan import Blocks, Calls, Pieces, Plan, catalogue, joined, plan_blocks
 from hub_core import InputError
 from hub_core.columns import Int64Array, row_pointer
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload

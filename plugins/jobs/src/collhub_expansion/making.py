@@ -11,7 +11,6 @@ from math import prod
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
-from collhub_expansion.blocks import spread
 from collhub_expansion.composed import Phase, PhaseSteps, composed
 from collhub_expansion.native import (
     NATIVE_KINDS,
@@ -21,6 +20,7 @@ from collhub_expansion.native import (
     native_phases,
     tree_root,
 )
+from collhub_expansion.plan import spread
 from hub_core import (
     DEFAULT_UNEVEN,
     NATIVE,

@@ -28,8 +28,8 @@ from collhub_captured_graphs.graph import (
 )
 
 from collhub_hlo_modules.collectives import collective_of, read_call
+from collhub_hlo_modules.groups import find_placement
 from collhub_hlo_modules.module import MIRRORED, Computation, Module, called_names
-from collhub_hlo_modules.shardings import find_placement
 from collhub_hlo_modules.text import Instruction, Shape, invalid, parse_integers
 
 MAX_NODES = 30_000

@@ -142,7 +142,7 @@ def create_report(
     """Create the report of a schedule; `is_search`: state the bound of all placements as well."""
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound
-    from collhub_pipeline.steady_state import compute_period
+    from collhub_pipeline.timing import compute_period
     from hub_core.reports import list_cuts
 
     timing = shape.timed(schedule)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from collhub_pipeline.list_search import ListSearch
-from collhub_pipeline.named_schedules import NAMED, build_named
-from collhub_pipeline.orders import in_turns, with_delays
+from collhub_pipeline.named_schedules import NAMED, build_named, in_turns, with_delays
 from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
 from collhub_pipeline.passes import Time
 from collhub_pipeline.plugin import SEARCHED

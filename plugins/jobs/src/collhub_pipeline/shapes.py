@@ -20,8 +20,7 @@ from collhub_pipeline.passes import (
     attention_slices,
     split_work,
 )
-from collhub_pipeline.steady_state import compute_period
-from collhub_pipeline.timing import Schedule, Timing, timed
+from collhub_pipeline.timing import Schedule, Timing, compute_period, timed
 from hub_core import UsageError
 
 Memory = int | Fraction

@@ -9,8 +9,7 @@ from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.passes import Operation, Pass, PassTimes
 from collhub_pipeline.schedule_csv import read_schedule, write_schedule
 from collhub_pipeline.shapes import find_defect
-from collhub_pipeline.steady_state import compute_period
-from collhub_pipeline.timing import Schedule, timed
+from collhub_pipeline.timing import Schedule, compute_period, timed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 from collhub_pipeline.catalogue import closed_form, compute_lower_bound
-from collhub_pipeline.orders import (
+from collhub_pipeline.named_schedules import (
     eager_warmups,
     gpipe_warmups,
     in_turns,
