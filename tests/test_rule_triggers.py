@@ -441,7 +441,7 @@ ELSEWHERE = {
         "algorithm": "plugins/jobs/tests/job_traces/test_embedded.py",
         "invalid-counts": "plugins/jobs/tests/job_traces/test_embedded.py",
         "groups-assumed": "plugins/jobs/tests/job_traces/test_stated_groups.py",
-        "node": "plugins/jobs/tests/job_traces/test_node_types.py",
+        "node": "plugins/jobs/tests/job_traces/test_nodes.py",
     },
     "msccl": {
         "check-failed": "plugins/msccl/tests/msccl/test_language_reader.py",

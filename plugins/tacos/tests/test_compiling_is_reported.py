@@ -1,4 +1,4 @@
-"""The first synthesis compiles kernels, which takes seconds: that is reported."""
+"""Compiled kernels: the first synthesis reports them, and `collhub doctor --warm` leaves none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernel_runs import kernels_without_run
 
 _FIRST = """
 import hub_core
@@ -38,3 +39,7 @@ def test_compiling_is_reported_without_a_fraction_and_only_the_first_time(tmp_pa
         for _ in range(2)
     ]
     assert told == ["True True\n", "False True\n"]
+
+
+def test_every_kernel_is_run_where_that_is_asked() -> None:
+    assert kernels_without_run("collhub_tacos.plugin", "collhub_tacos") == []

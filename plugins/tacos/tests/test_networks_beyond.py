@@ -1,4 +1,4 @@
-"""Networks that join nobody, or too slowly: one clear line each."""
+"""Requests and networks that are refused, each with one clear line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hub_core
-from hub_core import InputError
+from hub_core import InputError, UsageError, parse_topology
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Links
 
@@ -47,3 +47,9 @@ def test_switches_that_are_alike_in_one_direction_only() -> None:
         Collective(CollectiveKind.ALL_REDUCE, 3, 1), topology, 64, name="tacos"
     )
     assert hub_core.verify(result.algorithm).ok
+
+
+def test_several_planes_are_refused() -> None:
+    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True)
+    with pytest.raises(UsageError, match="tacos makes algorithms for one plane, not for 2"):
+        hub_core.synthesize(collective, parse_topology("fc:2+fc:2"), 1 << 20, name="tacos")

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collhub_expansion.plugin import collhub_commands
 
 import hub_core
 from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
 from hub_core.testing import (
     all_pairs_all_reduce,
+    check_examples,
     pipeline,
     ring_all_gather,
     ring_all_reduce,
     training_step,
 )
+
+README = Path(__file__).resolve().parents[2] / "docs" / "expansion.md"
 
 Collhub = Callable[..., Any]
 RING = "ring:4?bandwidth=50GiB/s&latency=500ns"
@@ -320,3 +324,12 @@ def test_the_times_that_choose_algorithms_are_named(
     run = collhub(*asked, *half, "--machine", "h100")
     assert run.code == 0
     assert "machine h100, NCCL" in run.err
+
+
+def test_the_command_is_offered() -> None:
+    assert [one.name for one in collhub_commands()] == ["expand"]
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    pytest.importorskip("collhub_classic")
+    check_examples(README)

@@ -1,9 +1,11 @@
-"""Phases in several dimensions as one algorithm: contents are right, or found to be wrong."""
+"""Phases in several dimensions as one algorithm with right contents, and the order of streams."""
 
 from __future__ import annotations
 
 import pytest
-from collhub_expansion.composed import PhaseSteps, composed
+from collhub_expansion.composed import Phase, PhaseSteps, composed, limit_concurrency, order_streams
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hub_core
 from hub_core import Algorithm
@@ -13,20 +15,6 @@ pytest.importorskip("collhub_astra_sim")
 AR, AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 RS, A2A = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL
 SIZES = {0: 4, 1: 2, 2: 4}
-
-
-def _phase(kind: CollectiveKind, level: int, name: str) -> PhaseSteps:
-    ranks = SIZES[level]
-    collective = Collective(kind, ranks, kind.traits.parts(ranks), in_place=True)
-    network = hub_core.parse_topology(f"ring:{ranks}")
-    made = hub_core.synthesize(collective, network, 1 << 20, name=f"astra-{name}")
-    return PhaseSteps(kind, level, made.algorithm, tuple(range(ranks)))
-
-
-def _of(kind: CollectiveKind, *phases: tuple[CollectiveKind, int], name: str) -> Algorithm:
-    return composed(kind, [_phase(one, level, name) for one, level in phases])
-
-
 _SERIES = [
     (AR, [(AR, 0), (AR, 1), (AR, 2)]),
     (AR, [(RS, 0), (RS, 1), (AR, 2), (AG, 1), (AG, 0)]),
@@ -42,6 +30,18 @@ _CASES = [
 ]
 
 
+def _phase(kind: CollectiveKind, level: int, name: str) -> PhaseSteps:
+    ranks = SIZES[level]
+    collective = Collective(kind, ranks, kind.traits.parts(ranks), in_place=True)
+    network = hub_core.parse_topology(f"ring:{ranks}")
+    made = hub_core.synthesize(collective, network, 1 << 20, name=f"astra-{name}")
+    return PhaseSteps(kind, level, made.algorithm, tuple(range(ranks)))
+
+
+def _of(kind: CollectiveKind, *phases: tuple[CollectiveKind, int], name: str) -> Algorithm:
+    return composed(kind, [_phase(one, level, name) for one, level in phases])
+
+
 @pytest.mark.parametrize(("kind", "phases", "name"), _CASES)
 def test_contents_are_right(
     kind: CollectiveKind, phases: list[tuple[CollectiveKind, int]], name: str
@@ -53,3 +53,42 @@ def test_contents_are_right(
 def test_a_dimension_that_is_reduced_twice_is_found() -> None:
     found = hub_core.verify(_of(AR, (AR, 0), (AR, 0), (AR, 1), name="ring"))
     assert not found.ok
+
+
+def _streams(count: int, *levels: int, times: tuple[int, ...] = ()) -> list[list[Phase]]:
+    taken = times or (1,) * len(levels)
+    return [[Phase(0, *one) for one in zip(levels, taken, strict=True)] for _ in range(count)]
+
+
+def test_one_dimension_is_a_chain() -> None:
+    assert limit_concurrency(4, 1) == ((0, 1), (1, 2), (2, 3))
+    assert order_streams(_streams(4, 0), 1) == limit_concurrency(4, 1)
+    assert order_streams(_streams(4, 0), 2) == limit_concurrency(4, 2) == ((0, 2), (1, 3))
+
+
+def test_a_stream_waits_for_its_last_phase_and_for_the_stream_before() -> None:
+    # Phases 0 and 1 of the first stream, 2 and 3 of the second.
+    assert order_streams(_streams(2, 0, 1), 1) == ((0, 1), (0, 2), (1, 3), (2, 3))
+
+
+def test_streams_that_come_back_stand_behind_those_that_wait() -> None:
+    # There and back: all go there before the first one comes back.
+    waits = order_streams(_streams(3, 0, 1, 0), 1)
+    assert {(0, 3), (3, 6), (6, 2), (2, 5), (5, 8)} <= set(waits)
+
+
+@given(
+    count=st.integers(1, 6),
+    at_once=st.integers(1, 4),
+    phases=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50)), min_size=1, max_size=5),
+)
+def test_no_phase_waits_for_itself(count: int, at_once: int, phases: list[tuple[int, int]]) -> None:
+    levels, times = zip(*phases, strict=True)
+    waits = order_streams(_streams(count, *levels, times=times), at_once)
+    total = count * len(phases)
+    left = {phase: {one for one, other in waits if other == phase} for phase in range(total)}
+    done: set[int] = set()
+    while ready := {phase for phase in left if left[phase] <= done}:
+        done |= ready
+        left = {phase: one for phase, one in left.items() if phase not in ready}
+    assert len(done) == total

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from collhub_templates import template_of
 
 from hub_core import Algorithm, InputError, StepKind, StepTableBuilder
 from hub_core.model import Collective, CollectiveKind, NodeKind
-from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce
+from hub_core.testing import binomial_broadcast, check_examples, ring_all_gather, ring_all_reduce
+
+README = Path(__file__).resolve().parents[2] / "docs" / "templates.md"
 
 
 def algorithm_of(steps: StepTableBuilder, num_ranks: int = 2) -> Algorithm:
@@ -80,3 +84,8 @@ def test_steps_outside_the_group_are_refused() -> None:
 def test_too_few_bytes_are_refused() -> None:
     with pytest.raises(InputError, match="too few bytes"):
         template_of(binomial_broadcast(4), range(4), 0)
+
+
+def test_the_example_runs() -> None:
+    names = check_examples(README)
+    assert len(names["template"]) == 60

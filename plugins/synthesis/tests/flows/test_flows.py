@@ -238,3 +238,11 @@ def test_ranks_that_send_nothing_and_small_sizes_are_refused():
         hub_core.synthesize(stay, topology, 4096, name="flows")
     with pytest.raises(UsageError, match="too few for a byte per unit"):
         hub_core.synthesize(uneven(4, 1), topology, 16, name="flows")
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER])
+def test_there_has_to_be_a_link(kind: CollectiveKind) -> None:
+    root = 0 if kind.traits.is_rooted else None
+    collective = Collective(kind, 2, kind.traits.parts(2), root)
+    with pytest.raises(InputError, match="there is no link"):
+        hub_core.synthesize(collective, "mesh:2x4?npus=2,7", 1 << 20, name="flows")

@@ -1,9 +1,0 @@
-"""What `collhub doctor --warm` does here: afterwards no kernel is left to compile."""
-
-from __future__ import annotations
-
-from kernel_runs import kernels_without_run
-
-
-def test_every_kernel_is_run_where_that_is_asked() -> None:
-    assert kernels_without_run("collhub_tacos.plugin", "collhub_tacos") == []
