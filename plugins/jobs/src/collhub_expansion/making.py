@@ -137,7 +137,8 @@ class Maker:
         template.
         """
         if len(request.members) == 1:
-            return self._numbered(("nothing",), lambda: (_nothing(request), marker(1)))
+            record = AlgorithmRecord("nothing", request.kind, 1, request.size, 0)
+            return self._numbered(("nothing",), lambda: (record, marker(1)))
         with _prefix_errors(chosen, request):
             return make()
 
@@ -456,10 +457,6 @@ def _prefix_errors(chosen: str, request: CollectiveRequest) -> Iterator[None]:
             for diagnostic in error.diagnostics
         ]
         raise type(error)(diagnostics) from None
-
-
-def _nothing(request: CollectiveRequest) -> AlgorithmRecord:
-    return AlgorithmRecord("nothing", request.kind, 1, request.size, 0)
 
 
 def _algorithm_record(

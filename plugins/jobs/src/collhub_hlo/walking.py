@@ -192,9 +192,10 @@ class _Evaluation:
             program.bytes[row] = min(_LARGEST, program.bytes[row] + accessed)
             frame.values[instruction.name] = (row,)
             return
-        row = self._append(
-            frame, instruction, NodeKind.COMPUTE, operations, accessed, is_blocking=is_blocking
-        )
+        before = self._before(frame, instruction)
+        row = self._add_row(NodeKind.COMPUTE, instruction.name, operations, accessed, before, NONE)
+        if is_blocking:
+            frame.tail = (row,)
         frame.values[instruction.name] = (row,)
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
@@ -339,22 +340,6 @@ class _Evaluation:
     ) -> _Frame:
         every = list(computation.instructions.values())
         return _Frame(computation, every, arguments, caller, entered, tail, is_async)
-
-    def _append(
-        self,
-        frame: _Frame,
-        instruction: Instruction,
-        kind: NodeKind,
-        operations: int,
-        accessed: int,
-        *,
-        is_blocking: bool,
-    ) -> int:
-        before = self._before(frame, instruction)
-        row = self._add_row(kind, instruction.name, operations, accessed, before, NONE)
-        if is_blocking:
-            frame.tail = (row,)
-        return row
 
     def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
         """Return the rows that an instruction waits for."""

@@ -116,7 +116,12 @@ def read_module(
     for statement in statements:
         if statement.kind == "module":
             begun = builder.begin(*_parse_header(statement, statements.file), statement.line)
-            begun.aliases = _parse_aliases(statement.text)
+            # The parameter whose memory each output reuses, for example {0}: (2, {}, may-alias).
+            aliases = statement.text.partition("input_output_alias=")[2]
+            aliases = aliases.partition("entry_computation_layout")[0]
+            begun.aliases = {
+                int(output or 0): int(parameter) for output, parameter in _ALIAS.findall(aliases)
+            }
         elif builder.module is None:
             message = "the file does not begin with HloModule"
             raise invalid(message, statements.file, statement.line, _DUMP_AGAIN, "format")
@@ -150,12 +155,6 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
         raise invalid(message, file, statement.line, _DUMP_AGAIN) from None
     is_scheduled = attributes.get("is_scheduled") == "true"
     return name[1] if name else "", Devices(*counts), is_scheduled
-
-
-def _parse_aliases(header: str) -> dict[int, int]:
-    """Return the parameter whose memory each output reuses: `{0}: (2, {}, may-alias)`."""
-    text = header.partition("input_output_alias=")[2].partition("entry_computation_layout")[0]
-    return {int(output or 0): int(parameter) for output, parameter in _ALIAS.findall(text)}
 
 
 def called_names(instruction: Instruction) -> list[str]:
@@ -251,7 +250,11 @@ class ModuleBuilder:
         self._add_totals(instruction, operations, called)
         if instruction.opcode == "fusion" and not self._is_complete:
             for body in called:
-                _drop_instructions(body)
+                # The bytes that a fused computation accesses replace its instructions.
+                if body.accessed is None and not body.communications:
+                    body.accessed = count_accessed_bytes(body.instructions)
+                    body.instructions = _NO_INSTRUCTIONS
+                    body.visits = 1
 
     def close(self) -> None:
         """End the computation and add it to the module, in place of one of the same name.
@@ -362,14 +365,6 @@ def count_work(
     touched = sum(min(size, read.get(index, size)) for index, size in enumerate(sizes))
     result = instruction.shape.bytes
     return body.operations, touched + (result if written is None else min(result, written))
-
-
-def _drop_instructions(body: Computation) -> None:
-    """Replace the instructions of a fused computation by the bytes that it accesses."""
-    if body.accessed is None and not body.communications:
-        body.accessed = count_accessed_bytes(body.instructions)
-        body.instructions = _NO_INSTRUCTIONS
-        body.visits = 1
 
 
 def _names(text: str) -> list[str]:

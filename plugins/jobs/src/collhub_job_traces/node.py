@@ -469,7 +469,12 @@ class _RecordBuilder:
         if attribute.name in self._foreign:
             return False
         if attribute.name == GROUP and attribute.kind == Kind.STRING:
-            return self._set_group(attribute)
+            # The empty name and 0 denote all ranks.
+            if attribute.text in ("", "0"):
+                return False
+            self._node.group = attribute.text
+            self._values[GROUP] = attribute.text.encode()
+            return True
         if attribute.name == "involved_dim" and attribute.kind == Kind.BOOL_LIST:
             self._node.dimensions = _mask(attribute)
             return False
@@ -480,14 +485,6 @@ class _RecordBuilder:
             raise ValueError(f"{attribute.name} {attribute.number} is not in {minimum}..{maximum}")
         setattr(self._node, column, attribute.number)
         self._values[attribute.name] = attribute.number
-        return True
-
-    def _set_group(self, attribute: Attribute) -> bool:
-        # The empty name and 0 denote all ranks.
-        if attribute.text in ("", "0"):
-            return False
-        self._node.group = attribute.text
-        self._values[GROUP] = attribute.text.encode()
         return True
 
 

@@ -179,14 +179,21 @@ class _Reader:
         for rank, part in zip(ranks, parts, strict=True):
             file, file_metadata = open_rank_file(part.name, rank, part.load())
             metadata.append(file_metadata)
-            heads.append(_head(file).hex())
+            # The bytes before the first node are the metadata record with its length.
+            start, stop = int(file.starts[0]), int(file.stops[0])
+            heads.append(file.content[: start - len(varint(stop - start))].hex())
             which.append(self._nodes(file))
         text = self._options.groups or metadata[0].text(ATTRIBUTE)
         stand = choose_stand_ins(ranks, self._num_ranks(ranks, text))
         report(stand, self._source)
         by_rank = dict(zip(ranks, which, strict=True))
         table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
-        nodes = self._columns(table, stand)
+        # Copied nodes still have the groups of the rank that they are copied from.
+        columns, name = table.columns, self._source.name
+        peers = translate_peers(stand, columns["rank"], columns["peer"], name)
+        nodes = NodeColumns.from_columns(
+            len(stand.of), {**columns, "peer": peers}, table.data, table.control, name
+        )
         groups = build_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
         if stand.assumed:
             nodes = self._translate_groups(nodes, table, stand, groups)
@@ -233,18 +240,6 @@ class _Reader:
             location = Location(self._source.name)
             raise InputError(message, location=location, code="rank-range", cure="change -O ranks")
         return ranks
-
-    def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
-        """Build the nodes of all ranks, with the peers of copied nodes translated.
-
-        Copied nodes (of ranks without a file) still have the groups of the rank they are copied
-        from.
-        """
-        columns, name = table.columns, self._source.name
-        peers = translate_peers(stand, columns["rank"], columns["peer"], name)
-        return NodeColumns.from_columns(
-            len(stand.of), {**columns, "peer": peers}, table.data, table.control, name
-        )
 
     def _translate_groups(
         self,
@@ -318,15 +313,6 @@ class _Reader:
         data = [identity for identity in node.data if identity in ids]
         control = [identity for identity in node.control if identity in ids]
         return replace(node, data=data, control=control, extra=decoder.whole(index))
-
-
-def _head(file: RankFile) -> bytes:
-    """Return the bytes of the file before the first node: the metadata record with its length.
-
-    The length prefix of the first node is not included; the file must have a node.
-    """
-    start, stop = int(file.starts[0]), int(file.stops[0])
-    return file.content[: start - len(varint(stop - start))]
 
 
 def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:

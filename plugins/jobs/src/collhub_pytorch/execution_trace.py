@@ -138,7 +138,9 @@ def _handle(trace: _Trace, node: Record) -> None:
         trace.waits += call is None
         if call is not None:
             trace.calls[int(node["id"])] = call
-            trace.parents[int(node["id"])] = _parent(node)
+            trace.parents[int(node["id"])] = int(
+                node["ctrl_deps"] if "ctrl_deps" in node else node.get("parent", -1)
+            )
     elif name.startswith("c10d::"):
         _add_issuer(trace, node, name)
     elif name.startswith(HOST_LIBRARIES):
@@ -254,7 +256,3 @@ def _dtype(node: Record) -> str:
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
     match = _TENSOR.search(str(types[0])) if types else None
     return match[1] if match else ""
-
-
-def _parent(node: Record) -> int:
-    return int(node["ctrl_deps"] if "ctrl_deps" in node else node.get("parent", -1))

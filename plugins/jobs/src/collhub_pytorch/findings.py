@@ -108,7 +108,9 @@ class Saving:
     @property
     def saved_percent(self) -> float:
         """Percentage of the job's time that is saved; negative if the job takes longer."""
-        return _percent(self.measured_ns - self.job_ns, self.measured_ns)
+        return (
+            100 * (self.measured_ns - self.job_ns) / self.measured_ns if self.measured_ns else 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +187,6 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
 def collective_name(kind: JobCollective) -> str:
     """Return the name of a collective in reports, such as `all-reduce`."""
     return kind.name.lower().replace("_", "-")
-
-
-def _percent(part: int, total: int) -> float:
-    """Return `part` of `total` in percent, 0.0 if `total` is 0."""
-    return 100 * part / total if total else 0.0
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
 
     Raises `InputError` for the first file whose format differs from that of the first one.
     """
-    formats = [_detect(file) for file in files]
+    formats = [(_find_signed(file) or _FORMATS[-1]) for file in files]
     for file, form in zip(files, formats, strict=True):
         if form is not formats[0]:
             message = f"these are {form.description}, but {files[0].name} has"
@@ -85,10 +85,6 @@ def read_files(
 def has_profile_signature(file: TraceFile) -> bool:
     """Whether the first bytes of a file show one of these formats."""
     return _find_signed(file) is not None
-
-
-def _detect(file: TraceFile) -> ProfileFormat:
-    return _find_signed(file) or _FORMATS[-1]
 
 
 def _find_signed(file: TraceFile) -> ProfileFormat | None:

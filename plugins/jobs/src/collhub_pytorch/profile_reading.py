@@ -12,7 +12,6 @@ from collhub_pytorch.analysis import fit_clocks, has_times, match_communications
 from collhub_pytorch.formats import NCCL_CALLS, ClockOptions
 from collhub_pytorch.job import EXTENSION, fact_list, has_device, is_host_group
 from collhub_pytorch.trace_files import TraceFile, files_of
-from hub_core.columns import Int64Array
 from hub_core.model import (
     Diagnostic,
     JsonValue,
@@ -111,20 +110,15 @@ def align_clocks(
         extension["clock_offsets_ns"] = [*map(int, offsets)]
         extension["clock_residual_ns"] = fit.residual_ns
     begins = bases - offsets
-    return replace(
-        _set_rank_starts(workload, begins - begins.min()), extensions={EXTENSION: extension}
-    )
-
-
-def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
-    """Return a copy of the workload in which rank r starts at `begins_ns[r]`.
-
-    The start is stored as the duration of the rank's first node; every rank must have one.
-    """
+    # The start of a rank is stored as the duration of its first node; every rank has one.
+    begins_ns = begins - begins.min()
     nodes = workload.nodes
     duration = nodes.duration_ns.copy()
     duration[nodes.rank_indptr[:-1]] = begins_ns
-    return replace(workload, nodes=replace(nodes, duration_ns=duration))
+    return replace(
+        replace(workload, nodes=replace(nodes, duration_ns=duration)),
+        extensions={EXTENSION: extension},
+    )
 
 
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:

@@ -98,11 +98,14 @@ def build_blocks(findings: Findings) -> list[Block]:
     if findings.calls:
         table = Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:]))
         calls = [table, kind_lines(findings)]
+    lines = [overlap_definition(findings)]
+    if any(rank.idle is not None for rank in findings.ranks):
+        lines.append(IDLE_DEFINITION)
     return [
         *calls,
         Table(_RANKS_HEADER, _ranks_rows(findings), _RANKS_HEADER),
         Table(_TIMES_HEADER, _times_rows(findings), _TIMES_HEADER),
-        _definitions(findings),
+        lines,
         *_straggler_blocks(findings),
     ]
 
@@ -234,13 +237,6 @@ def overlap_definition(findings: Findings) -> str:
     """
     has_device = any(rank.times.memory_ns is not None for rank in findings.ranks)
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
-
-
-def _definitions(findings: Findings) -> list[str]:
-    lines = [overlap_definition(findings)]
-    if any(rank.idle is not None for rank in findings.ranks):
-        lines.append(IDLE_DEFINITION)
-    return lines
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:

@@ -213,7 +213,14 @@ def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
         placement = _partition_spec(stripped, rank, mesh)
     else:
         placement = _letters(stripped, rank, mesh)
-    _check_once(placement, text, mesh)
+    # Splitting and summing along one axis
+    # contradict each other as well.
+    named = [axis for axes in placement.axes for axis in axes] + list(placement.partial)
+    # The first axis that comes twice is the one to name.
+    for axis in named:
+        if named.count(axis) > 1:
+            name = mesh.axis_names[axis]
+            raise _wrong(f"spec {text!r:.80} names the mesh axis {name!r} twice")
     return placement
 
 
@@ -370,18 +377,6 @@ def _check_rank(words: int, rank: int, text: str) -> None:
     # Trailing dimensions are never guessed in this notation.
     if words != rank:
         raise _wrong(f"spec {text!r:.80} places {words} dimensions, the tensor has {rank}")
-
-
-def _check_once(placement: Placement, text: str, mesh: Mesh) -> None:
-    """Raise `InputError` for an axis that splits twice."""
-    # Splitting and summing along one axis
-    # contradict each other as well.
-    named = [axis for axes in placement.axes for axis in axes] + list(placement.partial)
-    # The first axis that comes twice is the one to name.
-    for axis in named:
-        if named.count(axis) > 1:
-            name = mesh.axis_names[axis]
-            raise _wrong(f"spec {text!r:.80} names the mesh axis {name!r} twice")
 
 
 def _wrong(message: str) -> InputError:

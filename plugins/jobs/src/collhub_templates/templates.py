@@ -75,7 +75,13 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     `size-too-small`), and if all messages together have 2^63 bytes or more.
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
-    _check_members(steps, position)
+    # A relay would be a rank of another group.
+    strangers = np.flatnonzero(position[steps.rank] < 0)
+    if len(strangers):
+        rank = int(steps.rank[strangers[0]])
+        message = f"its algorithm has steps on rank {rank}, which is not in the group"
+        cure = "choose another algorithm for this group"
+        raise InputError(message, cure=cure, code="relay-outside")
     is_message = steps.sends | steps.receives
     is_work = ~is_message | steps.is_kind(StepKind.RECV_REDUCE)
     count = is_message.astype(np.int64) + (is_work & (steps.duration_ns != 0))
@@ -167,17 +173,6 @@ def _lists(is_listed: BoolArray, position: Int64Array, positions: int) -> Lists:
 def _by_child(edges: Edges) -> Edges:
     order = np.argsort(edges[1], kind="stable")
     return edges[0][order], edges[1][order]
-
-
-def _check_members(steps: StepTable, position: Int64Array) -> None:
-    """Raise `InputError` for algorithms with relays, which are ranks outside the group."""
-    # A relay would be a rank of another group.
-    strangers = np.flatnonzero(position[steps.rank] < 0)
-    if len(strangers):
-        rank = int(steps.rank[strangers[0]])
-        message = f"its algorithm has steps on rank {rank}, which is not in the group"
-        cure = "choose another algorithm for this group"
-        raise InputError(message, cure=cure, code="relay-outside")
 
 
 def _check_sizes(algorithm: Algorithm, sizes: Int64Array) -> None:

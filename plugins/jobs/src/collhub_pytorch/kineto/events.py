@@ -226,7 +226,10 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
             if record.get("ph") == "X":
                 _handle(events, record)
     events.rank = file.rank_or(events.distributed_number("rank"), order)
-    _check_not_empty(events)
+    if not events.device.start and not events.spans and not events.operators.start:
+        message = "there is no event of a profile in it"
+        cure = "name the files that torch.profiler's export_chrome_trace wrote"
+        raise InputError(message, location=Location(events.file), cure=cure, code="empty")
     return events
 
 
@@ -483,10 +486,3 @@ def _add_span(events: RankEvents, record: Record, call: Call, library: str = "")
     start, duration = _times_ns(record)
     span = Span(start, start + duration, _thread(events, record), call, library)
     events.spans.append(span)
-
-
-def _check_not_empty(events: RankEvents) -> None:
-    if not events.device.start and not events.spans and not events.operators.start:
-        message = "there is no event of a profile in it"
-        cure = "name the files that torch.profiler's export_chrome_trace wrote"
-        raise InputError(message, location=Location(events.file), cure=cure, code="empty")

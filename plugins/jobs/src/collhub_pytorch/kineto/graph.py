@@ -268,15 +268,12 @@ class _Builder:
         self._nodes = RankNodes(profile.file, profile.rank, profile.world_size, names, calls)
         self._row_of_activity = [NONE] * len(profile.start)
         self._row_of_point = [NONE] * len(profile.time)
-        self._first = self._beginning()
+        # The earliest time of a point or an activity of the rank; 0 without any.
+        firsts = [*self._profile.time[:1].tolist(), *self._profile.start[:1].tolist()]
+        self._first = int(min(firsts, default=0))
         self._nodes.add(PASSING_TIME.index(START), self._first, on_host=True)
         self._waits = _waits_by_activity(profile)
         self._latency_ns = self._median_latency_ns()
-
-    def _beginning(self) -> int:
-        """Return the earliest time in ns of a point or an activity of the rank; 0 without any."""
-        firsts = [*self._profile.time[:1].tolist(), *self._profile.start[:1].tolist()]
-        return int(min(firsts, default=0))
 
     def build(self) -> RankNodes:
         """Build all nodes in the order of time; may be called once.

@@ -123,7 +123,13 @@ def workload_of(
     for file in files:
         with open_decompressed(file) as content:
             records = read_records(read_lines(content), file.name)
-            _collect(records, file.name, calls, skipped, assumptions, file_of_process)
+            for record in records:
+                if isinstance(record, SkippedLine):
+                    findings = assumptions if record.is_assumption else skipped
+                    findings.append(f"{file.name}:{record.line}: {record.message}")
+                    continue
+                file_of_process.setdefault(record.member.process, file.name)
+                calls.add(record)
     if not len(calls):
         raise _empty_error(files[0].name, provenance.producer, skipped)
     job = find_job_ranks(calls.members, files[0].name)
@@ -158,24 +164,6 @@ def workload_of(
             match_communications(workload)
         return workload
     return align_clocks(workload, options, has_common_clock=not graph.has_starts)
-
-
-def _collect(
-    records: Iterable[CallRecord | SkippedLine],
-    file: str,
-    calls: RecordedCalls,
-    skipped: list[str],
-    assumptions: list[str],
-    file_of_process: dict[str, str],
-) -> None:
-    """Append the records to `calls`, and the findings to the lists of their kinds."""
-    for record in records:
-        if isinstance(record, SkippedLine):
-            findings = assumptions if record.is_assumption else skipped
-            findings.append(f"{file}:{record.line}: {record.message}")
-            continue
-        file_of_process.setdefault(record.member.process, file)
-        calls.add(record)
 
 
 def _describe_skipped(skipped: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from collhub_nccl_records import Member
 
 from collhub_pytorch.calls import Call, GroupRecord, kind_of
-from collhub_pytorch.kineto.events import EventColumns, RankEvents, is_custom_communication
+from collhub_pytorch.kineto.events import RankEvents, is_custom_communication
 from collhub_pytorch.nsys.activities import (
     MEMORY_WORK,
     Activities,
@@ -146,16 +146,6 @@ def _file_rank(
             rank.members.append(
                 Member(process, payload.communicator, payload.rank, payload.rank_count)
             )
-    _add_names(events, activities, rows)
-    _add_device_work(rank, activities, rows, calls)
-    is_used = runtime.pid == pid
-    if device_count > 1:
-        is_used &= np.isin(runtime.correlation, activities.correlation[rows]) | (runtime.kind > 0)
-    _add_runtime_calls(events, runtime, is_used)
-    return rank
-
-
-def _add_names(events: RankEvents, activities: Activities, rows: Int64Array) -> None:
     for number in np.unique(activities.name[rows]).tolist():
         text = activities.texts.get(number, f"kernel {number}")
         events.names.setdefault(text, len(events.names))
@@ -163,6 +153,12 @@ def _add_names(events: RankEvents, activities: Activities, rows: Int64Array) -> 
             events.memory_names.add(text)
         elif is_custom_communication(text):
             events.communication_names.add(text)
+    _add_device_work(rank, activities, rows, calls)
+    is_used = runtime.pid == pid
+    if device_count > 1:
+        is_used &= np.isin(runtime.correlation, activities.correlation[rows]) | (runtime.kind > 0)
+    _add_runtime_calls(events, runtime, is_used)
+    return rank
 
 
 def _add_device_work(
@@ -198,7 +194,11 @@ def _add_device_work(
         for number, call in enumerate(merged[1:]):
             rank.extra_streams = max(rank.extra_streams, number + 1)
             stream = events.streams.setdefault((device, -1 - number), len(events.streams))
-            _copy_row(columns, position, stream)
+            columns.start.append(columns.start[position])
+            columns.duration.append(columns.duration[position])
+            columns.place.append(stream)
+            columns.correlation.append(columns.correlation[position])
+            columns.label.append(columns.label[position])
             events.kernel_calls[len(columns.start) - 1] = call
 
 
@@ -241,14 +241,6 @@ def _add_runtime_calls(events: RankEvents, runtime: RuntimeCalls, is_used: BoolA
     _extend(events.calls.place, thread_index)
     _extend(events.calls.correlation, runtime.correlation[is_used])
     _extend(events.calls.label, runtime.kind[is_used])
-
-
-def _copy_row(columns: EventColumns, row: int, stream: int) -> None:
-    columns.start.append(columns.start[row])
-    columns.duration.append(columns.duration[row])
-    columns.place.append(stream)
-    columns.correlation.append(columns.correlation[row])
-    columns.label.append(columns.label[row])
 
 
 def _extend(column: array[int], values: Int64Array) -> None:
