@@ -175,25 +175,16 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
     claims = ((True, collective.in_place), (False, collective.out_of_place))
     for in_place, is_claimed in claims:
         if is_claimed:
-            pairs = _find_conflicts_in_mode(algorithm, position, in_place)
+            # If INPUT and OUTPUT overlap in place, more steps are in conflict.
+            all_rows: BoolArray = np.ones(len(algorithm.steps), np.bool_)
+            layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
+            regions = find_regions(algorithm, layout, all_rows, 1)
+            pairs = adjacent_conflicts(regions, position)
             earlier.append(pairs[0])
             later.append(pairs[1])
     before, after = np.concatenate(earlier), np.concatenate(later)
     is_between = part_of[before] < part_of[after]
     return before[is_between], after[is_between]
-
-
-def _find_conflicts_in_mode(
-    algorithm: Algorithm, position: Int64Array, in_place: bool
-) -> StepPairs:
-    """Return (earlier, later) rows of steps, adjacent in the order of `position`, that touch a
-    common unit, one of the two writing, in place or out of place. If INPUT and OUTPUT overlap in
-    place, more steps are in conflict.
-    """
-    all_rows: BoolArray = np.ones(len(algorithm.steps), np.bool_)
-    layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
-    regions = find_regions(algorithm, layout, all_rows, 1)
-    return adjacent_conflicts(regions, position)
 
 
 def _check_memory(algorithm: Algorithm) -> None:

@@ -178,8 +178,11 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
     in_output = (place >= 0) & (place + usage.input <= usage.output)
     relocation, span = _relocate_buffers(algorithm, usage, in_output, place)
     results = _list_results(algorithm, contract, ~in_output)
+    # Ranks without data may have an INPUT, whose content is undefined.
+    units = np.where(contract.defined, contract.input_units, 0)
+    rank = np.repeat(np.arange(len(units)), units)
     parts = [
-        _build_copies_in(_list_inputs(contract), relocation, Buffer.INPUT),
+        _build_copies_in((rank, counted_positions(units)), relocation, Buffer.INPUT),
         relocation.apply(algorithm.steps),
         _build_copies_out(results, relocation, Buffer.OUTPUT),
     ]
@@ -212,17 +215,6 @@ def _relocate_buffers(
     for buffer in (Buffer.INPUT, Buffer.OUTPUT):
         relocation.move(buffer, ~in_output, Buffer.SCRATCH, start + layout[:, buffer])
     return relocation, high - low
-
-
-def _list_inputs(contract: CustomContract) -> UnitsOfRanks:
-    """List (rank, unit) of all units with data before, sorted.
-
-    Ranks whose input is not defined have none, whatever the size of their INPUT.
-    """
-    # Ranks without data may have an INPUT, whose content is undefined.
-    units = np.where(contract.defined, contract.input_units, 0)
-    rank = np.repeat(np.arange(len(units)), units)
-    return rank, counted_positions(units)
 
 
 def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:

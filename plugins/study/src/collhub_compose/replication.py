@@ -53,7 +53,12 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     _check_rescaled_size(algorithm, factor)
     return Algorithm(
         _rescale_collective(algorithm.collective, factor),
-        _rescale_steps(algorithm.steps, factor),
+        replace(
+            algorithm.steps,
+            src_offset=algorithm.steps.src_offset * factor,
+            dst_offset=algorithm.steps.dst_offset * factor,
+            count=algorithm.steps.count * factor,
+        ),
         algorithm.scratch_units * factor,
         build_provenance("rescale", [algorithm], factor),
         algorithm.collective_bytes,
@@ -95,18 +100,6 @@ def _rescale_collective(collective: Collective, factor: int) -> Collective:
         contract = _rescale_contract(contract, factor)
     units = collective.unit_count * factor
     return replace(collective, unit_count=units, contract=contract)
-
-
-def _rescale_steps(steps: StepTable, factor: int) -> StepTable:
-    """Return the steps with source offsets, target offsets and counts multiplied by `factor`; all
-    other columns are shared.
-    """
-    return replace(
-        steps,
-        src_offset=steps.src_offset * factor,
-        dst_offset=steps.dst_offset * factor,
-        count=steps.count * factor,
-    )
 
 
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
@@ -203,7 +196,12 @@ def _build_copies(
     # The copies differ in the positions of blocks, not in the borders between blocks: all are
     # divided in the same way.
     divided = divide_torn_steps(algorithm.steps, copies[0], messages)
-    steps = _divide_durations(divided, count)
+    # The durations are given for all data: each copy has a share of them.
+    duration = divided.duration_ns
+    share = -(-duration // count)
+    # -1: unknown.
+    shorter = np.where(duration > 0, share, duration)
+    steps = replace(divided, duration_ns=shorter)
     parts = [
         _shift_scratch(moves.apply(steps), algorithm.scratch_units * copy)
         for copy, moves in enumerate(copies)
@@ -269,17 +267,6 @@ def _count_share_units(collective: Collective) -> int:
         return collective.units_per_rank
     sizes = np.concatenate([collective.input_units(), collective.output_units()])
     return max(1, int(np.gcd.reduce(sizes)))
-
-
-def _divide_durations(steps: StepTable, instances: int) -> StepTable:
-    """Return the steps with durations, which are given for all data, divided by the number of
-    copies and rounded up; 0 and -1 (unknown) stay unchanged.
-    """
-    duration = steps.duration_ns
-    share = -(-duration // instances)
-    # -1: unknown.
-    shorter = np.where(duration > 0, share, duration)
-    return replace(steps, duration_ns=shorter)
 
 
 def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:

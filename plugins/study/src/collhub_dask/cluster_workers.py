@@ -281,7 +281,13 @@ def start_local_cluster(workers: int, memory_bytes: int | None) -> Iterator[Loca
         try:
             yield starting.result()
         finally:
-            _stop(starting.result())
+            # A graceful stop would wait for the running tasks.
+            cluster = starting.result()
+            for nanny in cluster.workers.values():
+                # Prevents the nanny from restarting its process.
+                nanny.close_gracefully()
+                _kill(nanny)
+            cluster.close()
 
 
 def _create_cluster(workers: int, memory_bytes: int | None, folder: str) -> LocalCluster:
@@ -310,18 +316,6 @@ def restart_local_workers(cluster: LocalCluster, addresses: Sequence[str]) -> No
     for nanny in cluster.workers.values():
         if nanny.worker_address in addresses:
             _kill(nanny)
-
-
-def _stop(cluster: LocalCluster) -> None:
-    """Kill all worker processes and close the cluster.
-
-    Running tasks are lost; a graceful stop would wait for them.
-    """
-    for nanny in cluster.workers.values():
-        # Prevents the nanny from restarting its process.
-        nanny.close_gracefully()
-        _kill(nanny)
-    cluster.close()
 
 
 def _kill(nanny: Nanny) -> None:

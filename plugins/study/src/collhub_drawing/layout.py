@@ -201,7 +201,7 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
                 # Collapsed groups are to the right of the expanded group.
                 centre = np.where(np.isin(nodes, list(boxes)), width, centre)
                 nodes = nodes[np.argsort(centre, kind="stable")]
-            rows = _count_rows(topology, nodes, width)
+            rows = max(1, math.ceil(len(nodes) * _measure_room(topology, nodes) / width - 1e-9))
             column = np.arange(len(nodes))
             position[nodes] = (column + 0.5) * width / len(nodes)
             # Nodes alternate between the rows, so that lines pass between nodes of other rows.
@@ -247,13 +247,6 @@ def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
     layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
     widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
     return min(widest_layer, _LAYER_WIDTH)
-
-
-def _count_rows(topology: Topology, nodes: Int64Array, width: float) -> int:
-    """Return the number of rows, at least 1, that the nodes of a layer fill at this width in
-    pixels.
-    """
-    return max(1, math.ceil(len(nodes) * _measure_room(topology, nodes) / width - 1e-9))
 
 
 def _measure_room(topology: Topology, nodes: Int64Array) -> float:

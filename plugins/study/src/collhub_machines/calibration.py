@@ -21,7 +21,6 @@ from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.time_models import NAMES, is_between_nodes, is_modelled
 
 from collhub_machines.fitting import (
-    Prior,
     choose_prior,
     every_second_size,
     fit_networks,
@@ -154,7 +153,11 @@ def _calibrate(
         prior = machine_prior(gpu)
         if request.hold_out:
             prior, deviations = choose_prior(gpu, fitted_points, library.version)
-        constants = _constants(gpu, fitted_points, library.version, prior)
+        fitted = fit_node(gpu, fitted_points, library.version, prior)
+        constants = {
+            name: Constant(float(value), "fit" if count else fitted.source, count)
+            for name, value, count in zip(NAMES, fitted.values, fitted.points, strict=True)
+        }
         diagnostics += _missing_notes(label, fitted_points, constants)
     between = one_place(point for point in points if is_between_nodes(point))
     networks = fit_networks(between)
@@ -269,16 +272,6 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
     message = f"{label}: several libraries or versions: {listed}; only {library} is fitted"
     cure = "the others are separate tables; calibrate each version from its own files for a model"
     return [Diagnostic("mixed-versions", message, Severity.WARNING, cure=cure)]
-
-
-def _constants(
-    gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
-) -> dict[str, Constant]:
-    fitted = fit_node(gpu, points, version, prior)
-    return {
-        name: Constant(float(value), "fit" if count else fitted.source, count)
-        for name, value, count in zip(NAMES, fitted.values, fitted.points, strict=True)
-    }
 
 
 def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[ErrorEntry]:

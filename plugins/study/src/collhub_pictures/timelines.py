@@ -288,6 +288,12 @@ def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Itera
     # Lists, because reading single numbers from arrays would dominate the time.
     values = [column[order].tolist() for column in columns]
     for row, rank, thread, begin, end in zip(order.tolist(), *values, strict=True):
+        arguments = run.subject.facts(row)
+        waited_ns = int(shown.begin[row] - run.start[row])
+        if waited_ns:
+            arguments["waited_us"] = to_microseconds(waited_ns)
+        if run.is_endless[row]:
+            arguments["ends"] = "never"
         yield {
             "ph": "X",
             "name": subject.name(row),
@@ -296,21 +302,8 @@ def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Itera
             "tid": thread,
             "ts": to_microseconds(begin),
             "dur": to_microseconds(end - begin),
-            "args": _create_arguments(run, shown, row),
+            "args": arguments,
         }
-
-
-def _create_arguments(run: RunTimes, shown: ShownTimes, row: int) -> dict[str, str | int | float]:
-    """Return the facts of a row, `waited_us` if it waited between its start and its shown begin,
-    and `ends: never` if it never finished.
-    """
-    arguments = run.subject.facts(row)
-    waited_ns = int(shown.begin[row] - run.start[row])
-    if waited_ns:
-        arguments["waited_us"] = to_microseconds(waited_ns)
-    if run.is_endless[row]:
-        arguments["ends"] = "never"
-    return arguments
 
 
 _GROUPS = 100

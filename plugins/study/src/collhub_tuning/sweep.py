@@ -95,7 +95,9 @@ class Measuring:
         the budget.
         """
         arguments = (question, network, None, self._registry, self._budget)
-        timeout_s = self._get_timeout_s()
+        # Tasks are stopped after the time limit and a grace period.
+        left_s = self._budget.left_s
+        timeout_s = None if left_s is None else left_s + _GRACE_S
         # A task that may be stopped needs a separate process.
         may_be_local = self._start is None and timeout_s is None
         if not missing or (may_be_local and min(self._jobs, len(missing)) <= 1):
@@ -124,11 +126,6 @@ class Measuring:
             self._workers = None
             for algorithm in tasks.values():
                 yield algorithm, self._budget.reason
-
-    def _get_timeout_s(self) -> float | None:
-        """Return the seconds until tasks are stopped: time limit and grace period; None: never."""
-        left_s = self._budget.left_s
-        return None if left_s is None else left_s + _GRACE_S
 
     def _get_outcome(self, task: Future[list[Measurement]]) -> list[Measurement] | str:
         """Return the result of a task, or the reason why it has none, as a text.

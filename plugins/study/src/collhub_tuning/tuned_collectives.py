@@ -88,9 +88,18 @@ class MeasuredTimes:
         first window begins at 0 bytes, the last one is open (None), and there are no gaps; bounds
         are inclusive. Without a decided size there are no windows.
         """
-        times = {name: self._winning_times(name) for name in self.times_ns if _is_in(name, names)}
+        times = {
+            name: self._winning_times(name)
+            for name in self.times_ns
+            if names is None or name in names
+        }
         runs: list[tuple[str | None, list[int]]] = []
-        decided = self._decided_indices(times)
+        # At a decided size, a candidate has a time or a reference was measured.
+        decided = [
+            index
+            for index, size in enumerate(self.sizes)
+            if size in self._reference_sizes or _find_best_time(times, index) is not None
+        ]
         defaults = self._default_indices(times, decided)
         for is_default, group in groupby(decided, key=defaults.__contains__):
             # Choosing the algorithm that stays within the tolerance for the longest run gives the
@@ -128,16 +137,6 @@ class MeasuredTimes:
         `limits_ns` and `winners`.
         """
         return {*self.limits_ns, *self.winners}
-
-    def _decided_indices(self, times: Times) -> list[int]:
-        """Return the ascending indices of sizes for which a candidate in `times` has a time or a
-        reference was measured.
-        """
-        return [
-            index
-            for index, size in enumerate(self.sizes)
-            if size in self._reference_sizes or _find_best_time(times, index) is not None
-        ]
 
     def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
         """Return the indices of measured sizes at which no algorithm wins, and of sizes between.
@@ -251,10 +250,6 @@ def _compute_slowdown(time_ns: int | None, best_ns: int | None) -> float | None:
     if time_ns is None or best_ns is None:
         return None
     return time_ns / best_ns if best_ns else 1.0
-
-
-def _is_in(name: str, names: Collection[str] | None) -> bool:
-    return names is None or name in names
 
 
 @dataclass(frozen=True)

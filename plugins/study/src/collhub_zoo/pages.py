@@ -96,7 +96,15 @@ def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
     for group in (one for one in report.groups if one.collective == kind):
         lines += [f"## {group.machine}", ""]
         rows = []
-        for result in _rank_results(report, group):
+        # The fastest at the largest size is first, results without a time there are last.
+        results = [
+            result
+            for result in report.results
+            if (result.machine, result.collective) == (group.machine, group.collective)
+        ]
+        for result in sorted(
+            results, key=lambda one: (one.points[-1].time_ns or 1 << 62, one.entry)
+        ):
             rows.append((_link_entry(result.entry, "../"), *_describe_points(result, group)))
         bound_cells = [
             "unknown" if bound.time_ns is None else f"{format_time(bound.time_ns)} ({bound.method})"
@@ -114,19 +122,6 @@ def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
                 ],
             )
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _rank_results(report: ZooBuildReport, group: GroupItem) -> list[ResultItem]:
-    """Return the results of a group, fastest at the largest size first; equal times by entry name.
-
-    Results without a time at this size are last.
-    """
-    results = [
-        result
-        for result in report.results
-        if (result.machine, result.collective) == (group.machine, group.collective)
-    ]
-    return sorted(results, key=lambda one: (one.points[-1].time_ns or 1 << 62, one.entry))
 
 
 def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
