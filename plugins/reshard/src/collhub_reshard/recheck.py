@@ -94,7 +94,12 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     verdict = _describe_verdict(claim, makespan, bound)
     unproved = _list_unproved(claim, bound, request.topology is not None)
     is_met = _is_met(claim, makespan, bound)
-    return report_valid_proof(verdict, makespan, bound, is_met, _describe_binding(claim), unproved)
+    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
+    hosts = ", ".join(map(str, require_list(claimed["hosts"])))
+    binding = (
+        f"task {claimed['task']}" if claimed["kind"] == "task" else f"{claimed['kind']} {hosts}"
+    )
+    return report_valid_proof(verdict, makespan, bound, is_met, binding, unproved)
 
 
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _ScheduleClaim:
@@ -383,12 +388,3 @@ def _describe_verdict(
     if claim.document["proof"] == "solver":
         return f"holds: {longer}; the solver's proof of optimality is not checked"
     return f"holds: {longer}"
-
-
-def _describe_binding(claim: _ScheduleClaim) -> str:
-    """Return `task N` for a bound by a task, otherwise the kind of the bound and its hosts,
-    separated by commas. The text comes from the proof unchecked.
-    """
-    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    hosts = ", ".join(map(str, require_list(claimed["hosts"])))
-    return f"task {claimed['task']}" if claimed["kind"] == "task" else f"{claimed['kind']} {hosts}"

@@ -96,7 +96,11 @@ def _find_trees(
 
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
         """Build the joint search for trees of these weights; None if a problem rules them out."""
-        return _build_joint_search(problems, weights)
+        searches = [_build_link_search(problem, weights) for problem in problems]
+        possible = [search for search in searches if search is not None]
+        if len(possible) < len(problems):
+            return None
+        return _JointSearch(tuple(weights), possible, [])
 
     link_sets, is_proved = run_searches(vectors, build_search, budget)
     if link_sets is None:
@@ -177,21 +181,6 @@ def _generate_problems(
         if len(block) > 1:
             inner = np.flatnonzero((low == number) & (high == number))
             yield from _generate_problems(induced(graph, sorted(block)), numbers[inner], total)
-
-
-def _build_joint_search(
-    problems: Sequence[_SpanningProblem],
-    weights: Sequence[int],
-) -> _JointSearch | None:
-    """Build a search for trees of these weights in all problems at the same time.
-
-    None if one problem has a link without an allowed set of trees, so that no such trees exist.
-    """
-    searches = [_build_link_search(problem, weights) for problem in problems]
-    possible = [search for search in searches if search is not None]
-    if len(possible) < len(problems):
-        return None
-    return _JointSearch(tuple(weights), possible, [])
 
 
 def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:

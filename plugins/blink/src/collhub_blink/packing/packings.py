@@ -258,22 +258,16 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
     if network.graph.num_compute > _MAX_RANKS:
         return None
     for order in _generate_orders(network, task.root, task.seed):
-        trees = place_along_routes(network, [_build_chain(order)])
+        # Every rank is the child of its predecessor, by arc -1.
+        parent = np.full(len(order), -1, np.int64)
+        parent[order[1:]] = order[:-1]
+        chain = SpanningTree(int(order[0]), 1, parent, np.full(len(order), -1, np.int64))
+        trees = place_along_routes(network, [chain])
         unit = compute_unit(network.topology, trees, is_up=False)
         packing = PlacedPacking("a chain along the switches", trees, unit, bound)
         if packing.is_optimal:
             return packing
     return None
-
-
-def _build_chain(order: Int64Array) -> SpanningTree:
-    """Build the tree of weight 1 in which every rank is the child of its predecessor.
-
-    `order` contains every rank once; the first is the root. Its arcs are -1.
-    """
-    parent = np.full(len(order), -1, np.int64)
-    parent[order[1:]] = order[:-1]
-    return SpanningTree(int(order[0]), 1, parent, np.full(len(order), -1, np.int64))
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:

@@ -106,26 +106,20 @@ def find_tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolAr
         return []
     relays = np.setdiff1d(np.arange(network.num_nodes), members)
     order = np.concatenate([members, relays])
-    cut = all_gather_rate(_renumber_nodes(graph, order, len(members))).cut
+    num_members = len(members)
+    new_number = inverse(order)
+    # NPUs that only relay are treated as switches: they need no data.
+    cut = all_gather_rate(
+        replace(
+            graph,
+            num_compute=num_members,
+            source=new_number[graph.source],
+            destination=new_number[graph.destination],
+        )
+    ).cut
     nodes = np.zeros(network.num_nodes, np.bool_)
     nodes[order[list(cut)]] = True
     return [nodes]
-
-
-def _renumber_nodes(graph: CapacityGraph, order: Int64Array, num_members: int) -> CapacityGraph:
-    """Return the graph with node `order[i]` renumbered to i.
-
-    The first `num_members` nodes of the new graph compute; all later ones, also NPUs, only relay
-    like switches, because they need no data.
-    """
-    new_number = inverse(order)
-    # NPUs that only relay are treated as switches: they need no data.
-    return replace(
-        graph,
-        num_compute=num_members,
-        source=new_number[graph.source],
-        destination=new_number[graph.destination],
-    )
 
 
 def find_slowest_sets(

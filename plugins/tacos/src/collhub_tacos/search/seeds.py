@@ -137,7 +137,13 @@ class _SeedSearch(Generic[T]):
         is_interrupted = False
         try:
             for wave in _split_into_waves(seeds, threads):
-                if self._reaches_goal(wave):
+                # If one seed reaches the goal, the later results of the wave are ignored, because
+                # their number depends on the number of threads.
+                results = self._run_wave(wave)
+                if any(
+                    self._record_result(result, seed)
+                    for seed, result in zip(wave, results, strict=True)
+                ):
                     break
         except KeyboardInterrupt:
             if self._best is None:
@@ -146,17 +152,6 @@ class _SeedSearch(Generic[T]):
         assert self._best is not None
         result, seed = self._best
         return Best(result, seed, self._tried, is_interrupted)
-
-    def _reaches_goal(self, wave: Sequence[int]) -> bool:
-        """Try some seeds in parallel; return whether one of them reaches the goal.
-
-        Later results of the wave are ignored then, because their number depends on the number of
-        threads.
-        """
-        results = self._run_wave(wave)
-        return any(
-            self._record_result(result, seed) for seed, result in zip(wave, results, strict=True)
-        )
 
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
         """Return the results of some seeds in their order; several seeds are tried in parallel.
