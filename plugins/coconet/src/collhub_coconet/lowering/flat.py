@@ -29,6 +29,7 @@ from collhub_coconet.lowering.flat_program import (
     Barrier,
     CollectiveRuns,
     FlatProgram,
+    LaunchList,
     MeshRuns,
     Message,
     Part,
@@ -43,7 +44,6 @@ from collhub_coconet.lowering.grids import (
     number_regions,
     select_rank_chunks,
 )
-from collhub_coconet.lowering.launches import LaunchList
 from collhub_coconet.lowering.nodes import (
     NodeList,
     Producers,

@@ -199,7 +199,7 @@ class HubAlgorithms:
         Algorithms that fail, have more than `MAX_STEPS` steps or come after the end are stored in
         `omissions` with the reason. An algorithm without a time is skipped without a reason.
         """
-        call = _create_call(demand)
+        call = Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
         bounds = {
             protocol.name: self._prove_bound_s(call, demand, protocol) for protocol in PROTOCOLS
         }
@@ -367,10 +367,6 @@ def _is_connected(network: Topology) -> bool:
         if not reached.issuperset(range(network.num_npus)):
             return False
     return True
-
-
-def _create_call(demand: Demand) -> Call:
-    return Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
 
 
 def _rebuild(
