@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import hub_core
 from collhub_zoo.cards import CARD_FILE, MACHINES_FILE
-from collhub_zoo.catalogue import COPY_FOLDER, INDEX_FILE, Catalogue
-from collhub_zoo.create_algorithm import AlgorithmSource
+from collhub_zoo.catalogue import COPY_FOLDER, INDEX_FILE, AlgorithmSource, Catalogue
 from collhub_zoo.evaluate import (
     MAX_FILE_STEPS,
     GroupOutcome,

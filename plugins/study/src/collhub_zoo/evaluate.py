@@ -16,8 +16,7 @@ import numpy as np
 from collhub_machine_profiles import find_profile
 
 import hub_core
-from collhub_zoo.catalogue import Catalogue, Entry, open_catalogue
-from collhub_zoo.create_algorithm import AlgorithmSource
+from collhub_zoo.catalogue import AlgorithmSource, Catalogue, Entry, open_catalogue
 from collhub_zoo.zoo_records import (
     BestItem,
     BoundItem,

@@ -179,7 +179,7 @@ def get(
     output: OutputRequest,
 ) -> int:
     """Create the algorithm NAME, verify it and write it to OUT."""
-    from collhub_zoo.create_algorithm import AlgorithmSource
+    from collhub_zoo.catalogue import AlgorithmSource
 
     catalogue = _open(context, source)
     entry = catalogue.find(name)

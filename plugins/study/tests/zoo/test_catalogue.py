@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from collhub_zoo.cards import parse_card, parse_machines
-from collhub_zoo.catalogue import download, open_catalogue
-from collhub_zoo.create_algorithm import AlgorithmSource
+from collhub_zoo.catalogue import AlgorithmSource, download, open_catalogue
 
 import hub_core
 import hub_core.reports
