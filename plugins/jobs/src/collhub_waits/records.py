@@ -236,10 +236,6 @@ class Records:
         """Return all fields of one row as Python values."""
         return Operation(*(self.columns[name][row].item() for name in _TYPES))
 
-    def first_row_of(self, row: int) -> int:
-        """Return the oldest row of the rank that has this row."""
-        return self.first_row[self.rank(row)]
-
     def rank(self, row: int) -> int:
         """Return the rank of a row."""
         return int(self.columns["rank"][row])

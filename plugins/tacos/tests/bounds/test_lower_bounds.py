@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.cuts import find_tightest_sets
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import find_best_all_gather
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
 
-from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, synthesize
+from hub_core import Collective, CollectiveKind, Topology, parse_topology, synthesize
 from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Links, Occupancy
 
@@ -274,7 +273,7 @@ def test_a_group_counts_only_what_its_members_need() -> None:
     }
 
 
-def test_the_narrowest_cut_is_found_exactly() -> None:
+def test_a_narrow_cut_gives_the_largest_bound() -> None:
     links = parse_topology("fc:4?bandwidth=50GB/s")
     pairs = [(links.source + shift, links.destination + shift) for shift in (0, 4)] + [
         (np.asarray([3, 4]), np.asarray([4, 3]))
@@ -284,26 +283,13 @@ def test_the_narrowest_cut_is_found_exactly() -> None:
         Links.uniform(source, destination, 50e9, 0.0).topology("two cliques", 8, 8)
     )
     asked = collective(CollectiveKind.ALL_GATHER, 8, 8)
-    (nodes,) = find_tightest_sets(network, np.arange(8))
-    assert sorted(np.flatnonzero(nodes)) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    nodes = np.arange(8) < 4
     plain = compute_lower_bounds_ps(asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA)
     with_cut = compute_lower_bounds_ps(
         asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA, [nodes]
     )
     assert plain["ingress"] == 3 * 10**6
     assert with_cut["cut"] == 4 * 10**6
-
-
-def test_no_exact_cut_without_a_common_unit() -> None:
-    assert find_tightest_sets(LinkNetwork.of(ring_full_switch(4)), np.arange(32)) == []
-
-
-def test_exact_cuts_of_disconnected_networks_are_refused() -> None:
-    network = LinkNetwork.of(
-        Links.uniform(np.asarray([0]), np.asarray([1]), 1e9, 0.0).topology("one way", 2, 2)
-    )
-    with pytest.raises(InputError, match="cannot be reached"):
-        find_tightest_sets(network, np.arange(2))
 
 
 def test_links_on_which_messages_take_no_time_next_to_slow_ones() -> None:

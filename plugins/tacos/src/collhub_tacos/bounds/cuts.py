@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from collhub_packing import CapacityGraph
 from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
-from hub_core.columns import BoolArray, Float64Array, Int64Array, inverse, row_pointer
-from hub_core.model import InputError
+from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,38 +86,6 @@ class LinkGroups:
         group_rate = np.add.reduceat(rate[groups.links], groups.indptr[:-1])
         seconds = groups.needed * chunk_bytes / group_rate
         return float(np.max(seconds))
-
-
-def find_tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
-    """Find the node set with the lowest egress bandwidth per member inside, by exact flows.
-
-    Returns one set, bool[nodes], for `compute_lower_bounds_ps`, or none if the bandwidths have no
-    common unit, which exact flows need. Cost: several flows to each member, so it is for hundreds
-    of nodes. Raises `InputError` if members cannot reach one another.
-    """
-    # Imports numba, which takes a second.
-    from collhub_packing import all_gather_rate
-
-    try:
-        graph = CapacityGraph.of(network.topology)
-    except InputError:
-        return []
-    relays = np.setdiff1d(np.arange(network.num_nodes), members)
-    order = np.concatenate([members, relays])
-    num_members = len(members)
-    new_number = inverse(order)
-    # NPUs that only relay are treated as switches: they need no data.
-    cut = all_gather_rate(
-        replace(
-            graph,
-            num_compute=num_members,
-            source=new_number[graph.source],
-            destination=new_number[graph.destination],
-        )
-    ).cut
-    nodes = np.zeros(network.num_nodes, np.bool_)
-    nodes[order[list(cut)]] = True
-    return [nodes]
 
 
 def find_slowest_sets(
