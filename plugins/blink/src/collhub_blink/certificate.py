@@ -134,7 +134,15 @@ def build_planes_certificate(
         "status": "feasible",
         "reason": "a packing has a tree",
     }
-    document["planes"] = [_describe_plane(share) for share in shares]
+    document["planes"] = [
+        {
+            "plane": share.plane.number,
+            "share": str(share.part),
+            "rate": str(share.packing.rate),
+            "bound": _describe_bound(share.packing.bound),
+        }
+        for share in shares
+    ]
     if _is_short(task, packings):
         trees: list[JsonValue] = []
         for share in shares:
@@ -177,16 +185,6 @@ def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
     """
     trees = sum(len(packing.trees) for packing in packings)
     return trees * task.topology.num_npus <= _MAX_NUMBERS
-
-
-def _describe_plane(share: Share) -> JsonObject:
-    """Describe the share, the rate and the bound of one plane."""
-    return {
-        "plane": share.plane.number,
-        "share": str(share.part),
-        "rate": str(share.packing.rate),
-        "bound": _describe_bound(share.packing.bound),
-    }
 
 
 def _describe_bound(bound: RateBound) -> JsonObject:

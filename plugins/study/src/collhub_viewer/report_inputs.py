@@ -58,18 +58,16 @@ def read_report(path: Path) -> PageSubject | None:
         findings = [one.finding(Location(str(path)), "invalid-report") for one in violations]
         raise InputError(findings)
     if schema == _DIAGNOSIS_SCHEMA:
-        return _read_waits(path.name, document)
+        waits = [
+            WaitingRanks(
+                tuple(wait["ranks"]),
+                tuple(wait["for"]),
+                f"{wait['operation']} ({wait['sequence']})",
+            )
+            for wait in document["waits"]
+        ]
+        return WaitForGraph(path.name, tuple(document["culprits"]), waits)
     return ReportDocument(path.name, document)
-
-
-def _read_waits(title: str, document: Any) -> WaitForGraph:
-    waits = [
-        WaitingRanks(
-            tuple(wait["ranks"]), tuple(wait["for"]), f"{wait['operation']} ({wait['sequence']})"
-        )
-        for wait in document["waits"]
-    ]
-    return WaitForGraph(title, tuple(document["culprits"]), waits)
 
 
 def read_tuned_folder(folder: Path) -> list[PageSubject]:

@@ -212,7 +212,10 @@ def fit_clocks(
     than `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
-    clock_of_rank = _number_clocks(workload)
+    # One clock per file: assumed ranks share the clock of their file.
+    numbers: dict[str | None, int] = {}
+    files = [file_of(workload, rank) for rank in range(workload.num_ranks)]
+    clock_of_rank = np.array([numbers.setdefault(file, len(numbers)) for file in files], np.int64)
     clock = clock_of_rank[workload.nodes.rank[rows]]
     end = times.end[rows]
     offset = _propagate_offsets(workload, clock_of_rank, clock, of_row, end)
@@ -228,13 +231,6 @@ def fit_clocks(
     if residual > max_residual_ns:
         raise _alignment_error(workload, int(rows[int(np.argmax(distance))]), residual)
     return ClockFit((offset - offset[0])[clock_of_rank], residual)
-
-
-def _number_clocks(workload: Workload) -> Int64Array:
-    """Number the clock of each rank, one clock per file: assumed ranks share their file's clock."""
-    numbers: dict[str | None, int] = {}
-    files = [file_of(workload, rank) for rank in range(workload.num_ranks)]
-    return np.array([numbers.setdefault(file, len(numbers)) for file in files], np.int64)
 
 
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:

@@ -316,7 +316,14 @@ class PayloadDecoder:
         payload that cannot be decoded gives None and increases `undecodable`.
         """
         if content is None:
-            return _decode_text(text)
+            if match := _ATLAHS_CALL.match(text):
+                target = _ATLAHS_PEER.search(text)
+                return NcclPayload(
+                    match[2], int(match[3]), int(target[1]) if target else -1, operation=match[1]
+                )
+            if match := _ATLAHS_MEMBER.match(text):
+                return NcclPayload(match[1], rank=int(match[2]), rank_count=int(match[3]))
+            return None
         if isinstance(content, str):
             # Other tools store the bytes as hexadecimal text.
             try:
@@ -356,14 +363,3 @@ class PayloadDecoder:
             max(values.get("rank_count", 0), 0),
             max(values.get("device", -1), -1),
         )
-
-
-def _decode_text(text: str) -> NcclPayload | None:
-    if match := _ATLAHS_CALL.match(text):
-        target = _ATLAHS_PEER.search(text)
-        return NcclPayload(
-            match[2], int(match[3]), int(target[1]) if target else -1, operation=match[1]
-        )
-    if match := _ATLAHS_MEMBER.match(text):
-        return NcclPayload(match[1], rank=int(match[2]), rank_count=int(match[3]))
-    return None
