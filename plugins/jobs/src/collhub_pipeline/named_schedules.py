@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from collhub_pipeline.building_blocks import v_half, v_min
 from collhub_pipeline.list_search import build_by_readiness
 from collhub_pipeline.orders_of_chunks import (
     dualpipe_v,
@@ -24,8 +25,6 @@ from collhub_pipeline.orders_of_chunks import (
     interleaved_zero_bubble,
     looped_bfs,
     place_in_waves,
-    v_half,
-    v_min,
     zbv,
 )
 from collhub_pipeline.passes import Pass, PassTimes

@@ -2,9 +2,9 @@
 
 Loops put stage s on device s modulo p; V shapes put stages 0 to p - 1 on the devices in order and
 the next p stages in reverse. Sources: breadth-first loops (Lamy-Poirier, MLSys 2023), interleaved
-1F1B (Narayanan et al., SC 2021), ZB-V (Qi et al., arXiv 2401.10241), V-Min and V-Half (Qi et al.,
-arXiv 2405.15362), DualPipeV (DeepSeek, github.com/deepseek-ai/DualPipe), Hanayo (Liu et al., SC
-2023). The first five have the orders of `torch.distributed.pipelining`; a test compares them.
+1F1B (Narayanan et al., SC 2021), ZB-V (Qi et al., arXiv 2401.10241), DualPipeV (DeepSeek,
+github.com/deepseek-ai/DualPipe). All have the orders of `torch.distributed.pipelining`; a test
+compares them.
 """
 
 from __future__ import annotations
@@ -239,52 +239,3 @@ def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
     for _ in range(device + 1):
         line.add_pending()
     return line
-
-
-def v_half(devices: int, micros: int) -> Schedule:
-    """Build V-Half: half of the activations of 1F1B; see `_build_repeated`."""
-    lag = 0 if devices % 2 else 3
-    starts = [
-        (at * 2, 3 * devices - at - 2, 3 * devices + lag + 2 * at - 1, 6 * devices + lag - at - 2)
-        for at in range(devices)
-    ]
-    return _build_repeated("v-half", starts, micros)
-
-
-def v_min(devices: int, micros: int) -> Schedule:
-    """Build V-Min: a third of the activations of 1F1B; see `_build_repeated`."""
-    lag = 0 if devices % 3 else 2
-    starts = [
-        (at, 2 * devices - at - 1, 2 * devices + lag + at, 4 * devices + lag - at - 1)
-        for at in range(devices)
-    ]
-    return _build_repeated("v-min", starts, micros)
-
-
-def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
-    """Repeat the passes of one micro-batch every 6 slots; weight gradients take the free slots.
-
-    `starts`: per device the slots of both forward passes and of both input gradients, the one of
-    the second chunk first.
-    """
-    devices = len(starts)
-    orders = []
-    for device, slots in enumerate(starts):
-        stages = device, 2 * devices - 1 - device
-        kinds = (_F, stages[0]), (_F, stages[1]), (_I, stages[1]), (_I, stages[0])
-        at_slot = {
-            slot + 6 * micro: Operation(kind, 0, stage, micro)
-            for micro in range(micros)
-            for slot, (kind, stage) in zip(slots, kinds, strict=True)
-        }
-        order: list[Operation] = []
-        pending: deque[Operation] = deque()
-        for slot in range(max(at_slot) + 1):
-            if slot in at_slot:
-                order.append(at_slot[slot])
-                if at_slot[slot].kind is _I:
-                    pending.append(at_slot[slot]._replace(kind=_W))
-            elif pending:
-                order.append(pending.popleft())
-        orders.append((*order, *pending))
-    return Schedule(name, (place_in_waves(devices, 2),), tuple(orders))

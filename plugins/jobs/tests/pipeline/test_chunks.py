@@ -79,10 +79,28 @@ def test_v_half_and_v_min_hold_less_than_one_forward_one_backward(name: str, pea
     assert shape.peaks(schedule_of(name, shape)) == [peak] * 4
 
 
-def test_v_min_has_the_published_spans() -> None:
-    for times, span in zip((ONES, UNEVEN, LONG), (29.5, 34.4, 55), strict=True):
+@pytest.mark.parametrize(
+    ("name", "spans"), [("v-half", (26.5, 27.9, 45)), ("v-min", (29.5, 34.4, 55))]
+)
+def test_v_half_and_v_min_have_the_spans_of_their_authors(
+    name: str, spans: tuple[float, ...]
+) -> None:
+    """Spans of a device in the scheduler of Qi et al. (sail-sg), including the reordering."""
+    for times, span in zip((ONES, UNEVEN, LONG), spans, strict=True):
         shape = Shape(4, 8, times, is_steady=True)
-        assert float(shape.measure(schedule_of("v-min", shape))) == span
+        assert float(shape.measure(schedule_of(name, shape))) == span
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["v-half", "v-min"]), st.integers(1, 9), st.integers(1, 24))
+def test_reordering_keeps_the_largest_memory_of_the_building_block(name, devices, micros) -> None:
+    """All numbers of micro-batches are valid; p/2 + 1 and p/3 + 2 are the papers' bounds."""
+    shape = Shape(devices, micros, ONES)
+    schedule = schedule_of(name, shape)
+    assert find_defect(schedule, micros) == ""
+    limit = devices / 2 + 1 if name == "v-half" else devices / 3 + 2
+    assert max(shape.peaks(schedule)) <= limit
+    assert shape.timed(schedule).makespan >= 3 * micros
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,0 +1,226 @@
+"""V-Min and V-Half: schedules that repeat the passes of one micro-batch, then move passes forward.
+
+Source: Qi et al., "Pipeline parallelism with controllable memory", arXiv 2405.15362: a building
+block is repeated, squeezed and reordered. The rules of the reordering are those of the authors'
+scheduler (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py): passes of warm-up
+and cool-down move to the first free slot that their inputs permit, if the largest number of
+activations of any device remains; once with the weight gradients in their slots, and once without
+them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+from collhub_pipeline.orders_of_chunks import place_in_waves
+from collhub_pipeline.passes import Operation, Pass, PassTimes
+from collhub_pipeline.timing import Schedule, timed
+
+_F, _I, _W = Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT
+
+_PERIOD = 6
+"""Slots between micro-batches: a device runs six passes of a micro-batch, each in one slot."""
+
+Slots = dict[Operation, int]
+"""Slot of every pass of one device."""
+
+
+def v_half(devices: int, micros: int) -> Schedule:
+    """Build V-Half: half of the activations of 1F1B."""
+    lag = 0 if devices % 2 else 3
+    starts = [
+        (at * 2, 3 * devices - at - 2, 3 * devices + lag + 2 * at - 1, 6 * devices + lag - at - 2)
+        for at in range(devices)
+    ]
+    return _build_repeated("v-half", starts, micros)
+
+
+def v_min(devices: int, micros: int) -> Schedule:
+    """Build V-Min: a third of the activations of 1F1B."""
+    lag = 0 if devices % 3 else 2
+    starts = [
+        (at, 2 * devices - at - 1, 2 * devices + lag + at, 4 * devices + lag - at - 1)
+        for at in range(devices)
+    ]
+    return _build_repeated("v-min", starts, micros)
+
+
+def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
+    """Repeat the passes of a micro-batch, and reorder warm-up and cool-down.
+
+    `starts`: per device the slots of both forward passes and of both input gradients, the one of
+    the second chunk first.
+    """
+    devices = len(starts)
+    place = place_in_waves(devices, 2)
+    repeated: list[Slots] = []
+    for device, slots in enumerate(starts):
+        up, back = device, 2 * devices - 1 - device
+        kinds = (_F, up), (_F, back), (_I, back), (_I, up)
+        repeated.append(
+            {
+                Operation(kind, 0, stage, micro): slot + _PERIOD * micro
+                for micro in range(micros)
+                for slot, (kind, stage) in zip(slots, kinds, strict=True)
+            }
+        )
+    lines = _move_forward([_fill_weight_gradients(line) for line in repeated])
+    squeezed = timed(_list_orders(name, place, lines), PassTimes(1, 1, 1)).starts
+    without = [
+        {
+            pass_: int(start)
+            for pass_, start in zip(sorted(line, key=line.__getitem__), starts_of_line, strict=True)
+            if pass_.kind is not _W
+        }
+        for line, starts_of_line in zip(lines, squeezed, strict=True)
+    ]
+    lines = [_fill_weight_gradients(line) for line in _move_forward(without)]
+    return _list_orders(name, place, lines)
+
+
+def _list_orders(name: str, place: tuple[int, ...], lines: Sequence[Slots]) -> Schedule:
+    """Return the schedule that runs the passes of each device in the order of their slots."""
+    return Schedule(
+        name, (place,), tuple(tuple(sorted(line, key=line.__getitem__)) for line in lines)
+    )
+
+
+def _fill_weight_gradients(line: Slots) -> Slots:
+    """Add the weight gradients of a device: each in the next free slot, the oldest one first."""
+    at_slot = {slot: pass_ for pass_, slot in line.items()}
+    pending: deque[Operation] = deque()
+    result = dict(line)
+    slot, last = 0, max(at_slot)
+    while pending or slot <= last:
+        pass_ = at_slot.get(slot)
+        if pass_ is None and pending:
+            result[pending.popleft()] = slot
+        elif pass_ is not None and pass_.kind is _I:
+            pending.append(pass_._replace(kind=_W))
+        slot += 1
+    return result
+
+
+@dataclass(slots=True)
+class _Device:
+    """Passes of one device: slots, occupied slots, and numbers of passes per slot.
+
+    `stored`: forward passes minus weight gradients per slot; `gradients`: input gradients.
+    `has_weight_gradients`: otherwise each takes the next slot that no other pass occupies.
+    """
+
+    slots: Slots
+    stored: np.ndarray
+    gradients: np.ndarray
+    is_occupied: np.ndarray
+    has_weight_gradients: bool
+
+    @classmethod
+    def create(cls, slots: Slots, length: int) -> _Device:
+        """Create the record of a device from the slots of its passes."""
+        columns = np.zeros((3, length), np.int64)
+        device = cls(slots, *columns, any(pass_.kind is _W for pass_ in slots))
+        for pass_, slot in slots.items():
+            device.count(pass_, slot, 1)
+        return device
+
+    def count(self, pass_: Operation, slot: int, sign: int) -> None:
+        """Add a pass to the columns of a slot, or remove it with the sign -1."""
+        self.is_occupied[slot] += sign
+        if pass_.kind is _I:
+            self.gradients[slot] += sign
+        else:
+            self.stored[slot] += sign if pass_.kind is _F else -sign
+
+    def find_gradient(self, number: int) -> int:
+        """Return the slot of the input gradient with this number in order of slots, from 0."""
+        return int(np.flatnonzero(self.gradients)[number])
+
+    def find_peak(self) -> int:
+        """Return the largest number of stored activations of chunks."""
+        stored = np.cumsum(self.stored)
+        if not self.has_weight_gradients:
+            # Pending gradients are a queue that one free slot serves at a time (Lindley).
+            balance = np.cumsum(self.gradients - (self.is_occupied == 0))
+            pending = balance - np.minimum(np.minimum.accumulate(balance), 0)
+            stored = stored - (np.cumsum(self.gradients) - pending)
+        return int(stored.max())
+
+
+def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
+    """Move passes of warm-up and cool-down to earlier free slots; return the slots by device.
+
+    The warm-up is before the first input gradient of the first stage, and the cool-down is after
+    the last forward pass of this stage. Without weight gradients only the cool-down changes.
+    """
+    length = max(max(line.values()) for line in lines) + 1
+    devices = [_Device.create(dict(line), length) for line in lines]
+    peak = max(device.find_peak() for device in devices)
+    num_stages = 2 * len(lines)
+    slot_of: Slots = {pass_: slot for line in lines for pass_, slot in line.items()}
+    first_gradient = slot_of[Operation(_I, 0, 0, 0)] if devices[0].has_weight_gradients else 0
+    last_forward = max(slot for pass_, slot in lines[0].items() if pass_[:3] == (_F, 0, 0))
+    # The n-th weight gradient of a device needs the n-th input gradient and its predecessor.
+    weights = [
+        sorted((pass_ for pass_ in line if pass_.kind is _W), key=line.__getitem__)
+        for line in lines
+    ]
+    number_of = {pass_: number for order in weights for number, pass_ in enumerate(order)}
+    order = sorted(
+        ((slot, at, pass_) for at, line in enumerate(lines) for pass_, slot in line.items()),
+        key=itemgetter(0, 1),
+    )
+    for slot, at, pass_ in order:
+        if slot >= first_gradient and (slot, at) <= (last_forward, 0):
+            continue
+        device = devices[at]
+        if pass_.kind is _W:
+            number = number_of[pass_]
+            inputs = [device.find_gradient(number)]
+            inputs += [slot_of[weights[at][number - 1]]] if number else []
+        else:
+            needed = _list_inputs(pass_, num_stages)
+            inputs = [slot_of[one] for one in needed if one in slot_of]
+        for candidate in range(max(inputs, default=-1) + 1, slot):
+            if device.is_occupied[candidate]:
+                continue
+            device.count(pass_, slot, -1)
+            device.count(pass_, candidate, 1)
+            if device.find_peak() <= peak:
+                device.slots[pass_] = slot_of[pass_] = candidate
+                break
+            device.count(pass_, candidate, -1)
+            device.count(pass_, slot, 1)
+    return [_number_weight_gradients(device.slots) for device in devices]
+
+
+def _number_weight_gradients(line: Slots) -> Slots:
+    """Assign the weight gradients of a device in the order of its input gradients.
+
+    Moves change the order of the input gradients, and each weight gradient belongs to one of them.
+    """
+    result = {pass_: slot for pass_, slot in line.items() if pass_.kind is not _W}
+    gradients = sorted((one for one in result if one.kind is _I), key=line.__getitem__)
+    slots = sorted(slot for pass_, slot in line.items() if pass_.kind is _W)
+    for pass_, slot in zip(gradients, slots, strict=False):
+        result[pass_._replace(kind=_W)] = slot
+    return result
+
+
+def _list_inputs(pass_: Operation, num_stages: int) -> list[Operation]:
+    """Return the passes after which a forward pass or input gradient may run.
+
+    These are the one of the preceding micro-batch, and that of the neighbour stage or the forward
+    pass of the last stage. Passes outside of the schedule are included.
+    """
+    earlier = pass_._replace(micro=pass_.micro - 1)
+    if pass_.kind is _F:
+        return [earlier, pass_._replace(stage=pass_.stage - 1)]
+    if pass_.stage == num_stages - 1:
+        return [earlier, pass_._replace(kind=_F)]
+    return [earlier, pass_._replace(stage=pass_.stage + 1)]
