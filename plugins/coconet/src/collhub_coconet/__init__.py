@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         conv,
         dropout,
         equal,
+        erf,
         exp,
         gather,
         index_of,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         log,
         matmul,
         norm,
+        part,
         permute,
         reduce,
         reduce_scatter,
@@ -117,6 +119,7 @@ __all__ = [
     "costs",
     "dropout",
     "equal",
+    "erf",
     "exp",
     "fuse",
     "gather",
@@ -129,6 +132,7 @@ __all__ = [
     "norm",
     "on_mesh",
     "overlap",
+    "part",
     "partial", "permute",
     "program_from_json",
     "program_to_json",
@@ -165,9 +169,9 @@ __getattr__ = names_from(
         "collhub_coconet.program.building": "ProgramBuilder Value",
         "collhub_coconet.program.functions": (
             "all_gather all_reduce all_to_all arg_max batch_matmul "
-            "broadcast cast concat conv dropout equal exp gather index_of largest log matmul "
-            "norm permute reduce reduce_scatter reshape row_reduce scatter select send slice_of "
-            "sqrt tanh top_k total transpose update"
+            "broadcast cast concat conv dropout equal erf exp gather index_of largest log matmul "
+            "norm part permute reduce reduce_scatter reshape row_reduce scatter select send "
+            "slice_of sqrt tanh top_k total transpose update"
         ),
         "collhub_coconet.program.program": "Chain Program Stage",
         "collhub_coconet.program.operations": (

@@ -136,11 +136,14 @@ class _FxReader:
             self._refuse(node, "has branches, which depend on data", "capture it without branches")
         if not isinstance(node.target, torch._ops.OpOverload):
             self._refuse(node, "is no operator of aten", "capture it with make_fx")
-        schema = node.target._schema
-        if schema.is_mutable and not is_collective(str(node.target)):
+        target = node.target
+        if target._schema.is_mutable and not is_collective(str(target)):
+            target = _find_functional_form(node)
+        if target is None:
             self._refuse(
                 node, "writes to an operand", "wrap the function in torch.func.functionalize"
             )
+        schema = target._schema
         arguments: dict[str, ArgumentValue] = {}
         keywords = set()
         for parameter, value in zip(schema.arguments, node.args, strict=False):
@@ -153,10 +156,10 @@ class _FxReader:
         results = self._describe_results(node, value)
         self._values[node.name] = results if isinstance(value, (list, tuple)) else results[0]
         for name in ("group_name", "tag"):
-            if isinstance(arguments.get(name), str) and is_collective(str(node.target)):
+            if isinstance(arguments.get(name), str) and is_collective(str(target)):
                 self._add_group(str(arguments[name]))
         self._nodes.append(
-            GraphNode(_clean(node.name), str(node.target), arguments, results, frozenset(keywords))
+            GraphNode(_clean(node.name), str(target), arguments, results, frozenset(keywords))
         )
 
     def _add_group(self, name: str) -> None:
@@ -222,6 +225,42 @@ class _FxReader:
     def _refuse(self, node: torch.fx.Node, message: str, cure: str) -> NoReturn:
         text = f"node {node.name} ({node.target}) {message}"
         raise InputError(text, cure=cure, code="capture")
+
+
+def _find_functional_form(node: torch.fx.Node) -> torch._ops.OpOverload | None:
+    """Return the operator without `_` of an operator in place, if nothing else sees the change.
+
+    The operand must be the new tensor of an operator, of which no view exists, and which is read
+    before only: the tracer lets all later readers read the result of the operator in place. None
+    for all other operators that write to an operand.
+    """
+    import torch
+
+    operand = node.args[0] if node.args else None
+    name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    operator = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    if not isinstance(operand, torch.fx.Node) or not name.endswith("_") or operator is None:
+        return None
+    earlier = set[torch.fx.Node]()
+    for one in node.graph.nodes:
+        if one is node:
+            break
+        earlier.add(one)
+    others = [user for user in operand.users if user is not node]
+    is_new = not _has_alias(operand) and not any(map(_has_alias, others))
+    if not is_new or not earlier.issuperset(others) or overload not in operator.overloads():
+        return None
+    form: torch._ops.OpOverload = getattr(operator, overload)
+    return None if form._schema.is_mutable else form
+
+
+def _has_alias(node: torch.fx.Node) -> bool:
+    """Whether the result of a node may share memory with an operand, or is an input."""
+    import torch
+
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return any(result.alias_info is not None for result in node.target._schema.returns)
 
 
 _PLACEMENTS = frozenset({"device", "layout", "pin_memory", "memory_format"})

@@ -127,18 +127,25 @@ def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     if operator is None or not node.tensors:
         return Layouts(0, traffic, frozenset(), operator is not None, operator is None)
     call = Call(node, graph.tensors)
-    return Layouts(
-        0 if operator.is_view else operator.work(call),
-        0 if operator.is_view else traffic,
-        operator.slices(call),
-        True,
-        operator.is_random,
-    )
+    work = 0 if operator.is_view else operator.work(call)
+    slices = operator.slices(call)
+    if node.operator.startswith(_LIST_PREFIX):
+        # The operator is applied to every entry of a list; rows of different entries are unrelated.
+        elements = sum(tensor.num_elements for tensor in node.tensors)
+        work, slices = work * elements // max(call.result.num_elements, 1), frozenset()
+    return Layouts(work, 0 if operator.is_view else traffic, slices, True, operator.is_random)
 
 
 def find_operator(name: str) -> Operator | None:
-    """Return the entry of an operator such as `aten.mm.default`; the overload is ignored."""
-    return _OPERATORS.get(".".join(name.split(".")[:2]))
+    """Return the entry of an operator such as `aten.mm.default`; the overload is ignored.
+
+    A list operator such as `aten._foreach_add.List` has the entry of the operator of one tensor.
+    """
+    base = ".".join(name.split(".")[:2])
+    return _OPERATORS.get(base.replace(_LIST_PREFIX, "aten."))
+
+
+_LIST_PREFIX = "aten._foreach_"
 
 
 def _count_results(factor: int) -> Work:

@@ -123,8 +123,9 @@ class _Device:
     @classmethod
     def create(cls, slots: Slots, length: int) -> _Device:
         """Create the record of a device from the slots of its passes."""
-        columns = np.zeros((3, length), np.int64)
-        device = cls(slots, *columns, any(pass_.kind is _W for pass_ in slots))
+        stored, gradients, is_occupied = np.zeros((3, length), np.int64)
+        has_weights = any(pass_.kind is _W for pass_ in slots)
+        device = cls(slots, stored, gradients, is_occupied, has_weights)
         for pass_, slot in slots.items():
             device.count(pass_, slot, 1)
         return device

@@ -43,6 +43,7 @@ OPERATORS = {
     "tanh": Kind.TANH,
     "exp": Kind.EXP,
     "log": Kind.LOG,
+    "erf": Kind.ERF,
     "lt": Kind.LESS,
     "gt": Kind.GREATER,
     "eq": Kind.EQUAL,

@@ -111,9 +111,9 @@ class _ExpressionWriter:
 
         Operands of arithmetic are infix; an operand that binds less is put in brackets, as is a
         right one that binds equally (and a left one of a power). All other kinds are calls: the
-        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, number of
-        largest elements, shape, axes, order of dimensions, seed and signed offset, as far as
-        stated.
+        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, first
+        position, number of largest elements or positions, shape, axes, order of dimensions, seed
+        and signed offset, as far as stated.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
@@ -129,6 +129,7 @@ class _ExpressionWriter:
             parts.insert(0, "+" if is_sum else operation.reduction)
         for value in (operation.dimension, operation.root, operation.element, operation.rate):
             parts += [] if value is None else [str(value)]
+        parts += [] if operation.start is None else [str(operation.start)]
         parts += [] if operation.count is None else [str(operation.count)]
         if operation.shape is not None:
             parts.append(f"[{', '.join(map(str, operation.shape))}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -219,6 +220,13 @@ def apply_dropout(
     return result
 
 
+def _compute_error_function(values: Array) -> Array:
+    """Compute the error function in float64, rounded to the element type; numpy has none."""
+    wide = values.astype(np.float64)
+    result = np.fromiter(map(math.erf, wide.flat), np.float64, wide.size)
+    return result.reshape(values.shape).astype(values.dtype)
+
+
 _UFUNCS: dict[Kind, Callable[..., Any]] = {
     Kind.ADD: np.add,
     Kind.SUBTRACT: np.subtract,
@@ -232,6 +240,7 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
     Kind.TANH: np.tanh,
     Kind.EXP: np.exp,
     Kind.LOG: np.log,
+    Kind.ERF: _compute_error_function,
     Kind.SELECT: np.where,
 }
 

@@ -153,6 +153,14 @@ def _compute_permutation(
     return np.ascontiguousarray(np.transpose(operands[0], operation.order))
 
 
+def _compute_part(
+    program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
+) -> Array:
+    start, count = operation.start or 0, operation.count or 0
+    positions = [slice(None)] * (operation.dimension or 0) + [slice(start, start + count)]
+    return np.ascontiguousarray(operands[0][tuple(positions)])
+
+
 FunctionOfOneRank = Callable[[Program, Binding, Operation, OnRanks, int], Array]
 """Computation (program, binding, operation, operands of a rank, rank in its group) -> its value."""
 
@@ -167,4 +175,5 @@ FUNCTIONS_OF_ONE_RANK: dict[Kind, FunctionOfOneRank] = {
     Kind.RESHAPE: _compute_reshape,
     Kind.CONCAT: _compute_concat,
     Kind.PERMUTE: _compute_permutation,
+    Kind.PART: _compute_part,
 }

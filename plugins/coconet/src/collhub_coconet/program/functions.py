@@ -114,6 +114,14 @@ def exp(x: Value) -> Value:
     return x.builder.apply(Kind.EXP, (x,))
 
 
+def erf(x: Value) -> Value:
+    """Return the error function of every element.
+
+    Raises `InputError` for elements that are not floats.
+    """
+    return x.builder.apply(Kind.ERF, (x,))
+
+
 def log(x: Value) -> Value:
     """Return the natural logarithm of every element.
 
@@ -279,6 +287,14 @@ def permute(x: Value, *order: int) -> Value:
     Raises `InputError` unless `order` names every dimension once, counted from 0.
     """
     return x.builder.apply(Kind.PERMUTE, (x,), order=order)
+
+
+def part(x: Value, dimension: int, start: int, count: int) -> Value:
+    """Return `count` positions of a dimension from position `start` on, both counted from 0.
+
+    Raises `InputError` for slices along the dimension, and positions outside of it.
+    """
+    return x.builder.apply(Kind.PART, (x,), dimension=dimension, start=start, count=count)
 
 
 def concat(*tensors: Value, dimension: int) -> Value:

@@ -68,6 +68,7 @@ TopIndices     R -> R               L -> L               S(kept) -> S(kept)
 Transpose      R -> R               L -> L               S(dim) -> S(dim)     P(any) -> P(any)
 Permute        R -> R               L -> L               S(dim) -> S(dim)     P(any) -> P(any)
 Reshape        R -> R               L -> L               S(dim) -> S(dim)     P(any) -> P(any)
+Part           R -> R               L -> L               S(kept) -> S(kept)   P(any) -> P(any)
 Concat         R, R -> R            L, L -> L            L, R -> L            R, L -> L
 Concat         S(kept), S(kept) -> S(kept)               P(any), P(any) -> P(any)
 Concat         R -> R    L -> L    S(kept) -> S(kept)    P(any) -> P(any)

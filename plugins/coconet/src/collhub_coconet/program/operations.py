@@ -93,6 +93,7 @@ class Kind(StrEnum):
     TANH = "Tanh"
     EXP = "Exp"
     LOG = "Log"
+    ERF = "Erf"
     CAST = "Cast"
     LESS = "Less"
     GREATER = "Greater"
@@ -117,6 +118,7 @@ class Kind(StrEnum):
     RESHAPE = "Reshape"
     CONCAT = "Concat"
     PERMUTE = "Permute"
+    PART = "Part"
     OPAQUE = "Opaque"
 
 
@@ -166,6 +168,7 @@ TRAITS = {
     Kind.TANH: Traits(1),
     Kind.EXP: Traits(1),
     Kind.LOG: Traits(1),
+    Kind.ERF: Traits(1),
     Kind.CAST: Traits(1, ("element",)),
     Kind.LESS: Traits(2),
     Kind.GREATER: Traits(2),
@@ -190,6 +193,7 @@ TRAITS = {
     Kind.RESHAPE: Traits(1, ("shape",)),
     Kind.CONCAT: Traits(-1, ("dimension",)),
     Kind.PERMUTE: Traits(1, ("order",)),
+    Kind.PART: Traits(1, ("dimension", "start", "count")),
     Kind.OPAQUE: Traits(
         -1, ("element", "call", "shape", "rule", "work", "traffic"), ("axes", "dimension")
     ),
@@ -197,7 +201,7 @@ TRAITS = {
 
 ATTRIBUTES = (
     *("reduction", "dimension", "root", "offset", "element", "rate", "seed"),
-    *("call", "shape", "rule", "work", "traffic", "count", "axes", "order"),
+    *("call", "shape", "rule", "work", "traffic", "count", "axes", "order", "start"),
 )
 
 COLLECTIVES = frozenset(
@@ -211,12 +215,12 @@ COLLECTIVES = frozenset(
     }
 )
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
-VIEWS = frozenset({Kind.SLICE, Kind.RESHAPE})
+VIEWS = frozenset({Kind.SLICE, Kind.RESHAPE, Kind.PART})
 CONTRACTIONS = frozenset({Kind.MATMUL, Kind.BATCH_MATMUL, Kind.CONV})
 COMPARISONS = frozenset({Kind.LESS, Kind.GREATER, Kind.EQUAL})
 # Kinds with two operands and a result of their element type.
 ARITHMETIC = frozenset({Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.DIVIDE, Kind.POWER})
-UNARY = frozenset({Kind.SQRT, Kind.TANH, Kind.EXP, Kind.LOG, Kind.CAST, Kind.DROPOUT})
+UNARY = frozenset({Kind.SQRT, Kind.TANH, Kind.EXP, Kind.LOG, Kind.ERF, Kind.CAST, Kind.DROPOUT})
 # Kinds whose result needs more of an operand than the elements at the same place.
 REARRANGING = frozenset(
     {
@@ -230,6 +234,7 @@ REARRANGING = frozenset(
         Kind.RESHAPE,
         Kind.CONCAT,
         Kind.PERMUTE,
+        Kind.PART,
     }
 )
 POINTWISE = ARITHMETIC | COMPARISONS | UNARY | {Kind.SELECT}
@@ -245,7 +250,8 @@ class Operation:
     `dimension`: counted from 0. `root`: rank within the group. `offset`: distance to the receiving
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
     numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
-    number of largest elements that a top-k selects. `axes`: of the mesh, over whose ranks a
+    number of largest elements that a top-k selects, or of positions of a Part, which begins at
+    position `start` of the dimension. `axes`: of the mesh, over whose ranks a
     communication goes, in their order; None: the only axis. Of an opaque view: on which it
     changes the layout; None: all axes. `order`: dimensions of the operand that
     become the dimensions of the result. Of opaque operations: `call` names the
@@ -271,6 +277,7 @@ class Operation:
     count: int | None = None
     axes: tuple[str, ...] | None = None
     order: tuple[int, ...] | None = None
+    start: int | None = None
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -285,7 +292,7 @@ class Operation:
 
     @property
     def is_free(self) -> bool:
-        """Whether no kernel runs: a Slice, a Reshape, or an opaque view of its operand."""
+        """Whether no kernel runs: a Slice, a Reshape, a Part, or an opaque view of its operand."""
         is_opaque_view = self.kind is Kind.OPAQUE and not self.work and not self.traffic
         return self.kind in VIEWS or is_opaque_view
 

@@ -376,9 +376,13 @@ def check_binding(program: Program, binding: Binding) -> None:
         if operation.count is not None:
             shape = program.types[operation.reads[0]].shape
             (length,) = binding.shape(shape[operation.dimension or 0 :][:1])
-            if operation.count > length:
+            start = operation.start or 0
+            if start + operation.count > length:
                 location = Location(program.name, line)
                 message = f"{operation.name}: the {operation.count} largest of {length} elements"
+                if operation.kind is Kind.PART:
+                    message = f"{operation.name}: {operation.count} positions from {start}"
+                    message += f" of {length} elements"
                 cure = "state a larger size, or a smaller count"
                 raise InputError(message, location=location, cure=cure, code="count")
         if operation.root is not None:

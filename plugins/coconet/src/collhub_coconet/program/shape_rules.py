@@ -215,6 +215,28 @@ def type_permute(operands: Operands) -> TensorType:
     return replace(operand, shape=shape, layout=layout)
 
 
+def type_part(operands: Operands) -> TensorType:
+    """Type a Part: `count` positions of a dimension from position `start` on.
+
+    Element type and group remain. Raises `TypingMistakeError` for a dimension that does not exist,
+    slices along it, and positions outside of a dimension of known size.
+    """
+    operation, operand = operands.operation, operands.tensor(0)
+    dimension, start, count = operation.dimension or 0, operation.start or 0, operation.count or 0
+    _check_dimension(operands, operand, dimension)
+    length = operand.shape[dimension]
+    if start < 0 or count < 1 or (isinstance(length, int) and start + count > length):
+        message = f"positions {start}..{start + count - 1} of {length} are requested"
+        raise TypingMistakeError(
+            "count", message, f"state at least one position of 0..{length} - 1"
+        )
+    shape = _replace_size(operand.shape, dimension, count)
+    roles = tuple(
+        ("cut" if index == dimension else "kept", index) for index in range(len(operand.shape))
+    )
+    return replace(operand, shape=shape, layout=operands.derive_layout(shape, (roles,), roles))
+
+
 SHAPE_RULES = {
     Kind.ROW_REDUCE: type_row_reduction,
     Kind.ARG_MAX: type_row_reduction,
@@ -227,6 +249,7 @@ SHAPE_RULES = {
     Kind.CONCAT: type_concat,
     Kind.TRANSPOSE: type_transpose,
     Kind.PERMUTE: type_permute,
+    Kind.PART: type_part,
 }
 
 

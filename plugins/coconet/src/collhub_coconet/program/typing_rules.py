@@ -272,6 +272,7 @@ TYPING_RULES: dict[Kind, TypingRule] = {
     Kind.TANH: type_float_function,
     Kind.EXP: type_float_function,
     Kind.LOG: type_float_function,
+    Kind.ERF: type_float_function,
     Kind.CAST: type_cast,
     Kind.DROPOUT: type_dropout,
     **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),

@@ -318,6 +318,32 @@ def _all_reduce_scalar(x: torch.Tensor, reduction: str, group: Group) -> torch.T
     return _all_reduce(x, reduction, group).wait()
 
 
+def _top(x: torch.Tensor, dimension: int, count: int) -> Any:
+    """Return the `count` largest elements along a dimension, descending, and their positions.
+
+    Of equal elements the first one comes first.
+    """
+    values, indices = x.sort(dim=dimension, descending=True, stable=True)
+    parts = (one.narrow(dimension, 0, count) for one in (values, indices))
+    return torch.return_types.sort(parts)
+
+
+def _gather_rows(x: torch.Tensor, indices: torch.Tensor, size: int, group: Group) -> torch.Tensor:
+    """Select rows by index, of which this rank has a block of `size` rows; other rows are zeros."""
+    length = -(-size // dist.get_world_size(group))
+    places = indices - dist.get_rank(group) * length
+    is_inside = (places >= 0) & (places < x.shape[0])
+    if not x.shape[0]:
+        return x.new_zeros((*indices.shape, *x.shape[1:]))
+    rows = x[places.where(is_inside, 0)]
+    return rows * is_inside.reshape(*indices.shape, *[1] * (x.dim() - 1)).to(x.dtype)
+
+
+def _scatter(indices: torch.Tensor, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Add values at rows of a tensor of zeros."""
+    return values.new_zeros(list(shape)).index_put((indices,), values, accumulate=True)
+
+
 def shard(arguments: Mapping[str, torch.Tensor], group: Group = None) -> Tensors:
     """Return all arguments by name, with the sliced ones cut to the block of this rank.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import pi, prod, sqrt
 from typing import Protocol
 
 from collhub_captured_graphs import Tensor
 from collhub_captured_graphs.graph import ArgumentValue, ElementName
 
 from collhub_coconet.program.operands import TypingMistakeError
-from collhub_coconet.program.operations import ElementType, Kind, Operand, Shape
+from collhub_coconet.program.operations import ElementType, Kind, Operand, Reduction, Shape
 
 
 class Builder(Protocol):
@@ -32,17 +33,26 @@ class Builder(Protocol):
     def is_sliced(self, operand: Operand) -> bool:
         """Whether an operand is a value that any axis of the mesh slices; False for a number."""
 
-    def rank(self, operand: Operand) -> int:
-        """Return the number of dimensions of an operand; 0 for a number."""
+    def list_operands(self, name: str) -> list[Operand]:
+        """Return an argument that is a list of values or numbers.
 
-    def result(self) -> Tensor:
-        """Return the only result of the node, as in the graph."""
+        Raises `TypingMistakeError` if it is not.
+        """
 
-    def size(self, *names: str) -> int:
-        """Return the number of elements of a tensor argument on one rank."""
+    def shape(self, operand: Operand) -> Shape:
+        """Return the complete shape of an operand; empty for a number."""
+
+    def local_shape(self, *names: str) -> tuple[int, ...]:
+        """Return the shape of a tensor argument on one rank.
+
+        Raises `TypingMistakeError` if it is no tensor.
+        """
+
+    def results(self) -> tuple[Tensor | None, ...]:
+        """Return the results of the node, as in the graph; None for one that is not used."""
 
     def find_complete_shape(self, operand: Operand) -> Shape | None:
-        """Return the complete shape of the result, the rank's elements of an operand in order.
+        """Return the complete shape of the first result, an operand's elements in their order.
 
         None if a slice of the operand is no slice of the result.
         """
@@ -53,15 +63,15 @@ class Builder(Protocol):
         Raises `TypingMistakeError` if it is ill-typed.
         """
 
-    def finish(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add the operation that computes the result of the node, and return the name of the value.
+    def finish(self, kind: Kind, *operands: Operand, output: int = 0, **attributes: object) -> str:
+        """Add the operation that computes a result of the node, and return the name of the value.
 
         Raises `TypingMistakeError` if it is ill-typed.
         """
 
 
-Expansion = Callable[[Builder], str]
-"""Adds the operations of a node, and returns the name of its result."""
+Expansion = Callable[[Builder], str | tuple[str | None, ...]]
+"""Adds the operations of a node, and returns the name of its result, or of all its results."""
 
 
 def _refuse(reason: str) -> TypingMistakeError:
@@ -97,7 +107,9 @@ def _add_binary(kind: Kind) -> Expansion:
     def expand(build: Builder) -> str:
         if build.argument("rounding_mode") is not None:
             raise _refuse("rounded quotients")
-        return build.finish(kind, build.operand("self"), build.operand("other", "exponent"))
+        return build.finish(
+            kind, build.operand("self"), build.operand("other", "exponent", "scalar", "scalars")
+        )
 
     return expand
 
@@ -109,7 +121,7 @@ def _add_sum(kind: Kind) -> Expansion:
     """
 
     def expand(build: Builder) -> str:
-        other = _scale(build, build.operand("other"), "alpha")
+        other = _scale(build, build.operand("other", "scalar", "scalars"), "alpha")
         return build.finish(kind, build.operand("self"), other)
 
     return expand
@@ -234,10 +246,9 @@ def _cast(build: Builder) -> str:
 
 def _interpolate(build: Builder) -> str:
     start = build.operand("self")
-    difference = build.add(Kind.SUBTRACT, build.operand("end"), start)
-    return build.finish(
-        Kind.ADD, start, build.add(Kind.MULTIPLY, difference, build.operand("weight"))
-    )
+    difference = build.add(Kind.SUBTRACT, build.operand("end", "tensors1"), start)
+    weight = build.operand("weight", "weights")
+    return build.finish(Kind.ADD, start, build.add(Kind.MULTIPLY, difference, weight))
 
 
 def _add_product(kind: Kind) -> Expansion:
@@ -248,7 +259,9 @@ def _add_product(kind: Kind) -> Expansion:
 
     def expand(build: Builder) -> str:
         product = build.add(kind, build.operand("tensor1"), build.operand("tensor2"))
-        return build.finish(Kind.ADD, build.operand("self"), _scale(build, product, "value"))
+        return build.finish(
+            Kind.ADD, build.operand("self"), _scale(build, product, "value", "scalars")
+        )
 
     return expand
 
@@ -263,7 +276,7 @@ def _multiply_batches(build: Builder) -> str:
 
 def _multiply_any(build: Builder) -> str:
     x, w = build.operand("self"), build.operand("other")
-    ranks = build.rank(x), build.rank(w)
+    ranks = len(build.shape(x)), len(build.shape(w))
     if ranks[1] == 2 and ranks[0] >= 2:
         return build.finish(Kind.MATMUL, x, w)
     if ranks[0] != ranks[1] or ranks[0] < 3:
@@ -271,11 +284,22 @@ def _multiply_any(build: Builder) -> str:
     return build.finish(Kind.BATCH_MATMUL, x, w)
 
 
-def _multiply_and_add(build: Builder) -> str:
-    if not _is_one(build.argument("beta")) or not _is_one(build.argument("alpha")):
-        raise _refuse("scaled products")
-    product = build.add(Kind.MATMUL, build.operand("mat1"), build.operand("mat2"))
-    return build.finish(Kind.ADD, product, build.operand("self"))
+def _add_scaled_product(kind: Kind, *factors: str) -> Expansion:
+    """Return the expansion of `beta * self + alpha * (product of the two factors)`.
+
+    Missing factors are 1; as in PyTorch, `self` is not read if beta is 0.
+    """
+
+    def expand(build: Builder) -> str:
+        x, w = (build.operand(name) for name in factors)
+        if build.argument("beta") in (0, 0.0):
+            if _is_one(build.argument("alpha")):
+                return build.finish(kind, x, w)
+            return build.finish(Kind.MULTIPLY, build.add(kind, x, w), build.operand("alpha"))
+        product = _scale(build, build.add(kind, x, w), "alpha")
+        return build.finish(Kind.ADD, product, _scale(build, build.operand("self"), "beta"))
+
+    return expand
 
 
 def _apply_linear(build: Builder) -> str:
@@ -287,26 +311,27 @@ def _apply_linear(build: Builder) -> str:
 
 
 def _transpose(build: Builder) -> str:
-    """Add a Transpose, which swaps the last two dimensions.
+    """Add a Permute, or a Transpose if only the last two dimensions are swapped.
 
-    Other permutations, and operands of fewer than two dimensions, are refused, so that the operator
-    becomes opaque. Accepts `dims`, `dim0` and `dim1`, or no dimensions for a matrix.
+    Accepts `dims`, `dim0` and `dim1`, or no dimensions for a matrix. An order that changes nothing
+    returns the operand.
     """
     x = build.operand("self")
-    rank = build.rank(x)
+    rank = len(build.shape(x))
     order = list(range(rank))
     dims = build.argument("dims")
+    first, second = build.argument("dim0"), build.argument("dim1")
     if isinstance(dims, tuple):
         order = [one % rank for one in dims if type(one) is int]
-    else:
-        first, second = build.argument("dim0"), build.argument("dim1")
-        if type(first) is int and type(second) is int:
-            order[first % rank], order[second % rank] = order[second % rank], order[first % rank]
-        elif rank == 2:
-            order = [1, 0]
-    if rank < 2 or order != [*range(rank - 2), rank - 1, rank - 2]:
-        raise _refuse("a permutation of other dimensions")
-    return build.finish(Kind.TRANSPOSE, x)
+    elif type(first) is int and type(second) is int and rank:
+        order[first % rank], order[second % rank] = order[second % rank], order[first % rank]
+    elif rank == 2:
+        order = [1, 0]
+    if isinstance(x, str) and order == list(range(rank)):
+        return x
+    if order == [*range(rank - 2), rank - 1, rank - 2]:
+        return build.finish(Kind.TRANSPOSE, x)
+    return build.finish(Kind.PERMUTE, x, order=tuple(order))
 
 
 def _reshape(build: Builder) -> str:
@@ -322,18 +347,45 @@ def _reshape(build: Builder) -> str:
     return build.finish(Kind.RESHAPE, x, shape=shape)
 
 
-def _reduce(kind: Kind) -> Expansion:
-    """Return the expansion of a reduction of all elements of a rank's tensor.
+def _find_dimensions(build: Builder, rank: int) -> list[int]:
+    """Return the dimensions of the argument `dim`, ascending from 0; all if it is absent."""
+    value = build.argument("dim")
+    numbers = value if isinstance(value, tuple) else (value,)
+    chosen = sorted({one % rank for one in numbers if type(one) is int and rank})
+    return chosen or list(range(rank))
 
-    A sliced operand is refused here, since the language would reduce the complete tensor.
+
+def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
+    """Reduce along the dimensions of `dim`, which are removed without `keepdim`; return the name.
+
+    The result is an intermediate value. A dimension that an axis slices gives a partial value.
+    """
+    name = x
+    for dimension in _find_dimensions(build, len(build.shape(x))):
+        name = build.add(Kind.ROW_REDUCE, name, reduction=reduction, dimension=dimension)
+    shape = build.find_complete_shape(name)
+    if shape is None or not isinstance(name, str):
+        raise _refuse("a reduction of some blocks")
+    return name if build.argument("keepdim") is True else build.add(Kind.RESHAPE, name, shape=shape)
+
+
+def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
+    """Return the expansion of a reduction: of all elements by `kind`, else along dimensions.
+
+    `reduction`: along dimensions; None refuses these. A sliced operand of a reduction to a scalar
+    is refused here, since the language would reduce the complete tensor.
     """
 
     def expand(build: Builder) -> str:
         x = build.operand("self")
-        dimensions = build.argument("dim")
-        if dimensions not in (None, ()) or build.argument("keepdim") is True:
+        if build.argument("dtype") is not None:
+            raise _refuse("a sum in another element type")
+        is_partial = build.argument("dim") not in (None, ()) or build.argument("keepdim") is True
+        if is_partial and reduction is not None:
+            return _reduce_rows(build, x, reduction)
+        if is_partial:
             raise _refuse("a reduction of some dimensions")
-        if build.is_sliced(x) or build.argument("dtype") is not None:
+        if build.is_sliced(x):
             raise _refuse("the elements of one block")
         if kind is Kind.NORM and build.argument("ord", "p") not in (None, 2, 2.0):
             raise _refuse("a norm other than 2")
@@ -343,10 +395,199 @@ def _reduce(kind: Kind) -> Expansion:
 
 
 def _average(build: Builder) -> str:
+    """Add a sum, divided by the number of elements that a rank adds."""
     x = build.operand("self")
-    if build.argument("dim") not in (None, ()) or build.is_sliced(x):
-        raise _refuse("a mean of some dimensions or of one block")
-    return build.finish(Kind.DIVIDE, build.add(Kind.SUM, x), float(build.size("self")))
+    if build.argument("dtype") is not None:
+        raise _refuse("a mean in another element type")
+    sizes = build.local_shape("self")
+    if build.argument("dim") not in (None, ()):
+        count = prod(sizes[dimension] for dimension in _find_dimensions(build, len(sizes)))
+        return build.finish(Kind.DIVIDE, _reduce_rows(build, x, Reduction.SUM), float(count))
+    if build.is_sliced(x):
+        raise _refuse("the elements of one block")
+    return build.finish(Kind.DIVIDE, build.add(Kind.SUM, x), float(prod(sizes)))
+
+
+def _apply_gelu(build: Builder) -> str:
+    """Add GELU in the order of PyTorch: x/2 (1 + erf(x / sqrt 2)), or its form with tanh."""
+    x = build.operand("self")
+    inner = _add_gelu_argument(build, x)
+    kind = Kind.TANH if build.argument("approximate") == "tanh" else Kind.ERF
+    factor = build.add(Kind.ADD, build.add(kind, inner), 1.0)
+    return build.finish(Kind.MULTIPLY, build.add(Kind.MULTIPLY, x, 0.5), factor)
+
+
+def _add_gelu_argument(build: Builder, x: Operand) -> str:
+    """Add the argument of the error function, or of tanh, in GELU; return its name."""
+    if build.argument("approximate") != "tanh":
+        return build.add(Kind.MULTIPLY, x, sqrt(0.5))
+    cube = build.add(Kind.MULTIPLY, build.add(Kind.MULTIPLY, x, x), x)
+    inner = build.add(Kind.ADD, x, build.add(Kind.MULTIPLY, cube, _GELU_CUBE))
+    return build.add(Kind.MULTIPLY, inner, sqrt(2 / pi))
+
+
+_GELU_CUBE = 0.044715
+"""Factor of the cube in the form of GELU with tanh (Hendrycks and Gimpel, arXiv 1606.08415)."""
+
+
+def _differentiate_gelu(build: Builder) -> str:
+    """Add the gradient of GELU: grad (c(x) + x c'(x)), c the factor of x in GELU."""
+    x, gradient = build.operand("self"), build.operand("grad_output")
+    square = build.add(Kind.MULTIPLY, x, x)
+    inner = _add_gelu_argument(build, x)
+    if build.argument("approximate") == "tanh":
+        value = build.add(Kind.TANH, inner)
+        rest = build.add(Kind.SUBTRACT, 1.0, build.add(Kind.MULTIPLY, value, value))
+        rate = build.add(Kind.MULTIPLY, square, 3 * _GELU_CUBE * sqrt(2 / pi))
+        rate = build.add(Kind.ADD, rate, sqrt(2 / pi))
+        slope = build.add(Kind.MULTIPLY, build.add(Kind.MULTIPLY, rest, rate), 0.5)
+    else:
+        value = build.add(Kind.ERF, inner)
+        density = build.add(Kind.EXP, build.add(Kind.MULTIPLY, square, -0.5))
+        slope = build.add(Kind.MULTIPLY, density, 1 / sqrt(2 * pi))
+    factor = build.add(Kind.MULTIPLY, build.add(Kind.ADD, value, 1.0), 0.5)
+    total = build.add(Kind.ADD, factor, build.add(Kind.MULTIPLY, x, slope))
+    return build.finish(Kind.MULTIPLY, gradient, total)
+
+
+def _find_dimension(build: Builder, rank: int) -> int:
+    """Return the argument `dim` as a number from 0; 0 if it is absent."""
+    value = build.argument("dim")
+    if not rank or not (value is None or type(value) is int):
+        raise _refuse("no dimension")
+    return (value or 0) % rank
+
+
+def _add_parts(build: Builder) -> tuple[str | None, ...]:
+    """Add one Part per result of a division along a dimension, with the size of the result.
+
+    Refused if a result other than the last ones is not used, since its size is not known then.
+    """
+    x = build.operand("self")
+    dimension = _find_dimension(build, len(build.shape(x)))
+    sizes = build.argument("split_size", "split_sizes")
+    names: list[str | None] = []
+    start = 0
+    for position, tensor in enumerate(build.results()):
+        if isinstance(sizes, tuple):
+            size = sizes[position]
+        else:
+            size = sizes if tensor is None else tensor.shape[dimension]
+        if type(size) is not int:
+            raise _refuse("a division with unknown sizes")
+        attributes = {"dimension": dimension, "start": start, "count": size}
+        is_used = tensor is not None
+        names.append(build.finish(Kind.PART, x, output=position, **attributes) if is_used else None)
+        start += size
+    return tuple(names)
+
+
+def _unbind(build: Builder) -> tuple[str | None, ...]:
+    """Add a Part of size 1 per result, without its dimension."""
+    x = build.operand("self")
+    dimension = _find_dimension(build, len(build.shape(x)))
+    return tuple(
+        None if tensor is None else _select_position(build, x, dimension, position, position)
+        for position, tensor in enumerate(build.results())
+    )
+
+
+def _select_position(
+    build: Builder, x: Operand, dimension: int, start: int, output: int = 0
+) -> str:
+    """Add a Part of one position of a dimension, and a Reshape that removes the dimension."""
+    part = build.add(Kind.PART, x, dimension=dimension, start=start, count=1)
+    shape = build.shape(part)
+    shape = (*shape[:dimension], *shape[dimension + 1 :])
+    return build.finish(Kind.RESHAPE, part, output=output, shape=shape)
+
+
+def _select_index(build: Builder) -> str:
+    x, index = build.operand("self"), build.argument("index")
+    shape = build.shape(x)
+    dimension = _find_dimension(build, len(shape))
+    length = shape[dimension]
+    if type(index) is not int or not isinstance(length, int):
+        raise _refuse("a position that depends on data")
+    return _select_position(build, x, dimension, index % length)
+
+
+def _cut(build: Builder) -> str:
+    """Add a Part from `start` to `end`, or of `length` positions; a step other than 1 is refused.
+
+    A range of all positions returns the operand.
+    """
+    x = build.operand("self")
+    shape = build.shape(x)
+    dimension = _find_dimension(build, len(shape))
+    length, start, count = shape[dimension], build.argument("start"), build.argument("length")
+    start = 0 if start is None else start
+    if type(length) is not int or type(start) is not int or not _is_one(build.argument("step")):
+        raise _refuse("positions with a step")
+    start = min(max(start + length if start < 0 else start, 0), length)
+    if count is None:
+        end = build.argument("end")
+        end = length if type(end) is not int else end
+        count = min(max(end + length if end < 0 else end, 0), length) - start
+    if isinstance(x, str) and (start, count) == (0, length):
+        return x
+    return build.finish(Kind.PART, x, dimension=dimension, start=start, count=count)
+
+
+def _join(build: Builder) -> str:
+    """Add a Concat of the argument `tensors`."""
+    tensors = build.list_operands("tensors")
+    dimension = _find_dimension(build, len(build.shape(tensors[0])) if tensors else 0)
+    return build.finish(Kind.CONCAT, *tensors, dimension=dimension)
+
+
+def _stack(build: Builder) -> str:
+    """Add a Concat along a new dimension, which each operand gets by a Reshape."""
+    tensors = build.list_operands("tensors")
+    shape = build.shape(tensors[0]) if tensors else ()
+    dimension = _find_dimension(build, len(shape) + 1)
+    wide = (*shape[:dimension], 1, *shape[dimension:])
+    reshaped = [build.add(Kind.RESHAPE, one, shape=wide) for one in tensors]
+    return build.finish(Kind.CONCAT, *reshaped, dimension=dimension)
+
+
+def _look_up(build: Builder) -> str:
+    """Add a Gather of the rows of an embedding."""
+    return build.finish(Kind.GATHER, build.operand("weight"), build.operand("indices"))
+
+
+def _add_rows(build: Builder) -> str:
+    """Add the gradient of an embedding: a Scatter of rows; a padding index is refused."""
+    padding, rows = build.argument("padding_idx"), build.argument("num_weights")
+    if build.argument("scale_grad_by_freq") is True or type(rows) is not int:
+        raise _refuse("gradients scaled by frequency")
+    if type(padding) is int and padding >= 0:
+        raise _refuse("an embedding with padding")
+    indices, gradient = build.operand("indices"), build.operand("grad_output")
+    shape = (rows, *build.shape(gradient)[len(build.shape(indices)) :])
+    return build.finish(Kind.SCATTER, indices, gradient, shape=shape)
+
+
+def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
+    """Return the operand of a Dropout without effect; others, and a used mask, are refused."""
+    x = build.operand("input")
+    rate, is_training = build.argument("p"), build.argument("train")
+    if not isinstance(x, str) or not (rate in (0, 0.0) or is_training is False):
+        raise _refuse("random numbers of PyTorch")
+    if any(tensor is not None for tensor in build.results()[1:]):
+        raise _refuse("a mask")
+    return (x, *[None] * (len(build.results()) - 1))
+
+
+def _fill_masked(build: Builder) -> str:
+    operands = build.operand("mask"), build.operand("value"), build.operand("self")
+    return build.finish(Kind.SELECT, *operands)
+
+
+def _take_absolute(build: Builder) -> str:
+    x = build.operand("self")
+    opposite = build.add(Kind.MULTIPLY, x, -1.0)
+    return build.finish(Kind.SELECT, build.add(Kind.LESS, x, 0.0), opposite, x)
 
 
 EXPANSIONS: dict[str, Expansion] = {
@@ -363,8 +604,12 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.tanh": _add_unary(Kind.TANH),
     "aten.exp": _add_unary(Kind.EXP),
     "aten.log": _add_unary(Kind.LOG),
+    "aten.erf": _add_unary(Kind.ERF),
+    "aten.abs": _take_absolute,
     "aten.sigmoid": _apply_sigmoid,
     "aten.silu": _apply_silu,
+    "aten.gelu": _apply_gelu,
+    "aten.gelu_backward": _differentiate_gelu,
     "aten.tanh_backward": _differentiate_tanh,
     "aten.sigmoid_backward": _differentiate_sigmoid,
     "aten.silu_backward": _differentiate_silu,
@@ -378,6 +623,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.clamp_min": _clamp,
     "aten.clamp_max": _clamp,
     "aten.where": _select,
+    "aten.masked_fill": _fill_masked,
     "aten._to_copy": _cast,
     "aten.lerp": _interpolate,
     "aten.addcmul": _add_product(Kind.MULTIPLY),
@@ -385,15 +631,26 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.mm": _multiply,
     "aten.bmm": _multiply_batches,
     "aten.matmul": _multiply_any,
-    "aten.addmm": _multiply_and_add,
+    "aten.addmm": _add_scaled_product(Kind.MATMUL, "mat1", "mat2"),
+    "aten.baddbmm": _add_scaled_product(Kind.BATCH_MATMUL, "batch1", "batch2"),
     "aten.linear": _apply_linear,
     **dict.fromkeys(("aten.view", "aten._unsafe_view", "aten.reshape"), _reshape),
     **dict.fromkeys(("aten.unsqueeze", "aten.squeeze", "aten.flatten"), _reshape),
     "aten.t": _transpose,
     "aten.transpose": _transpose,
     "aten.permute": _transpose,
-    "aten.sum": _reduce(Kind.SUM),
-    "aten.amax": _reduce(Kind.MAX),
-    "aten.linalg_vector_norm": _reduce(Kind.NORM),
+    "aten.sum": _reduce(Kind.SUM, Reduction.SUM),
+    "aten.amax": _reduce(Kind.MAX, Reduction.MAX),
+    "aten.linalg_vector_norm": _reduce(Kind.NORM, None),
     "aten.mean": _average,
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _add_parts),
+    "aten.unbind": _unbind,
+    "aten.select": _select_index,
+    "aten.slice": _cut,
+    "aten.narrow": _cut,
+    "aten.cat": _join,
+    "aten.stack": _stack,
+    "aten.embedding": _look_up,
+    "aten.embedding_dense_backward": _add_rows,
+    **dict.fromkeys(("aten.dropout", "aten.native_dropout"), _drop_nothing),
 }

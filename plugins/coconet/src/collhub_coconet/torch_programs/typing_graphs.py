@@ -71,6 +71,10 @@ _CHECKS = ("aten._assert", "aten.sym_constrain_range")
 _ALIASES = frozenset(
     {"aten.detach", "aten.alias", "aten.clone", "aten.contiguous", "aten.lift_fresh_copy"}
 )
+# Operators that change nothing if the result has the shape and element type of the operand.
+_VIEWS = frozenset(
+    {"aten.view", "aten._unsafe_view", "aten.reshape", "aten._to_copy", "aten.expand"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +266,7 @@ class _GraphTyper:
             return False
         operand, result = self.graph.tensors[node.reads[0]], node.tensors[0]
         is_equal = operand.shape == result.shape and operand.element == result.element
-        is_view = base in ("aten.view", "aten._unsafe_view", "aten.reshape", "aten._to_copy")
+        is_view = base in _VIEWS
         if is_equal and (base in _ALIASES or is_view):
             self._values[result.name] = self._values[operand.name]
             return True
@@ -275,8 +279,9 @@ class _GraphTyper:
         and if that does not fit, blocks become local values. Nothing is added if no attempt fits,
         or if the operator has no kind.
         """
-        expansion = EXPANSIONS.get(base)
-        if expansion is None or len(node.tensors) != 1 or node.tensors[0] != node.results[0]:
+        # A list operator (`_foreach_add`) applies the operator of its name to every entry.
+        expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))
+        if expansion is None:
             return False
         operands = {name: self._values[name] for name in node.reads}
         if self._expand(node, expansion, operands):
@@ -299,12 +304,12 @@ class _GraphTyper:
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
         """Return the operands of a node by the name of the graph's value, adapted to blocks.
 
-        Operands with the shape of the result that are local on an axis become blocks there, if the
+        Operands with the shape of a result that are local on an axis become blocks there, if the
         other operands of this shape are sliced along a single dimension on it.
         """
-        shape = node.tensors[0].shape
+        shapes = {tensor.shape for tensor in node.tensors}
         matched = dict(operands)
-        equal = [name for name in operands if self.graph.tensors[name].shape == shape]
+        equal = [name for name in operands if self.graph.tensors[name].shape in shapes]
         for axis in range(len(self.mesh.sizes)):
             layouts = {name: self.types[matched[name]].layout.by_axis[axis] for name in equal}
             dimensions = {layout.dimension for layout in layouts.values() if layout.is_sliced}
@@ -314,21 +319,33 @@ class _GraphTyper:
         return matched
 
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
-        """Add the operations of one expansion; return whether the result fits the graph.
+        """Add the operations of one expansion; return whether the results fit the graph.
 
-        The result must have the element type of the graph, and its part on a rank the shape. All
-        operations are removed if it does not fit or is ill-typed.
+        Every result must have the element type of the graph, and its part on a rank the shape. All
+        operations are removed if one does not fit or is ill-typed.
         """
         before = self._save()
-        result = node.tensors[0]
+        names: Sequence[str | None]
         try:
-            name = expansion(_NodeBuilder(self, node, operands))
+            if "._foreach_" in node.operator:
+                builders = [
+                    _NodeBuilder(self, node, operands, entry) for entry in range(len(node.results))
+                ]
+                names = [str(expansion(builder)) for builder in builders]
+            else:
+                found = expansion(_NodeBuilder(self, node, operands))
+                names = (found,) if isinstance(found, str) else found
         except TypingMistakeError:
-            name = None
-        if name is None or not self._fits(name, result):
+            names = ()
+        values = {
+            tensor.name: name
+            for name, tensor in zip(names, node.results, strict=False)
+            if name is not None and tensor is not None and self._fits(name, tensor)
+        }
+        if len(values) < len(node.tensors):
             self._restore(before)
             return False
-        self._values[result.name] = name
+        self._values |= values
         return True
 
     def _fits(self, name: str, tensor: Tensor) -> bool:
@@ -752,22 +769,42 @@ class _NodeBuilder:
     typer: _GraphTyper
     node: GraphNode
     operands: Mapping[str, str]
+    entry: int | None = None
 
     def argument(self, *names: str) -> ArgumentValue:
-        """Return the first of the named arguments that the node has; None if it has none."""
+        """Return the first of the named arguments that the node has; None if it has none.
+
+        For an entry of a list operator it is the entry of a list.
+        """
         arguments = self.node.arguments
-        return next((arguments[name] for name in names if name in arguments), None)
+        value = next((arguments[name] for name in names if name in arguments), None)
+        if self.entry is not None and isinstance(value, tuple):
+            return value[self.entry] if self.entry < len(value) else None
+        return value
 
     def operand(self, *names: str) -> Operand:
         """Return an argument as an operand: the value or the number.
 
         Raises `TypingMistakeError` for any other argument.
         """
-        value = self.argument(*names)
+        return self._find_operand(names[0], self.argument(*names))
+
+    def list_operands(self, name: str) -> list[Operand]:
+        """Return an argument that is a list of values or numbers.
+
+        Raises `TypingMistakeError` if it is not.
+        """
+        value = self.argument(name)
+        if not isinstance(value, tuple):
+            raise TypingMistakeError("operand", f"{name} is no list", "")
+        return [self._find_operand(name, one) for one in value]
+
+    def _find_operand(self, name: str, value: ArgumentValue) -> Operand:
+        """Return the operand of an argument: the name of a value, or a number."""
         if isinstance(value, Reference):
             return self.operands[value.name]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypingMistakeError("operand", f"{names[0]} is no tensor or number", "")
+            raise TypingMistakeError("operand", f"{name} is no tensor or number", "")
         return value
 
     def is_sliced(self, operand: Operand) -> bool:
@@ -776,22 +813,29 @@ class _NodeBuilder:
             return False
         return any(layout.is_sliced for layout in self.typer.types[operand].layout.by_axis)
 
-    def rank(self, operand: Operand) -> int:
-        """Return the number of dimensions of an operand; 0 for a number."""
-        return len(self.typer.types[operand].shape) if isinstance(operand, str) else 0
+    def shape(self, operand: Operand) -> Shape:
+        """Return the complete shape of an operand; empty for a number."""
+        return self.typer.types[operand].shape if isinstance(operand, str) else ()
 
-    def result(self) -> Tensor:
-        """Return the only result of the node."""
-        return self.node.tensors[0]
+    def local_shape(self, *names: str) -> tuple[int, ...]:
+        """Return the shape of a tensor argument on one rank.
 
-    def size(self, *names: str) -> int:
-        """Return the number of elements that one rank has of a tensor argument.
-
-        The first of the names that is present must be a tensor.
+        Raises `TypingMistakeError` if it is no tensor.
         """
         value = self.argument(*names)
-        assert isinstance(value, Reference)
-        return self.typer.graph.tensors[value.name].num_elements
+        if not isinstance(value, Reference):
+            raise TypingMistakeError("operand", f"{names[0]} is no tensor", "")
+        return self.typer.graph.tensors[value.name].shape
+
+    def results(self) -> tuple[Tensor | None, ...]:
+        """Return the results of the node; one for an entry of a list operator."""
+        if self.entry is None:
+            return self.node.results
+        return self.node.results[self.entry : self.entry + 1]
+
+    def _result(self) -> Tensor:
+        """Return the first result that is used."""
+        return next(tensor for tensor in self.results() if tensor is not None)
 
     def find_complete_shape(self, operand: Operand) -> Shape | None:
         """Return the complete shape of the node's result if it keeps the slices of an operand.
@@ -802,9 +846,9 @@ class _NodeBuilder:
         if not isinstance(operand, str):
             return None
         kind = self.typer.types[operand]
-        pairs = match_dimensions(self.typer.find_local_shape(kind), self.result().shape)
+        pairs = match_dimensions(self.typer.find_local_shape(kind), self._result().shape)
         position_of = dict(pairs or ())
-        shape = list(self.result().shape)
+        shape = list(self._result().shape)
         for layout, ranks in zip(kind.layout.by_axis, self.typer.mesh.sizes, strict=True):
             if layout.is_sliced:
                 if layout.dimension not in position_of:
@@ -817,15 +861,17 @@ class _NodeBuilder:
 
         Raises `TypingMistakeError` if it is ill-typed.
         """
-        name = self.typer.name_inner(self.result().name)
+        name = self.typer.name_inner(self._result().name)
         return self.typer.emit(name, kind, operands, **attributes)
 
-    def finish(self, kind: Kind, *operands: Operand, **attributes: object) -> str:
-        """Add the operation that computes the result of the node, and return the name of the value.
+    def finish(self, kind: Kind, *operands: Operand, output: int = 0, **attributes: object) -> str:
+        """Add the operation that computes a result of the node, and return the name of the value.
 
         Raises `TypingMistakeError` if it is ill-typed.
         """
-        name = self.typer.name_value(self.result().name)
+        tensor = self.results()[output]
+        assert tensor is not None
+        name = self.typer.name_value(tensor.name)
         return self.typer.emit(name, kind, operands, **attributes)
 
 

@@ -31,6 +31,7 @@ from collhub_coconet.program.operations import (
     Rule,
     distance_from_end,
     has_dimension,
+    sliced,
 )
 from collhub_coconet.program.program import BUCKET, Chain, Program, find_axis_positions
 from hub_core.model import InputError, Location, Loss, Workload
@@ -66,11 +67,13 @@ _FUNCTIONS = {
     Kind.TANH: "torch.tanh({})",
     Kind.EXP: "torch.exp({})",
     Kind.LOG: "torch.log({})",
+    Kind.ERF: "torch.erf({})",
     Kind.SELECT: "torch.where({}, {}, {})",
     Kind.MATMUL: "torch.matmul({}, {})",
     Kind.BATCH_MATMUL: "torch.matmul({}, {})",
     Kind.TRANSPOSE: "{}.transpose(-1, -2)",
 }
+_ROWS = {"sum": "sum", "prod": "prod", "min": "amin", "max": "amax"}
 _SCALARS = {
     Kind.SUM: ("{}.sum()", "sum", "{}"),
     Kind.MAX: ("{}.amax()", "max", "{}"),
@@ -618,7 +621,26 @@ class _ModuleWriter:
         if kind in _FUNCTIONS:
             return _FUNCTIONS[kind].format(*operands)
         group = self._format_group(operation.axes)
+        dimension = operation.dimension
         formats: dict[Kind, Callable[[], str]] = {
+            Kind.ROW_REDUCE: lambda: (
+                f"{operands[0]}.{_ROWS[self._find_row_reduction(operation)]}"
+                f"({dimension}, keepdim=True)"
+            ),
+            Kind.ARG_MAX: lambda: f"{operands[0]}.argmax({dimension}, keepdim=True)",
+            Kind.TOP_VALUES: lambda: f"_top({operands[0]}, {dimension}, {operation.count}).values",
+            Kind.TOP_INDICES: lambda: (
+                f"_top({operands[0]}, {dimension}, {operation.count}).indices"
+            ),
+            Kind.GATHER: lambda: self._format_gather(operation),
+            Kind.SCATTER: lambda: (
+                f"_scatter({operands[0]}, {operands[1]},"
+                f" {list(self._find_block_shape(operation.name))})"
+            ),
+            Kind.PERMUTE: lambda: f"{operands[0]}.permute({list(operation.order or ())})",
+            Kind.PART: lambda: (
+                f"{operands[0]}.narrow({dimension}, {operation.start}, {operation.count})"
+            ),
             Kind.CAST: lambda: f"{operands[0]}.to(torch.{operation.element})",
             Kind.SLICE: lambda: f"_block({operands[0]}, {operation.dimension}, {group})",
             Kind.UPDATE: lambda: operands[1],
@@ -632,6 +654,36 @@ class _ModuleWriter:
                 f"{operation.name}: {kind} is not written for PyTorch", "use tensor-program"
             )
         return formats[kind]()
+
+    def _find_row_reduction(self, operation: Operation) -> str:
+        """Return the reduction of rows; raises `InputError` for one that PyTorch lacks."""
+        if str(operation.reduction) not in _ROWS:
+            message = f"{operation.name} reduces with {operation.reduction}"
+            raise self._refuse(message, "use sum, prod, min or max")
+        return str(operation.reduction)
+
+    def _format_gather(self, operation: Operation) -> str:
+        """Return the expression of rows by index; rows of other ranks are zeros."""
+        rows, indices = operation.reads
+        kind = self.program.types[rows]
+        positions = [axis for axis, layout in enumerate(kind.layout.by_axis) if layout == sliced(0)]
+        if not positions:
+            return f"{rows}[{indices}]"
+        axes = [self.program.mesh[axis] for axis in positions] if self.program.mesh else None
+        size = self.bound.binding.shape(kind.shape)[0]
+        return f"_gather_rows({rows}, {indices}, {size}, {self._format_group(axes)})"
+
+    def _find_block_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value on a rank; raises `InputError` for unequal blocks."""
+        kind = self.program.types[name]
+        shape = list(self.bound.binding.shape(kind.shape))
+        for layout, ranks in zip(kind.layout.by_axis, self.bound.binding.axis_sizes, strict=True):
+            if layout.is_sliced and shape[layout.dimension] % ranks:
+                cure = f"use sizes that are multiples of {ranks}"
+                raise self._refuse(f"{name} has blocks of unequal length", cure)
+            if layout.is_sliced:
+                shape[layout.dimension] //= ranks
+        return tuple(shape)
 
     def _format_scalar(self, operation: Operation) -> str:
         """Return the expression of a reduction to a scalar.

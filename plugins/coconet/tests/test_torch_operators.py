@@ -1,0 +1,219 @@
+"""Operators of real captures: kinds of the language, and results equal to those of PyTorch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from collhub_captured_graphs import CapturedGraph, GraphInput, GraphOutput, Tensor  # noqa: E402
+from collhub_captured_graphs.fx_graphs import convert_fx  # noqa: E402
+from collhub_captured_graphs.graph import InputRole, OutputRole  # noqa: E402
+from collhub_captured_graphs.operators import describe_node  # noqa: E402
+from collhub_coconet import LOCAL, Kind, text  # noqa: E402
+from collhub_coconet.documents.json_document import BoundProgram  # noqa: E402
+from collhub_coconet.execution.ranks import simulate_ranks  # noqa: E402
+from collhub_coconet.lowering.workload import lower  # noqa: E402
+from collhub_coconet.plugin import TorchModuleOptions  # noqa: E402
+from collhub_coconet.torch_programs.typing_graphs import TypingChoices, type_graph  # noqa: E402
+from collhub_coconet.torch_programs.writing import write  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+Function = Callable[..., Any]
+
+
+def capture_function(function: Function, *inputs: Any) -> CapturedGraph:
+    """Capture a function of replicated tensors; its outputs are those of the graph."""
+    module = make_fx(function)(*inputs)
+    module.graph.eliminate_dead_code()
+    unknown = Tensor("", "float32", ())
+    described = [GraphInput(unknown, InputRole.INPUT, "", "R") for _ in inputs]
+    outputs = torch.utils._pytree.tree_leaves(function(*inputs))
+    roles = [GraphOutput("", OutputRole.OUTPUT) for _ in outputs]
+    return convert_fx(module, described, roles, "function")
+
+
+def run_typed(bound: BoundProgram, inputs: Sequence[Any]) -> list[Any]:
+    """Run a program of replicated values with numpy; returns the outputs of rank 0."""
+    names = [argument.name for argument in bound.program.arguments]
+    arrays = {name: [one.numpy()] * 2 for name, one in zip(names, inputs, strict=True)}
+    run = simulate_ranks(bound.program, bound.binding, arrays)
+    return [run.values[name][0] for name in bound.program.outputs]
+
+
+def run_module(bound: BoundProgram, inputs: Sequence[Any]) -> list[Any]:
+    """Run the written module in this process; it has no collective."""
+    (artifact,) = write(lower(bound.program, bound.binding), TorchModuleOptions()).artifacts
+    module: dict[str, Any] = {"__name__": "written"}
+    exec(compile(artifact.content(), "written.py", "exec"), module)
+    names = [argument.name for argument in bound.program.arguments]
+    results = module["step"](dict(zip(names, inputs, strict=True)))
+    return [results[name].numpy() for name in bound.program.outputs]
+
+
+def draw(*shape: int) -> Any:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(prod(shape) + 7)) * 2 - 1
+
+
+IDS = torch.tensor([[3, 0, 3], [1, 2, 4]])
+
+
+def differentiate(function: Function) -> Function:
+    """Return a function that computes the gradients of all floating inputs."""
+
+    def run(*inputs: Any) -> Any:
+        leaves = [x.detach().requires_grad_() if x.is_floating_point() else x for x in inputs]
+        y = function(*leaves)
+        return torch.autograd.grad(y, [x for x in leaves if x.requires_grad], y.detach())
+
+    return run
+
+
+FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
+    "permute": (lambda x: x.permute(2, 0, -2) * 1.0, (draw(2, 3, 4),)),
+    "transpose": (lambda x: x.transpose(0, -1) + x.transpose(2, 0), (draw(2, 3, 4),)),
+    "erf-gelu": (functional.gelu, (draw(3, 4),)),
+    "tanh-gelu": (lambda x: functional.gelu(x, approximate="tanh"), (draw(3, 4),)),
+    "gradient of erf-gelu": (differentiate(functional.gelu), (draw(3, 4),)),
+    "gradient of tanh-gelu": (
+        differentiate(lambda x: functional.gelu(x, approximate="tanh")), (draw(3, 4),),
+    ),
+    "unbind": (lambda x: x.unbind(1)[2] * x.unbind(1)[0], (draw(2, 3, 4),)),
+    "gradient of unbind": (
+        differentiate(lambda x: torch.stack(x.unbind(1), 2)), (draw(2, 3, 4),),
+    ),
+    "split": (lambda x: [one * 2.0 for one in x.split(2, 1)], (draw(3, 5),)),
+    "split with sizes": (lambda x: [one * 2.0 for one in x.split([1, 4], -1)], (draw(3, 5),)),
+    "chunk": (lambda x: [one * 2.0 for one in x.chunk(3, 1)], (draw(2, 8),)),
+    "gradient of split": (
+        differentiate(lambda x: torch.cat(x.split(2, 1)[::-1], 1)), (draw(3, 4),),
+    ),
+    "select and slice": (lambda x: x[:, -1] + x[:, 1:4, 0:1].select(2, 0)[:, 0:2], (draw(3, 5, 2),)),
+    "cat and stack": (
+        lambda x, y: (torch.cat([x, y], -1), torch.stack([x, y], 1)), (draw(2, 3), draw(3, 2).t()),
+    ),
+    "embedding": (lambda ids, weight: functional.embedding(ids, weight), (IDS, draw(5, 3))),
+    "gradient of embedding": (
+        differentiate(lambda weight, ids: functional.embedding(ids, weight)), (draw(5, 3), IDS),
+    ),
+    "addmm": (lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2), (draw(4), draw(3, 2), draw(2, 4))),
+    "baddbmm": (
+        lambda b, x, w: torch.baddbmm(b, x, w, alpha=0.25), (draw(2, 3, 4), draw(2, 3, 5), draw(2, 5, 4)),
+    ),
+    "sums along dimensions": (
+        lambda x: (x.sum((0, 2)), x.sum(1, keepdim=True), x.mean((-1, 0)), x.amax(1)), (draw(2, 3, 4),),
+    ),
+    "dropout without effect": (
+        lambda x: functional.dropout(x, 0.0) * functional.dropout(x, 0.5, training=False), (draw(3, 4),),
+    ),
+    "masked fill": (lambda x: (x + 1).masked_fill(x < 0.25, -1e9).abs(), (draw(3, 4),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operator_is_typed_and_computes_the_result_of_pytorch(name: str) -> None:
+    function, inputs = FUNCTIONS[name]
+    bound = type_graph(capture_function(function, *inputs), TypingChoices(2))
+    assert Kind.OPAQUE not in {operation.kind for operation in bound.program.operations}
+    expected = [one.numpy() for one in torch.utils._pytree.tree_leaves(function(*inputs))]
+    for found in (run_typed(bound, inputs), run_module(bound, inputs)):
+        for x, y in zip(found, expected, strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            # float32; sums have another order, and erf and exp another library.
+            np.testing.assert_allclose(x, y, rtol=4e-6, atol=4e-6)
+
+
+def test_list_operators_of_adamw_are_typed_per_tensor() -> None:
+    """`torch.optim` with foreach=True: `_foreach_lerp`, `_addcmul`, `_addcdiv`, `_sqrt`, ..."""
+    from torch.optim.adamw import adamw
+
+    def step(*tensors: Any) -> Any:
+        lists = [[one.clone() for one in tensors[start : start + 2]] for start in range(0, 8, 2)]
+        steps = [torch.tensor(1.0) for _ in range(2)]
+        adamw(
+            *lists, [], steps, foreach=True, amsgrad=False, beta1=0.9, beta2=0.99, lr=1e-2,
+            weight_decay=0.1, eps=1e-3, maximize=False,
+        )  # fmt: skip
+        return [*lists[0], *lists[2], *lists[3]]
+
+    inputs = [one.abs() for _ in range(4) for one in (draw(3, 4), draw(5))]
+    graph = capture_function(torch.func.functionalize(step), *inputs)
+    assert sum("._foreach_" in node.operator for node in graph.nodes) == 8
+    bound = type_graph(graph, TypingChoices(2))
+    assert Kind.OPAQUE not in {operation.kind for operation in bound.program.operations}
+    for found in (run_typed(bound, inputs), run_module(bound, inputs)):
+        for x, y in zip(found, step(*inputs), strict=True):
+            np.testing.assert_allclose(x, y.numpy(), rtol=2e-6, atol=1e-6)
+
+
+def test_list_operator_that_stays_opaque_has_the_work_of_all_entries() -> None:
+    graph = capture_function(
+        lambda x, y: torch._foreach_maximum([x, y], [y, x]), draw(3, 4), draw(3, 4)
+    )
+    (node,) = (one for one in graph.nodes if "_foreach_" in one.operator)
+    facts = describe_node(graph, node)
+    assert (facts.is_known, facts.work, facts.traffic) == (True, 24, 4 * 48)
+    assert not facts.sliceable
+
+
+ATTENTION: dict[str, Function] = {
+    "forward": lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "backward": differentiate(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ),
+    "with a mask": lambda q, k, v: functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=torch.ones(5, 5).tril().bool()
+    ),
+    "layer norm": lambda q, k, v: functional.layer_norm(q, (8,)) * functional.rms_norm(k, (8,)),
+    "gradient of layer norm": differentiate(
+        lambda q, k, v: functional.layer_norm(q, (8,), v[0, 0, 0], k[0, 0, 0]) * v * k
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_fused_kernel_stays_one_opaque_operation_with_the_result_of_pytorch(name: str) -> None:
+    """The language has no attention or layer norm: a chain of rows would count other traffic."""
+    inputs = draw(2, 3, 5, 8), draw(2, 3, 5, 8) * 0.5, draw(2, 3, 5, 8) * 0.25
+    function = ATTENTION[name]
+    bound = type_graph(capture_function(function, *inputs), TypingChoices(2))
+    opaque = [one for one in bound.program.operations if one.kind is Kind.OPAQUE]
+    assert opaque
+    assert all(one.traffic for one in opaque if one.work)
+    expected = torch.utils._pytree.tree_leaves(function(*inputs))
+    for x, y in zip(run_module(bound, inputs), expected, strict=True):
+        np.testing.assert_allclose(x, y.numpy(), rtol=4e-6, atol=4e-6)
+
+
+def test_attention_counts_two_products_forward_and_five_backward() -> None:
+    inputs = draw(2, 3, 5, 8), draw(2, 3, 5, 8) * 0.5, draw(2, 3, 5, 8) * 0.25
+    graph = capture_function(differentiate(functional.scaled_dot_product_attention), *inputs)
+    facts = {
+        re.sub(r".*attention", "", node.operator): describe_node(graph, node)
+        for node in graph.nodes
+        if "attention" in node.operator
+    }
+    product = 2 * (2 * 3) * (5 * 5) * 8
+    works = [one.work for one in facts.values()]
+    assert works == [2 * product, 5 * product]
+
+
+def test_parts_of_a_sliced_dimension_are_not_typed() -> None:
+    """A rank's part of its block is no part of the complete tensor."""
+    x = draw(2, 3, 4)
+    graph = capture_function(lambda x: x.unbind(1)[0] + x.unbind(1)[2], x)
+    name = graph.inputs[0].tensor.name
+    typed = type_graph(graph, TypingChoices(4, placements={name: "S(2)"})).program
+    assert Kind.OPAQUE not in {operation.kind for operation in typed.operations}
+    assert "Part" in text(typed)
+    cut = type_graph(graph, TypingChoices(4, placements={name: "S(1)"})).program
+    parts = [one for one in cut.operations if one.kind is Kind.PART]
+    assert parts
+    assert {cut.types[one.reads[0]].layout for one in parts} == {LOCAL}
