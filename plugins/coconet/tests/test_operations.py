@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from collhub_coconet import (
     compare,
     concat,
     costs,
+    erf,
     exp,
     gather,
     index_of,
@@ -35,6 +37,7 @@ from collhub_coconet import (
     log,
     matmul,
     movable,
+    part,
     partial,
     permute,
     program_from_json,
@@ -110,6 +113,8 @@ LEGAL: list[tuple[Callable[[Names], Value], str]] = [
     (lambda n: reshape(n.x(S1, "B", "S"), 1, "B", "S", 1), "float32[1, B, S, 1] S_2"),
     (lambda n: reshape(n.x(partial(), 4, 3), 12), "float32[12] P(sum)"),
     (lambda n: concat(n.x(S0, "B", 3), n.x(S0, "B", 4), dimension=1), "float32[B, 7] S_0"),
+    (lambda n: part(n.x(S0, "B", 3), 1, 1, 2), "float32[B, 2] S_0"),
+    (lambda n: part(n.x(S1, "B", 3), 0, 1, 2), "float32[2, 3] S_1"),
     (lambda n: permute(n.x(S0, "B", "S", "T"), 2, 0, 1), "float32[T, B, S] S_1"),
     (lambda n: matmul(n.x(LOCAL), n.x(LOCAL, "S", "T")), "float32[B, T] L"),
     (lambda n: cast(n.x(partial()), "float16"), "float16[B, S] P(sum)"),
@@ -133,6 +138,9 @@ ILLEGAL: list[tuple[Callable[[Names], Value], str]] = [
     (lambda n: concat(n.x(), n.x(), dimension=1), "those along dimension 1 are numbers"),
     (lambda n: concat(n.x(S1, 4, 3), n.x(S1, 4, 3), dimension=1), "Concat has no rule"),
     (lambda n: concat(n.x(S0, "B", 3), n.x(S0, "B"), dimension=1), "do not fit"),
+    (lambda n: part(n.x(S0, "B", 3), 0, 1, 2), "Part has no rule"),
+    (lambda n: part(n.x(S0, "B", 3), 1, 2, 2), "positions 2..3 of 3 are requested"),
+    (lambda n: part(n.x(S0, "B", 3), 2, 0, 1), "has no dimension 2"),
     (lambda n: scatter(n.ids(), n.x(REPLICATED, "T", "S"), "Z", "S"), "symbol Z is not defined"),
     (lambda n: scatter(n.ids(), n.x(REPLICATED, "T", "S"), -1, "S"), "a size is -1"),
     (lambda n: index_of(n.x(), -1), "count dimensions from 0"),
@@ -191,6 +199,8 @@ def test_operations_compute_what_numpy_computes(ranks: int) -> None:
         "shaped": reshape(x, "B", 3, 2),
         "joined": concat(x, x * 2.0, dimension=1),
         "permuted": permute(reshape(x, "B", 3, 2), 2, 0, 1),
+        "part": part(x, 1, 2, 3),
+        "erf": erf(x),
     }
     program = n.build.program(*made.values())
     data, found = run(program, Binding(ranks, {"B": 5, "S": 4, "T": 7}))
@@ -211,6 +221,8 @@ def test_operations_compute_what_numpy_computes(ranks: int) -> None:
     np.testing.assert_array_equal(found["shaped"], x.reshape(5, 3, 2))
     np.testing.assert_array_equal(found["joined"], np.concatenate([x, 2 * x], axis=1))
     np.testing.assert_array_equal(found["permuted"], x.reshape(5, 3, 2).transpose(2, 0, 1))
+    np.testing.assert_array_equal(found["part"], x[:, 2:5])
+    np.testing.assert_array_equal(found["erf"], np.vectorize(math.erf)(x))
 
 
 def test_first_of_equal_elements_is_the_largest() -> None:

@@ -26,6 +26,8 @@ from collhub_coconet.torch_programs.writing import write  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from hub_core.model import InputError  # noqa: E402
+
 Function = Callable[..., Any]
 
 
@@ -217,3 +219,18 @@ def test_parts_of_a_sliced_dimension_are_not_typed() -> None:
     parts = [one for one in cut.operations if one.kind is Kind.PART]
     assert parts
     assert {cut.types[one.reads[0]].layout for one in parts} == {LOCAL}
+
+
+def test_operator_in_place_is_refused_if_a_view_would_change() -> None:
+    def fill(x: Any) -> Any:
+        y = x * 2.0
+        row = y[0]
+        y.add_(1.0)
+        return row + y
+
+    with pytest.raises(InputError, match=r"add_.*writes to an operand"):
+        capture_function(fill, draw(2, 3))
+    graph = capture_function(lambda x: (x * 2.0).add_(1.0), draw(2, 3))
+    assert [node.operator for node in graph.nodes] == ["aten.mul.Tensor", "aten.add.Tensor"]
+    with pytest.raises(InputError, match=r"add_.*writes to an operand"):
+        capture_function(lambda x: x.add_(1.0), draw(2, 3))
