@@ -84,7 +84,7 @@ def check_extended(seed: int) -> set[str]:
 
 NEW_KINDS = {
     *("Exp", "Log", "RowReduce", "ArgMax", "Index", "Gather", "Scatter"),
-    *("TopValues", "TopIndices", "Reshape", "Concat"),
+    *("TopValues", "TopIndices", "Reshape", "Concat", "Part", "Erf"),
 }
 
 
