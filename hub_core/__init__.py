@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.columns.public_names import names_from
+from hub_core.columns import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra import NodeTable, NodeType
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         complete_offers,
     )
     from hub_core.cli.reports.report_objects import change_lines, cut_fields
-    from hub_core.columns.public_names import names_from
+    from hub_core.columns import names_from
     from hub_core.documents.strict_json import (
         SchemaViolation,
         json_document,
@@ -287,7 +287,7 @@ _HOMES = {
     "hub_core.cli.page_options": "draw_algorithm_page draw_job_page excerpt_options view_option",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": "change_lines cut_fields",
-    "hub_core.columns.public_names": "names_from",
+    "hub_core.columns": "names_from",
     "hub_core.documents.strict_json": (
         "SchemaViolation json_document parse_json_object schema_violations"
     ),

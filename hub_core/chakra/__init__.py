@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.columns.public_names import names_from
+from hub_core.columns import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra.encode import (

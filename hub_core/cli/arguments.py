@@ -26,7 +26,7 @@ from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import MAX_INTEGER
 from hub_core.plugin_api.runs import Simulator
-from hub_core.plugin_api.search_budget import SearchBudget
+from hub_core.plugin_api.synthesis import SearchBudget
 
 if TYPE_CHECKING:
     from hub_core.registry.plugins import Registry

@@ -15,7 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem
 from hub_core.model.diagnostics import UsageError, closest
 
 if TYPE_CHECKING:
-    from hub_core.cli.session import Session
+    from hub_core.cli.command_context import Session
 
 _BREAKS = frozenset("=:")
 VARIABLE = "_COLLHUB_COMPLETE"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.colours import COLOUR_POLICIES, COLOUR_VARIABLES, use_colours
+from hub_core.cli.command_context import Session
 from hub_core.cli.completion import answer_shell, plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
@@ -28,7 +29,6 @@ from hub_core.cli.output import (
     print_note,
     print_traceback,
 )
-from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.model.diagnostics import closest
 from hub_core.version import __version__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,6 @@ from hub_core.model.quantities import parse_time
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from hub_core.plugin_api.formats import TopologyBuilder
     from hub_core.plugin_api.offers import Offer
     from hub_core.plugin_api.options import Option
 
@@ -148,7 +147,11 @@ class _TopologyText(_FileName):
             # Files come first, because bash drops the entries before them and falls back to files.
             return [*([] if head else super().shell_complete(ctx, param, incomplete)), *names]
         done, item = _split_last_item(query, "&")
-        values = _list_network_values(builders) if item.startswith("network=") else _QUERY
+        values = (
+            [f"network={builders[name].example}" for name in _NETWORKS if name in builders]
+            if item.startswith("network=")
+            else _QUERY
+        )
         start = f"{head}{shape}?{done}"
         return [CompletionItem(start + value) for value in values if value.startswith(item)]
 
@@ -242,10 +245,6 @@ def _is_complete_topology(name: str, ctx: click.Context) -> bool:
     except HubError:
         return False
     return True
-
-
-def _list_network_values(builders: Mapping[str, TopologyBuilder]) -> list[str]:
-    return [f"network={builders[name].example}" for name in _NETWORKS if name in builders]
 
 
 def _find_declared_options(ctx: click.Context) -> Iterator[Option]:

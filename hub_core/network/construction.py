@@ -80,7 +80,19 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
         if part.measured_switches is not None:
             moved = part.measured_switches.renumber(range(nodes - npus, nodes + part.num_nodes))
             measured += [moved] if moved else []
-        links.append(_moved_links(part, plane, nodes - npus))
+        # Numbers of switches increase; NPUs keep theirs.
+        switches_before = nodes - npus
+        number = np.arange(part.num_nodes, dtype=np.int64)
+        number[part.num_npus :] += switches_before
+        links.append(
+            Links(
+                number[part.source],
+                number[part.destination],
+                part.bandwidth_bytes_per_s,
+                part.latency_s,
+                np.full(part.num_links, plane, np.int64),
+            )
+        )
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
     # Reversed, so that the group of the first part overwrites the others.
@@ -281,22 +293,6 @@ def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64
     around: Int64Array = steps % size
     # In a ring of two, both directions are the same link.
     return around[:, :1] if size == 2 else around
-
-
-def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
-    """Return the links of a part, with all links on `plane` and its switches renumbered.
-
-    Numbers of switches increase by `switches_before`; NPUs keep theirs.
-    """
-    number = np.arange(part.num_nodes, dtype=np.int64)
-    number[part.num_npus :] += switches_before
-    return Links(
-        number[part.source],
-        number[part.destination],
-        part.bandwidth_bytes_per_s,
-        part.latency_s,
-        np.full(part.num_links, plane, np.int64),
-    )
 
 
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:

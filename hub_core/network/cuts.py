@@ -120,7 +120,10 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
     for rate in rates[chosen].tolist():
         yield _components(topology, topology.bandwidth_bytes_per_s > rate)
     if topology.num_nodes > topology.num_npus:
-        level = _levels(topology)
+        # Number of links to the nearest NPU; 0 if no NPU is reachable.
+        is_npu = np.arange(topology.num_nodes) < topology.num_npus
+        hops = topology.arcs(backwards=True).lengths_from(is_npu, np.ones(topology.num_links))
+        level = np.where(np.isfinite(hops), hops, 0).astype(np.int64)
         # Level 0 contains the NPUs; with the last level the network is one component.
         for top in range(int(level.max())):
             low = level <= top
@@ -147,16 +150,6 @@ def _components(topology: Topology, mask: BoolArray) -> Int64Array:
         if np.array_equal(minimum, label):
             return label
         label = minimum
-
-
-def _levels(topology: Topology) -> Int64Array:
-    """Return the number of links from each node to the nearest NPU: int64[nodes].
-
-    0 for NPUs, and for nodes from which no NPU is reachable.
-    """
-    is_npu = np.arange(topology.num_nodes) < topology.num_npus
-    hops = topology.arcs(backwards=True).lengths_from(is_npu, np.ones(topology.num_links))
-    return np.where(np.isfinite(hops), hops, 0).astype(np.int64)
 
 
 def _first_switches(topology: Topology) -> Int64Array:

@@ -47,7 +47,11 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 
     A pair with equal ends has an empty route. Raises `InputError` with a pair that has no path.
     """
-    direct = _direct_links(topology, sources, destinations)
+    # The first link in link order from each source to its destination, or -1.
+    nodes = topology.num_nodes
+    keys, first = np.unique(topology.source * nodes + topology.destination, return_index=True)
+    # The index -1 of a missing pair selects the appended -1.
+    direct = np.append(first, -1)[rows_of(sources * nodes + destinations, keys)]
     # Neighbours need no search; in fully connected networks all pairs are neighbours.
     direct_rows = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
@@ -71,14 +75,6 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
     for pairs, routes in parts:
         links[expanded_ranges(indptr[pairs], length[pairs])] = routes.links
     return Routes(indptr, links)
-
-
-def _direct_links(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Int64Array:
-    """Return the first link in link order from each source to its destination, or -1: int64."""
-    nodes = topology.num_nodes
-    keys, first = np.unique(topology.source * nodes + topology.destination, return_index=True)
-    # The index -1 of a missing pair selects the appended -1.
-    return np.append(first, -1)[rows_of(sources * nodes + destinations, keys)]
 
 
 def _distant_routes(

@@ -31,7 +31,6 @@ from hub_core.plugin_api import (
     IDEAL,
     ONE_SIZE,
     BudgetReached,
-    Runtime,
     SearchBudget,
     Simulator,
     SynthesisRequest,
@@ -145,7 +144,13 @@ def create_synthesis_request(
     target = None
     if chosen:
         for one in chosen:
-            _check_runtime(one.runtime, collective.kind)
+            if collective.kind not in one.runtime.collectives:
+                kinds = ", ".join(one.runtime.collectives)
+                raise InputError(
+                    f"{one.runtime.name} cannot express {collective.kind}",
+                    cure=f"it can express {kinds}; or choose --for {IDEAL}",
+                    code="collective-unsupported",
+                )
         source = timing or TimingSource(backend)
         variants = list_variants(source, topology, collective_bytes, registry)
         target = create_target(chosen, topology, (collective_bytes, *sizes), variants)
@@ -163,16 +168,6 @@ def create_synthesis_request(
         backend if judge is None else "",
         target,
     )
-
-
-def _check_runtime(runtime: Runtime, kind: CollectiveKind) -> None:
-    """Raise `InputError` if the files of a runtime cannot express a collective."""
-    if kind not in runtime.collectives:
-        raise InputError(
-            f"{runtime.name} cannot express {kind}",
-            cure=f"it can express {', '.join(runtime.collectives)}; or choose --for {IDEAL}",
-            code="collective-unsupported",
-        )
 
 
 def run_synthesizer(

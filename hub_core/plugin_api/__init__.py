@@ -106,7 +106,6 @@ from hub_core.plugin_api.runtimes import (
     find_tolerance,
     format_size,
 )
-from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
 from hub_core.plugin_api.subjects import (
     AlgorithmPass,
     Check,
@@ -124,9 +123,12 @@ from hub_core.plugin_api.synthesis import (
     ONE_SIZE,
     BoundRequest,
     BoundResult,
+    BudgetReached,
     Engine,
     EngineRequest,
     LowerBound,
+    SearchBudget,
+    SearchCut,
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,

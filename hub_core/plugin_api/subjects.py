@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hub_core.model.diagnostics import Diagnostic
 from hub_core.plugin_api.formats import Source
 from hub_core.plugin_api.options import NoOptions, OptionType, Reference, option
-from hub_core.plugin_api.search_budget import SearchCut
+from hub_core.plugin_api.synthesis import SearchCut
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue

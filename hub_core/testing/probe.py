@@ -92,7 +92,14 @@ def _probe(
     command = [sys.executable, "-P", "-m", __name__, question, plugin, *other_plugins]
     # Files, not pipes: a surviving child of the plugin would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        status = _run_command(command, _build_environment(hash_seed), out, errors, limit_s)
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        status = _run_command(
+            command,
+            {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
+            out,
+            errors,
+            limit_s,
+        )
         # The answer follows any output of the plugin.
         last_line = _read_last_line(out)
         if status != 0 or not last_line.startswith("{"):
@@ -140,12 +147,6 @@ def _read_last_line(file: IO[bytes]) -> str:
     file.seek(0)
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else ""
-
-
-def _build_environment(hash_seed: str) -> dict[str, str]:
-    """This process's environment, with its module path and the given hash seed."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
 
 
 def _describe_failure(status: int | None, limit_s: float, message: str) -> str:

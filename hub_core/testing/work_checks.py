@@ -234,17 +234,12 @@ def _find_simulation_problem(
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:
         return f"{len(finish_ns)} finish times for {algorithm.num_ranks} ranks"
-    if not all(_is_time(time) for time in finish_ns):
+    # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
+    if not all(time is None or (type(time) is int and time >= 0) for time in finish_ns):
         return f"finish times {finish_ns!r:.80} are not whole numbers of at least 0"
     if finish_ns != repetition.rank_finish_ns or result.link_loads != repetition.link_loads:
         return "two runs differ"
     return _find_step_time_problem(result.step_start_ns, result.step_end_ns, len(algorithm.steps))
-
-
-def _is_time(time: object) -> bool:
-    """Whether this is a valid finish time of a rank; None means that it never finishes."""
-    # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
-    return time is None or (type(time) is int and time >= 0)
 
 
 def _find_step_time_problem(

@@ -67,7 +67,7 @@ _SHOW_ALL_HELP = f"""
 import json, sys
 import click
 from hub_core.cli.main import collhub
-from hub_core.cli.session import Session
+from hub_core.cli.command_context import Session
 
 heavy_imports, seen = {{}}, set()
 

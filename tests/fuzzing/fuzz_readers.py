@@ -42,8 +42,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import hub_core
+from hub_core.cli.command_context import Session
 from hub_core.cli.main import main as run_program
-from hub_core.cli.session import Session
 from hub_core.model import HubError
 from hub_core.plugin_api import (
     FormatReader,

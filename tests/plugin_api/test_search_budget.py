@@ -8,7 +8,7 @@ import pytest
 
 import hub_core
 from hub_core import Collective, CollectiveKind, HubError
-from hub_core.plugin_api import BudgetReached, SearchBudget, search_budget
+from hub_core.plugin_api import BudgetReached, SearchBudget, synthesis
 
 
 def test_without_limits_nothing_is_cut() -> None:
@@ -52,7 +52,7 @@ def test_a_simulation_through_two_searches_is_counted_once() -> None:
 
 def test_the_time_limit_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr(search_budget.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(synthesis.time, "monotonic", lambda: seconds[0])
     part = SearchBudget(timeout_s=5.0).part(100)
     seconds[0] = 4.0
     assert part.left_s == 1.0
@@ -64,7 +64,7 @@ def test_the_time_limit_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_another_process_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr(search_budget.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(synthesis.time, "monotonic", lambda: seconds[0])
     budget = SearchBudget(timeout_s=5.0)
     seconds[0] = 2.0
     sent = pickle.dumps(budget)

@@ -14,13 +14,11 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.session import Session
+from hub_core.cli.command_context import Session
 from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.algorithm_records import ConvertReport
     from hub_core.model import Algorithm, Workload
-    from hub_core.pipeline.outputs import Written
 
 
 @click.command()
@@ -48,7 +46,17 @@ def convert(
     if unserved:
         session.say(unserved)
     if output.as_json:
-        report = _create_report(opened.name, opened.format_name, target.format_name, written)
+        from hub_core.cli.reports.algorithm_records import ConvertReport
+        from hub_core.reports import list_losses
+
+        report = ConvertReport(
+            source=opened.name,
+            source_format=opened.format_name,
+            target_format=target.format_name,
+            artifacts=written_paths(written.paths),
+            losses=list_losses(written.losses),
+            notes=written.notes,
+        )
         session.print_report(report)
     else:
         session.say_written(written)
@@ -72,19 +80,3 @@ def _describe_unserved(
     if chosen is None:
         return ""
     return describe_unserved(model, chosen.runtime, model.collective_bytes)
-
-
-def _create_report(
-    source: str, source_format: str, target_format: str, written: Written
-) -> ConvertReport:
-    from hub_core.cli.reports.algorithm_records import ConvertReport
-    from hub_core.reports import list_losses
-
-    return ConvertReport(
-        source=source,
-        source_format=source_format,
-        target_format=target_format,
-        artifacts=written_paths(written.paths),
-        losses=list_losses(written.losses),
-        notes=written.notes,
-    )

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import print_line, print_table, progress
-from hub_core.cli.session import Session
 from hub_core.model import InputError, PluginError
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ import click
 
 from hub_core.cli.arguments import json_flag, option_pairs
 from hub_core.cli.assignments import Assignments, assign
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import print_line, print_table
 from hub_core.cli.parameter_types import FILE
-from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.algorithm_records import DiffReport
     from hub_core.cli.reports.comparison import Comparison, PairDifference, PairTraffic
     from hub_core.model import Algorithm, JsonValue
 
@@ -48,24 +47,22 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
     with session.progress("comparing"):
         comparison = compare(algorithm_a, algorithm_b)
     if as_json:
-        session.print_report(_create_report(opened_a.name, opened_b.name, comparison))
+        from hub_core.cli.reports.algorithm_records import DiffReport
+
+        session.print_report(
+            DiffReport(
+                a=opened_a.name,
+                b=opened_b.name,
+                equal=comparison.equal,
+                facts=comparison.facts,
+                traffic=comparison.traffic,
+                pairs=comparison.pairs,
+                first_different_step=comparison.first_step,
+            )
+        )
     else:
         _print(comparison, algorithm_a, algorithm_b)
     return ExitCode.DONE if comparison.equal else ExitCode.INVALID
-
-
-def _create_report(a: str, b: str, comparison: Comparison) -> DiffReport:
-    from hub_core.cli.reports.algorithm_records import DiffReport
-
-    return DiffReport(
-        a=a,
-        b=b,
-        equal=comparison.equal,
-        facts=comparison.facts,
-        traffic=comparison.traffic,
-        pairs=comparison.pairs,
-        first_different_step=comparison.first_step,
-    )
 
 
 def _print(comparison: Comparison, a: Algorithm, b: Algorithm) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import print_line
-from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
 from hub_core.plugin_api import CheckLine
@@ -21,7 +21,6 @@ from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.installation_records import DoctorReport
     from hub_core.testing.probe import Trial
 
 # Maximum import time of a plugin before it is reported as slow.
@@ -51,7 +50,23 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
         lines = list(_collect_lines(session.registry(), trials, is_warming))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
-        session.print_report(_create_report(lines, is_ok))
+        from hub_core.cli.reports.installation_records import DoctorReport, HealthLine
+
+        session.print_report(
+            DoctorReport(
+                ok=is_ok,
+                lines=[
+                    HealthLine(
+                        plugin=owner,
+                        subject=line.subject,
+                        is_healthy=line.is_ok,
+                        details=line.details,
+                        cure=line.cure,
+                    )
+                    for owner, line in lines
+                ],
+            )
+        )
     else:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
@@ -172,21 +187,3 @@ def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
         return CheckLine("plugin", False, details, cure)
     cure = f"install another version of {plugin.distribution}" if reason else ""
     return CheckLine("plugin", not reason, details, cure)
-
-
-def _create_report(lines: Sequence[tuple[str, CheckLine]], is_ok: bool) -> DoctorReport:
-    from hub_core.cli.reports.installation_records import DoctorReport, HealthLine
-
-    return DoctorReport(
-        ok=is_ok,
-        lines=[
-            HealthLine(
-                plugin=owner,
-                subject=line.subject,
-                is_healthy=line.is_ok,
-                details=line.details,
-                cure=line.cure,
-            )
-            for owner, line in lines
-        ],
-    )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import print_fields, print_json, print_line, print_table
-from hub_core.cli.session import Session
 from hub_core.model import UsageError
 from hub_core.model.diagnostics import closest
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import (
     print_fields,
     print_line,
@@ -21,7 +22,6 @@ from hub_core.cli.reports.installation_records import (
     default_text,
     description_of,
 )
-from hub_core.cli.session import Session
 from hub_core.plugin_api.formats import (
     Format,
     FormatReader,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,18 +13,15 @@ from hub_core.cli.arguments import (
     timeout_option,
 )
 from hub_core.cli.assignments import assign
+from hub_core.cli.command_context import Session
 from hub_core.cli.page_options import draw_job_page, view_option
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.report_objects import cut_fields
-from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import written_paths
 from hub_core.plugin_api import WorkloadGenerator
 
 if TYPE_CHECKING:
-    from hub_core.cli.reports.algorithm_records import GenerateReport
-    from hub_core.model import Workload
-    from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api import SearchBudget, SearchCut
+    from hub_core.plugin_api import SearchBudget
 
 
 @click.command()
@@ -63,7 +59,19 @@ def generate(
     if view_out is not None:
         draw_job_page(session, workload, name, None, view_out)
     if output.as_json:
-        report = _create_report(name, target.format_name, workload, written, budget.cuts)
+        from hub_core.cli.reports.algorithm_records import GenerateReport
+        from hub_core.reports import list_cuts, list_losses
+
+        report = GenerateReport(
+            generator=name,
+            target_format=target.format_name,
+            num_ranks=workload.num_ranks,
+            nodes=len(workload.nodes),
+            is_partial=bool(budget.cuts),
+            cut=list_cuts(budget.cuts),
+            artifacts=written_paths(written.paths),
+            losses=list_losses(written.losses),
+        )
         session.print_report(report)
         return
     nodes = len(workload.nodes)
@@ -71,25 +79,3 @@ def generate(
     for field, line in cut_fields(budget.cuts).items():
         session.say(f"{field}: {line}")
     session.say_written(written)
-
-
-def _create_report(
-    name: str,
-    format_name: str,
-    workload: Workload,
-    written: Written,
-    cuts: Sequence[SearchCut],
-) -> GenerateReport:
-    from hub_core.cli.reports.algorithm_records import GenerateReport
-    from hub_core.reports import list_cuts, list_losses
-
-    return GenerateReport(
-        generator=name,
-        target_format=format_name,
-        num_ranks=workload.num_ranks,
-        nodes=len(workload.nodes),
-        is_partial=bool(cuts),
-        cut=list_cuts(cuts),
-        artifacts=written_paths(written.paths),
-        losses=list_losses(written.losses),
-    )

@@ -15,8 +15,8 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import progress
-from hub_core.cli.session import Session
 from hub_core.model.diagnostics import InputError, Severity
 from hub_core.model.quantities import parse_size
 from hub_core.plugin_api import WorkloadReader, resolve

@@ -15,7 +15,7 @@ from hub_core.cli.assignments import Assignments
 from hub_core.plugin_api import AlgorithmPass, Engine, EngineRequest, PassMove, Subject, resolve
 
 if TYPE_CHECKING:
-    from hub_core.cli.session import Session
+    from hub_core.cli.command_context import Session
     from hub_core.model import Algorithm, Workload
     from hub_core.plugin_api import Option
 

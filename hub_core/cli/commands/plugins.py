@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_context import Session
 from hub_core.cli.completion import CommandGroup, plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
@@ -23,7 +24,6 @@ from hub_core.cli.reports.installation_records import (
     default_text,
     description_of,
 )
-from hub_core.cli.session import Session
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import Option

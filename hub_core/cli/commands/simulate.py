@@ -17,12 +17,12 @@ from hub_core.cli.arguments import (
     verify_option,
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes, topology_option
+from hub_core.cli.command_context import Session
 from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
 from hub_core.cli.output import progress
 from hub_core.cli.page_options import excerpt_options, view_option
 from hub_core.cli.parameter_types import FILE
-from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError, format_bytes
 from hub_core.plugin_api import (
     RunExcerpt,

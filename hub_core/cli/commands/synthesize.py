@@ -21,6 +21,7 @@ from hub_core.cli.arguments import (
     timeout_option,
 )
 from hub_core.cli.assignments import Assignments, assign, topology_option
+from hub_core.cli.command_context import Session
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (
@@ -28,7 +29,6 @@ from hub_core.cli.reports.synthesis_report import (
     SynthesizedAlgorithm,
     print_synthesis,
 )
-from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import ChosenOutput
 from hub_core.model import (
     STANDARD_KINDS,

@@ -19,6 +19,7 @@ from hub_core.cli.arguments import (
     timeout_option,
 )
 from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes, topology_option
+from hub_core.cli.command_context import Session
 from hub_core.cli.commands.pass_arguments import (
     PassCommand,
     PassStep,
@@ -30,7 +31,6 @@ from hub_core.cli.commands.pass_arguments import (
 )
 from hub_core.cli.parameter_types import FILE, OfferName
 from hub_core.cli.reports.report_objects import cut_fields
-from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine

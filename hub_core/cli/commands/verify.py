@@ -19,14 +19,20 @@ from hub_core.cli.arguments import (
     option_pairs,
 )
 from hub_core.cli.assignments import Assignments, assign, topology_option
-from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_all_runtimes, check_file
-from hub_core.cli.commands.tuner_check import TunerVerdict, check_tuner_file, find_tuner_format
+from hub_core.cli.command_context import Session
+from hub_core.cli.commands.runtime_check import (
+    RuntimeVerdict,
+    TunerVerdict,
+    check_all_runtimes,
+    check_file,
+    check_tuner_file,
+    find_tuner_format,
+)
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.report_files import open_report_files, report_file_options
 from hub_core.cli.reports.report_objects import AlgorithmVerdict, judge, with_path
-from hub_core.cli.session import Session
 from hub_core.model import HubError, InputError, PluginError, UsageError
 from hub_core.plugin_api import Subject
 

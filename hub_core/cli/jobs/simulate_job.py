@@ -35,8 +35,8 @@ from hub_core.plugin_api import (
 )
 
 if TYPE_CHECKING:
+    from hub_core.cli.command_context import Session
     from hub_core.cli.jobs.job_report import JobReport, SimulateWorkloadReport, Spent
-    from hub_core.cli.session import Session
     from hub_core.model import Workload
 
 ALL_OF_RUN = RunExcerpt()

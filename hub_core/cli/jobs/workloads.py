@@ -17,9 +17,8 @@ from hub_core.cli.output import (
 from hub_core.model import JobCollective, NodeKind, Severity, format_bytes, format_time
 
 if TYPE_CHECKING:
-    from hub_core.cli.command_context import CommandContext
+    from hub_core.cli.command_context import CommandContext, Session
     from hub_core.cli.reports.inspection_records import CollectiveCalls, InspectWorkloadReport
-    from hub_core.cli.session import Session
     from hub_core.model import Algorithm, Diagnostic, Workload
     from hub_core.network import Topology
     from hub_core.plugin_api import CheckReport

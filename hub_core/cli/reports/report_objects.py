@@ -111,16 +111,13 @@ def with_path(
     name = algorithm.provenance.source_name
     if not name or os.path.basename(source) != name:
         return list(findings)
+    # Readers only know the name of the file.
     return [
-        _replace_path(finding, source) if finding.location.file == name else finding
+        replace(finding, location=replace(finding.location, file=source))
+        if finding.location.file == name
+        else finding
         for finding in findings
     ]
-
-
-def _replace_path(finding: Diagnostic, file: str) -> Diagnostic:
-    """Return the finding with the path that the user gave."""
-    # Readers only know the name of the file.
-    return replace(finding, location=replace(finding.location, file=file))
 
 
 _STDIN = "-"
@@ -206,7 +203,14 @@ class AlgorithmVerdict:
 
         With `is_alone` (the input is the only one), the table of modes follows the verdict.
         """
-        _print_outcome(self.source, self.algorithm, self.report)
+        collective = self.algorithm.collective
+        outcome = (
+            "not correct as claimed"
+            if not self.report.ok
+            else _CORRECT[self.report.method != "none"]
+        )
+        size = f"{collective.num_ranks} ranks, {len(self.algorithm.steps)} steps"
+        print_line(f"{self.source}: {collective.kind}, {size}: {outcome}")
         if is_alone:
             _print_modes(self.report)
         for finding in self.report.diagnostics:
@@ -298,13 +302,6 @@ def _create_record(
         certificate=certificate,
         checks=checks or UNSET,
     )
-
-
-def _print_outcome(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
-    collective = algorithm.collective
-    outcome = "not correct as claimed" if not report.ok else _CORRECT[report.method != "none"]
-    size = f"{collective.num_ranks} ranks, {len(algorithm.steps)} steps"
-    print_line(f"{source}: {collective.kind}, {size}: {outcome}")
 
 
 def _print_modes(report: VerifyReport) -> None:

@@ -31,9 +31,10 @@ def expand_hosts(text: str) -> list[str]:
     hosts: list[str] = []
     for part in _split_names(text):
         # Brackets do not nest: every second piece is the content of brackets.
+        # Even positions have plain text, odd ones the contents of brackets.
         pieces = [
             _expand_numbers(piece) if index % 2 else [piece]
-            for index, piece in enumerate(_split_brackets(part))
+            for index, piece in enumerate(re.split(r"[\[\]]", part))
         ]
         # Checked before the expansion, since brackets multiply.
         if len(hosts) + math.prod(map(len, pieces)) > _MAX_HOSTS:
@@ -57,13 +58,6 @@ def _split_names(text: str) -> Iterator[str]:
             raise ValueError(f"{text[:80]!r} is no list of hosts")
         yield match[0]
         position = end + 1
-
-
-def _split_brackets(part: str) -> list[str]:
-    """Split a name at its brackets: even positions have plain text, odd ones the contents of
-    brackets. The brackets must match.
-    """
-    return re.split(r"[\[\]]", part)
 
 
 def _expand_numbers(text: str) -> list[str]:

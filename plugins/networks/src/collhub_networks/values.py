@@ -258,14 +258,10 @@ def _parse_json(source: Source, content: bytes, code: str) -> object:
     try:
         return parse_json_object(content, source.name)
     except InputError:
-        if _is_json(content):
+        # JSON has a quoted first key, or no key.
+        if content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b""):
             raise
         return _parse_yaml(source.name, content, code)
-
-
-def _is_json(content: bytes) -> bool:
-    """Whether a text in braces looks like JSON: its first key is quoted, or there is no key."""
-    return content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b"")
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:

@@ -127,16 +127,12 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
         count = "1 connection is"
         if len(rows) > 1:
             count = f"{len(rows)} connections are"
-        endpoints = _describe_ends(topology, pairs, int(rows[0]))
+        row = int(rows[0])
+        source = int(pairs.source[row])
+        destination = int(pairs.destination[row])
+        endpoints = f"from {topology.node_name(source)} to {topology.node_name(destination)}"
         message = f"{text.format(count)} {endpoints}"
         yield Diagnostic(code, message, Severity.NOTE)
-
-
-def _describe_ends(topology: Topology, pairs: NodePairs, row: int) -> str:
-    """Describe the endpoints of a link: `from 0 to switch 1`."""
-    source = int(pairs.source[row])
-    destination = int(pairs.destination[row])
-    return f"from {topology.node_name(source)} to {topology.node_name(destination)}"
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:

@@ -263,30 +263,23 @@ def find_half_cuts(topology: Topology) -> list[HalfCut]:
     cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
         if dimension.size > 1:
-            cuts.append(_build_half_cut(topology, index, stride, dimension.size))
+            is_upper = _find_upper_half(topology, stride, dimension.size)
+            source = is_upper[topology.source]
+            destination = is_upper[topology.destination]
+            up = ~source & destination
+            down = source & ~destination
+            rates = topology.bandwidth_bytes_per_s
+            cuts.append(
+                HalfCut(
+                    index,
+                    int(up.sum()),
+                    int(down.sum()),
+                    float(rates[up].sum()),
+                    float(rates[down].sum()),
+                )
+            )
         stride *= dimension.size
     return cuts
-
-
-def _build_half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
-    """Build the cut of dimension `index`: the links between its lower and its upper half.
-
-    `stride`: difference of the numbers of neighbours in this dimension; `size`: its NPUs. Links up
-    lead from the lower to the upper half; bandwidths are sums in bytes per second.
-    """
-    is_upper = _find_upper_half(topology, stride, size)
-    source = is_upper[topology.source]
-    destination = is_upper[topology.destination]
-    up = ~source & destination
-    down = source & ~destination
-    rates = topology.bandwidth_bytes_per_s
-    return HalfCut(
-        index,
-        int(up.sum()),
-        int(down.sum()),
-        float(rates[up].sum()),
-        float(rates[down].sum()),
-    )
 
 
 def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:

@@ -28,7 +28,7 @@ from collhub_execution.program_levels import (
     find_units_per_block,
 )
 from collhub_execution.record_expansion import SortedRecords, expand_steps
-from hub_core.columns import Int64Array, group_pointer
+from hub_core.columns import group_pointer
 from hub_core.model import (
     CAP,
     Algorithm,
@@ -101,7 +101,14 @@ def levelled_program(
     block_units = find_units_per_block(algorithm)
     collective = convert_to_blocks(algorithm.collective, block_units)
     scratch = algorithm.scratch_units // block_units
-    _refuse_too_large(collective, scratch)
+    # Addresses in bytes might otherwise exceed 64 bits.
+    parts = (collective.input_units(), collective.output_units(), scratch)
+    # Summed as floats, because the sum may not fit into 64 bits.
+    blocks = sum(float(part.astype(np.float64).sum()) for part in parts)
+    if blocks >= _MAX_BLOCKS:
+        raise InputError(
+            f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large"
+        )
     layout = collective.memory_layout(in_place, scratch)
     regions = find_regions(algorithm, layout, is_valid, block_units)
     conflicts = _find_conflicts(algorithm.steps, relation, regions, allow_races, findings)
@@ -235,20 +242,6 @@ def refuse_timing_only(algorithm: Algorithm) -> None:
         )
         file = algorithm.provenance.source_name or None
         raise InputError(message, location=Location(file), code="timing-only")
-
-
-def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
-    """Raise `InputError` if the memory of all ranks has 2^40 blocks or more.
-
-    Addresses in bytes might otherwise exceed 64 bits. `scratch`: blocks per rank.
-    """
-    parts = (collective.input_units(), collective.output_units(), scratch)
-    # Summed as floats, because the sum may not fit into 64 bits.
-    blocks = sum(float(part.astype(np.float64).sum()) for part in parts)
-    if blocks >= _MAX_BLOCKS:
-        raise InputError(
-            f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large"
-        )
 
 
 def _find_conflicts(

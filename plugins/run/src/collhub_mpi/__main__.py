@@ -58,18 +58,12 @@ def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool)
         return script_rank(run, MpiChannel(world), engine_of, _stop_all, as_json=as_json)
     except BaseException as error:
         # Without this, MPI would wait for the other ranks when the process exits.
-        _stop_all(_list_findings(error))
+        _stop_all(
+            error.diagnostics
+            if isinstance(error, HubError)
+            else [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
+        )
         raise
-
-
-def _list_findings(error: BaseException) -> Sequence[Diagnostic]:
-    """Return the diagnostics of a `HubError`.
-
-    Any other error becomes one diagnostic `rank-died`.
-    """
-    if isinstance(error, HubError):
-        return error.diagnostics
-    return [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
 
 
 def _stop_all(findings: Sequence[Diagnostic]) -> None:

@@ -41,7 +41,9 @@ class Session:
             count,
             DATATYPES[source.dtype],
             OPS[op],
-            _get_current_stream(source.device),
+            0
+            if source.device.type != "cuda"
+            else int(torch.cuda.current_stream(source.device).cuda_stream),
         )
         self._library.run(self._communicator, call)
 
@@ -94,13 +96,6 @@ def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DATATYPES)
         return f"is of {tensor.dtype}, not one of {known}"
     return None
-
-
-def _get_current_stream(device: torch.device) -> int:
-    """Return the address of the current CUDA stream, 0 for the CPU."""
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 # As in nccl.h.

@@ -30,7 +30,7 @@ from hub_core.plugin_api import (
     Simulator,
     SynthesisRequest,
     Synthesizer,
-    search_budget,
+    synthesis,
 )
 
 
@@ -106,7 +106,7 @@ def test_after_the_work_limit_no_candidate_is_begun() -> None:
 def test_without_a_time_limit_the_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is stopped for an hour between two candidates tries all of them."""
     hours = iter(range(0, 10**6, 3600))
-    monkeypatch.setattr(search_budget.time, "monotonic", lambda: float(next(hours)))
+    monkeypatch.setattr(synthesis.time, "monotonic", lambda: float(next(hours)))
     asked = AutoOptions(candidates="ring,direct")
     result = auto.synthesize(request_for(), asked)
     assert result.statistics["candidates"] == "2 of 2 fit and were made"
@@ -115,7 +115,7 @@ def test_without_a_time_limit_the_clock_changes_nothing(monkeypatch: pytest.Monk
 
 def test_the_time_limit_of_the_request_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr(search_budget.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(synthesis.time, "monotonic", lambda: seconds[0])
 
     def judge(algorithm: Algorithm) -> int:
         seconds[0] += 61

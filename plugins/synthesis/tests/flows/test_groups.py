@@ -22,7 +22,7 @@ import hub_core
 from hub_core import parse_topology
 from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, UsageError
 from hub_core.network import Occupancy
-from hub_core.plugin_api import SearchBudget, search_budget
+from hub_core.plugin_api import SearchBudget, synthesis
 from hub_core.verification import verify
 
 pytestmark = pytest.mark.once
@@ -259,7 +259,7 @@ def test_folder_holds_groups_joint_and_manifest(collhub, tmp_path: Path) -> None
 def test_the_clock_changes_nothing_without_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is stopped between two groups asks the synthesizer for all of them."""
     hours = iter(range(0, 10**6, 3600))
-    monkeypatch.setattr(search_budget.time, "monotonic", lambda: float(next(hours)))
+    monkeypatch.setattr(synthesis.time, "monotonic", lambda: float(next(hours)))
     wishes = [wish([0, 1], "all-to-all", 1024), wish([2, 3], "all-to-all", 1024)]
     topology = parse_topology("ring:4")
     plan = plan_groups(wishes, topology, GroupChoices(name="flows"))

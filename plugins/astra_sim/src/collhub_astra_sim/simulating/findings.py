@@ -102,7 +102,13 @@ class StuckNodes:
         if self._finish[rank] >= 0:
             # A rank finishes when no node is ongoing, even if some nodes have not begun.
             if len(unended):
-                yield self._report_cycle(rank, unended)
+                steps = _format_steps(len(unended))
+                yield Diagnostic(
+                    "cyclic-dependencies",
+                    f"{steps} of rank {rank} depend on one another in a cycle and never run",
+                    Severity.WARNING,
+                    self._locate(int(unended[0])),
+                )
         elif len(begun):
             yield self._report_waiting(rank, int(begun[0]), len(begun), len(unended))
         else:
@@ -114,19 +120,6 @@ class StuckNodes:
         """Return (first row, row after the last) of a rank."""
         first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
         return first, end
-
-    def _report_cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
-        """Return the warning that the unfinished nodes of a rank form a cycle.
-
-        It is located at the first of them.
-        """
-        steps = _format_steps(len(unended))
-        return Diagnostic(
-            "cyclic-dependencies",
-            f"{steps} of rank {rank} depend on one another in a cycle and never run",
-            Severity.WARNING,
-            self._locate(int(unended[0])),
-        )
 
     def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
         """Return the error about `node`, the first of its rank that began and never finished.
@@ -159,7 +152,12 @@ class StuckNodes:
         sender = self._find_sender(node)
         if sender is None:
             return f"{text}, which {self._describe_near_miss(node)}"
-        obstacle = self._describe_obstacle(sender)
+        blocker = int(self._blocker[sender])
+        obstacle = (
+            "its dependencies form a cycle"
+            if self._start[blocker] < 0
+            else f"it waits for {self._format_name(blocker)}"
+        )
         return f"{text}, but {self._format_name(sender)} that sends it never starts: {obstacle}"
 
     def _get_type_name(self, node: int) -> str:
@@ -214,17 +212,6 @@ class StuckNodes:
             candidate = int(sends[has_size][0])
             return f"{sender} sends with tag {tag[candidate]} ({self._format_name(candidate)})"
         return f"{sender} never sends"
-
-    def _describe_obstacle(self, node: int) -> str:
-        """Return a clause on the reason why a node has not started.
-
-        It waits, directly or through others, for a node that started and never finishes, which is
-        named; otherwise its dependencies form a cycle.
-        """
-        blocker = int(self._blocker[node])
-        if self._start[blocker] < 0:
-            return "its dependencies form a cycle"
-        return f"it waits for {self._format_name(blocker)}"
 
     def _find_cure(self, node: int) -> str:
         """Return the advice for a RECV that no SEND of any rank matches; "" for all other nodes."""

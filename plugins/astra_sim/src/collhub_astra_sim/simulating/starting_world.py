@@ -82,7 +82,9 @@ def build_world(
     sizes = distinct(nodes.size)
     size_class = np.searchsorted(sizes, nodes.size)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
-    planes = _find_planes(topology, sends, channel)
+    planes = (
+        np.zeros(len(sends), np.int64) if channel is None else channel[sends] % topology.num_planes
+    )
     routed, route_of_send = _collect_pairs(nodes, rank, sends, planes)
     network = _build_pair_network(routed, npu_of_rank, topology, sizes, model)
     _check_rows(nodes, network)
@@ -121,16 +123,6 @@ def estimate_events(world: SimulatedWorld) -> int:
     # SEND: the last link times 2^32 plus the first link.
     hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
     return len(world.node) + 2 * int(hops.sum())
-
-
-def _find_planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
-    """Return the plane of every send: its channel modulo the number of planes; int64[sends].
-
-    0 if `channel` is None.
-    """
-    if channel is None:
-        return np.zeros(len(sends), np.int64)
-    return channel[sends] % topology.num_planes
 
 
 def _collect_pairs(

@@ -107,7 +107,9 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
         elif name == "NCCL_NVLS_ENABLE":
             settings = _parse_nvls(settings, name, value)
         else:
-            count = _parse_count(name, value)
+            if not value.isascii() or not value.isdecimal() or not 1 <= int(value[:9]) <= 64:
+                raise UsageError(f"{name}: {value!r:.40} is not 1 to 64", cure=f"write {name}=16")
+            count = int(value)
             if name in _MAX_CHANNELS:
                 settings = replace(settings, max_channels=count)
             else:
@@ -159,12 +161,6 @@ def _parse_nvls(settings: NcclSettings, name: str, value: str) -> NcclSettings:
             elif excluded.get((collective, algorithm), "").startswith(name):
                 del excluded[collective, algorithm]
     return replace(settings, excluded=excluded)
-
-
-def _parse_count(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdecimal() or not 1 <= int(value[:9]) <= 64:
-        raise UsageError(f"{name}: {value!r:.40} is not 1 to 64", cure=f"write {name}=16")
-    return int(value)
 
 
 COLLECTIVES = (*ALGORITHMS_OF, "all-to-all")

@@ -93,7 +93,7 @@ def check_log(
             f"the log has {log.channels} collective channels,"
             f" the model {communicator.collective_channels()}: those of the log are used"
         )
-        communicator = _with_channels(communicator, log.channels)
+        communicator = replace(communicator, gpu=replace(communicator.gpu, channels=log.channels))
     settings = parse_settings(log.settings) if log.settings else NO_SETTINGS
     findings = [_check_cost(cost, log, communicator, settings) for cost in log.costs]
     findings += [_check_choice(entry, communicator, settings) for entry in log.choices]
@@ -152,10 +152,6 @@ def _infer_communicator(
         cure="give --machine, such as h100, or --topology",
         code="unknown-machine",
     )
-
-
-def _with_channels(communicator: Communicator, channels: int) -> Communicator:
-    return replace(communicator, gpu=replace(communicator.gpu, channels=channels))
 
 
 def _find_alternative(

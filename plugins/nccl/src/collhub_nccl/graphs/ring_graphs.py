@@ -354,7 +354,11 @@ def _execute_messages(
     # Lists, because elements of columns cost more, and some columns are computed at each access.
     counts, kinds = program.count.tolist(), program.kind.tolist()
     ranks, peers = program.rank.tolist(), program.peer.tolist()
-    for row in _order_records(program):
+    # By level; in a level, messages before local records.
+    rows = np.flatnonzero(program.kind != RecordKind.SEND)
+    order = np.lexsort((rows, program.is_local[rows], program.level[rows]))
+    in_order: list[int] = rows[order].tolist()
+    for row in in_order:
         count, kind = counts[row], kinds[row]
         rank, peer = ranks[row], peers[row]
         # A copy within one rank may overlap its source.
@@ -378,17 +382,6 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
     read = source.copy()
     read[receives] = source[sends]
     return read.tolist(), target.tolist()
-
-
-def _order_records(program: LevelledProgram) -> Sequence[int]:
-    """Return the rows of all records except sends: by level, in a level messages first.
-
-    Local records follow; otherwise the order of rows is kept.
-    """
-    rows = np.flatnonzero(program.kind != RecordKind.SEND)
-    order = np.lexsort((rows, program.is_local[rows], program.level[rows]))
-    in_order: list[int] = rows[order].tolist()
-    return in_order
 
 
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:

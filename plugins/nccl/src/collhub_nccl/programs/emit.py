@@ -33,7 +33,6 @@ from hub_core.model import (
     CollectiveKind,
     Loss,
     StepKind,
-    StepTable,
     UsageError,
 )
 from hub_core.network import Topology
@@ -211,7 +210,9 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
     """
     yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
-        if _is_set(algorithm.steps, feature):
+        values = getattr(algorithm.steps, feature)
+        unset = COLUMN_DEFAULTS.get(feature, Buffer.INPUT)
+        if np.any(values != unset):
             yield Loss(feature, "steps", consequence)
     yield Loss(
         "data and control dependencies",
@@ -237,16 +238,6 @@ def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
             "the custom collective states no result",
             "the program times the schedule and checks nothing",
         )
-
-
-def _is_set(steps: StepTable, column: str) -> bool:
-    """Return whether any step has a value other than the default in a column.
-
-    The default of a column without one is that of `Buffer.INPUT`.
-    """
-    values = getattr(steps, column)
-    unset = COLUMN_DEFAULTS.get(column, Buffer.INPUT)
-    return bool(np.any(values != unset))
 
 
 # Long enough for readable names, short enough for every linker.

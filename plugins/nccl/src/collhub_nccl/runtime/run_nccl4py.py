@@ -204,7 +204,10 @@ def main() -> int:
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)
     nccl, torch = _libraries()
-    torch.cuda.set_device(_device(arguments.rank) % torch.cuda.device_count())
+    # Launchers number the ranks of a machine by LOCAL_RANK.
+    torch.cuda.set_device(
+        int(os.environ.get("LOCAL_RANK", arguments.rank)) % torch.cuda.device_count()
+    )
     run = _DeviceRun(schedule, arguments, nccl, torch)
     run.fill()
     run.once()
@@ -219,11 +222,6 @@ def main() -> int:
     }
     print(json.dumps(report))
     return 0 if is_right else 1
-
-
-def _device(rank: int) -> int:
-    # Launchers number the ranks of a machine by LOCAL_RANK.
-    return int(os.environ.get("LOCAL_RANK", rank))
 
 
 class _DeviceRun:

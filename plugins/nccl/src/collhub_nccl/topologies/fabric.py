@@ -321,16 +321,9 @@ class _Copies:
         for part in (self._gpus, self._others):
             for m in range(machines):
                 names += [f"machine {m} {node_names[node]}" for node in part]
-        return names + self._switch_names()
-
-    def _switch_names(self) -> list[str]:
-        """Return the names of the switches between machines: `rail 0` and so on, else `network`.
-
-        They are named last, after the nodes of all machines.
-        """
-        if self._fabric.is_rail:
-            return [f"rail {k}" for k in range(self.num_switches)]
-        return ["network"]
+        return names + (
+            [f"rail {k}" for k in range(self.num_switches)] if self._fabric.is_rail else ["network"]
+        )
 
     def groups(self) -> dict[str, tuple[int, ...]]:
         """Return the NPUs of each machine by its name, such as `machine 0`.

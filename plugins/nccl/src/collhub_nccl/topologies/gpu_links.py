@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
@@ -136,24 +135,21 @@ class _StatedLinks:
         `InputError` for a link without a target class.
         """
         if not link.text("tclass"):
-            _refuse_without_class(link)
+            # NCCL looks the class up in the running machine, which a file cannot do.
+            link.fail(
+                f"<{link.name}> has no tclass, which tells what it leads to", "get the whole dump"
+            )
         kind = target_kind(link.text("tclass"))
         if kind is TargetKind.CPU:
             self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate, count=count)
         elif kind is TargetKind.NVSWITCH:
-            switch = self._nvswitch()
+            # All chips of an NVLink domain are one node.
+            if self._switch is None:
+                self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
+            switch = self._switch
             self._machine.join(LinkType.NVLINK, gpu.node, switch, rate, count=count)
         else:
             self._add_to_gpu(gpu, link, rate, count)
-
-    def _nvswitch(self) -> int:
-        """Return the number of the NVSwitch node, which is added at the first call.
-
-        All chips of an NVLink domain are one node.
-        """
-        if self._switch is None:
-            self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
-        return self._switch
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
         """Add `count` directed links to the GPU with the bus address of the link's target.
@@ -222,8 +218,3 @@ class _StatedLinks:
             _CURE,
         )
         return rate
-
-
-def _refuse_without_class(link: Element) -> NoReturn:
-    # NCCL looks the class up in the running machine, which a file cannot do.
-    link.fail(f"<{link.name}> has no tclass, which tells what it leads to", "get the whole dump")

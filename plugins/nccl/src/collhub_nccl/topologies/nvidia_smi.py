@@ -67,7 +67,10 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
         _warn_of_unknown_gpu(findings, source.name)
     _add_tree(machine, devices, options, profile)
     if fabric.net_bandwidth is not None:
-        _add_ports(machine, fabric.net_bandwidth)
+        # The matrix contains no ports of network cards.
+        for nic in machine.of_kind(NodeKind.NIC):
+            net = machine.add(NodeKind.NET, f"net {machine.names[nic]}")
+            machine.join(LinkType.NET, net, nic, fabric.net_bandwidth)
     topology = topology_of(machine, machine.of_kind(NodeKind.GPU), source.name, fabric)
     findings.tell(source.report)
     return topology
@@ -150,13 +153,6 @@ def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
         else:
             machine.add(NodeKind.NIC, f"nic {device.name}")
     return machine
-
-
-def _add_ports(machine: Machine, net_bandwidth: float) -> None:
-    """Give every network card a port, because the matrix contains none."""
-    for nic in machine.of_kind(NodeKind.NIC):
-        net = machine.add(NodeKind.NET, f"net {machine.names[nic]}")
-        machine.join(LinkType.NET, net, nic, net_bandwidth)
 
 
 def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
@@ -251,21 +247,13 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
             # Every device gets a CPU above it, but only shared switches become nodes.
             if len(below) == 1 and not is_last:
                 continue
-            node = _add_above(machine, NodeKind.CPU if is_last else NodeKind.PCI, below, rate)
+            kind = NodeKind.CPU if is_last else NodeKind.PCI
+            number = len(machine.of_kind(kind))
+            node = machine.add(kind, f"{kind} {number}")
+            for child in below:
+                machine.join(LinkType.PCI, child, node, rate)
             for device in members:
                 top[device] = node
-
-
-def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: float) -> int:
-    """Add a node named `<kind> <number>` and join it with the nodes `below` by PCI; return it.
-
-    `rate`: GB/s of each of these links. Numbers count the nodes of the kind from 0.
-    """
-    number = len(machine.of_kind(kind))
-    node = machine.add(kind, f"{kind} {number}")
-    for child in below:
-        machine.join(LinkType.PCI, child, node, rate)
-    return node
 
 
 def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:

@@ -162,7 +162,14 @@ class _Row:
         for column, cell in enumerate(cells):
             if not self._fits(column, cell):
                 self._refuse_cell(column, cell)
-        return SmiDevice(words[0], self.line, cells, _numa_node(words[size + 1 :]))
+        # The second word is a NUMA node, a range of nodes or "N/A".
+        affinities = words[size + 1 :]
+        return SmiDevice(
+            words[0],
+            self.line,
+            cells,
+            affinities[1] if len(affinities) > 1 and affinities[1].isdecimal() else "",
+        )
 
     def _fits(self, column: int, cell: str) -> bool:
         """Return whether a cell is valid: X on the diagonal, else a relation or `NV<n>`."""
@@ -183,17 +190,6 @@ class _Row:
             f"{cell[:40]!r} is not one of X, NV#, {known}",
             f"write the PCI relation there; for links, {PROFILE_CURE}",
         )
-
-
-def _numa_node(affinities: Sequence[str]) -> str:
-    """Return the NUMA node of a device, from the words of its row after the matrix.
-
-    The second word is a node, a range of nodes or "N/A"; "" unless it is one node.
-    """
-    # First the CPUs, then their NUMA nodes, possibly a range or "N/A".
-    if len(affinities) > 1 and affinities[1].isdecimal():
-        return affinities[1]
-    return ""
 
 
 def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:

@@ -21,7 +21,7 @@ from collhub_nccl.topologies.xml_entries import (
     is_gpu_class,
     parse,
 )
-from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
+from collhub_nccl.topologies.xml_machine import FileFacts, XmlMachine, build
 from hub_core.model import UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
@@ -40,7 +40,8 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
     flatten_switches(root)
     draft = _draft(root, options, fabric)
     build(root, draft)
-    gpus = _in_order(draft)
+    place_of_host = {host: index for index, host in enumerate(draft.cpus)}
+    gpus = sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
     join_gpus(draft, gpus, source.name)
     if not gpus:
         _refuse_empty(root)
@@ -99,12 +100,6 @@ def _named_gpus(text: str) -> Iterator[int]:
                 code="bus-id",
             )
         yield number
-
-
-def _in_order(draft: XmlMachine) -> list[Gpu]:
-    """Return the GPUs by host, in the order of hosts in the file, then by `Gpu.order`."""
-    place_of_host = {host: index for index, host in enumerate(draft.cpus)}
-    return sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
 
 
 def _refuse_empty(root: Element) -> None:

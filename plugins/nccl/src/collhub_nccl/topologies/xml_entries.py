@@ -110,29 +110,21 @@ def parse(content: bytes, file: str) -> Element:
     try:
         builder.parser.Parse(content, True)
     except expat.ExpatError as error:
-        raise _not_well_formed(error, file) from None
+        reason = expat.ErrorString(error.code)
+        raise InputError(
+            f"this is not well-formed XML: {reason}",
+            location=Location(file, error.lineno),
+            code="not-xml",
+        ) from None
     # Expat uses Python's codecs for encodings that it does not support.
     except (LookupError, ValueError):
-        raise _unknown_encoding(file) from None
+        raise InputError(
+            "the XML declaration names an encoding that is not supported",
+            location=Location(file, 1),
+            cure="write the file in UTF-8",
+            code="not-xml",
+        ) from None
     return builder.root.children[0]
-
-
-def _not_well_formed(error: expat.ExpatError, file: str) -> InputError:
-    reason = expat.ErrorString(error.code)
-    return InputError(
-        f"this is not well-formed XML: {reason}",
-        location=Location(file, error.lineno),
-        code="not-xml",
-    )
-
-
-def _unknown_encoding(file: str) -> InputError:
-    return InputError(
-        "the XML declaration names an encoding that is not supported",
-        location=Location(file, 1),
-        cure="write the file in UTF-8",
-        code="not-xml",
-    )
 
 
 class _ElementBuilder:

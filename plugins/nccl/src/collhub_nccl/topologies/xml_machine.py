@@ -163,7 +163,10 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
         if child.name == "pci":
             _pci(child, above, draft)
         elif child.name == "nic" and element.name == "cpu":
-            _nic_without_pci(child, above, draft)
+            # A card that is no PCI device, such as sockets.
+            node = draft.machine.add(NodeKind.NIC, "nic")
+            draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
+            _ports(child, node, draft)
         elif child.name == "pcilink":
             # The target may come later in the file.
             draft.cross_links.append((above.host, above.node, child))
@@ -219,7 +222,8 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))
-    taking_part = [gpu for gpu in every if _takes_part(gpu, draft)]
+    # NCCL skips GPUs without a rank, unless no GPU has one.
+    taking_part = [gpu for gpu in every if not draft.facts.has_ranks or bool(gpu.text("rank"))]
     if len(taking_part) < len(every):
         draft.findings.warn(
             "gpu-without-rank",
@@ -237,11 +241,6 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
         node = _gpu_node(element, gpu, draft)
         draft.gpus.append(Gpu(node, above.host, bus, above.cpu, 1, gpu))
         draft.machine.join(LinkType.PCI, node, above.node, rate)
-
-
-def _takes_part(gpu: Element, draft: XmlMachine) -> bool:
-    """Whether NCCL would use a GPU: it skips GPUs without a rank, unless no GPU has one."""
-    return not draft.facts.has_ranks or bool(gpu.text("rank"))
 
 
 def _partitions(
@@ -299,16 +298,6 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     if not cards and net_bandwidth is not None:
         net = draft.machine.add(NodeKind.NET, f"net {_bus_text(element)}")
         draft.machine.join(LinkType.NET, net, node, net_bandwidth)
-
-
-def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a network card that is no PCI device, such as sockets, with its ports.
-
-    It is joined to the CPU with unlimited bandwidth.
-    """
-    node = draft.machine.add(NodeKind.NIC, "nic")
-    draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
-    _ports(card, node, draft)
 
 
 def _ports(card: Element, nic: int, draft: XmlMachine) -> None:

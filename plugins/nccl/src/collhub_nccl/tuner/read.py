@@ -19,7 +19,6 @@ from collhub_nccl.tuner.rules import (
     MAX_CHANNELS,
     MAX_RULES,
     Dialect,
-    Range,
     TunerRule,
     check_rules,
     explain_machine_refusal,
@@ -255,7 +254,7 @@ def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerR
     optional conditions hold for every call.
     """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
-    numbers = [_parse_number(field) for field in fields[6:10]]
+    numbers = [EVERY if field == ANY else (int(field), int(field)) for field in fields[6:10]]
     nodes, ranks, operations, registration = (*numbers, EVERY, EVERY)[:4]
     return TunerRule(
         number,
@@ -269,11 +268,6 @@ def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerR
         operations,
         registration,
     )
-
-
-def _parse_number(field: str) -> Range:
-    """Return -1 as every number, and another number as itself."""
-    return EVERY if field == ANY else (int(field), int(field))
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:

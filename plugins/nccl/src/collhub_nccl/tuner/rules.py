@@ -383,7 +383,9 @@ def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Dia
         is_stated = (nodes, ranks) != every
         where = ", in communicators of other numbers of nodes and ranks" if stated else ""
         if is_stated:
-            where = f", in communicators of {_format_numbers(nodes, ranks)}"
+            parts = [] if nodes is None else [f"{nodes} {'node' if nodes == 1 else 'nodes'}"]
+            parts += [] if ranks is None else [f"{ranks} ranks"]
+            where = f", in communicators of {' and '.join(parts)}"
         if lost:
             message = f"one channel: no line matches {', '.join(lost)}{where}"
             severity = Severity.ERROR if is_stated or not stated else Severity.WARNING
@@ -460,12 +462,6 @@ def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
     """Return the parts of ascending ranges within `sizes`, in order; ends are inclusive."""
     cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in ranges]
     return [(first, last) for first, last in cut if first <= last]
-
-
-def _format_numbers(nodes: int | None, ranks: int | None) -> str:
-    parts = [] if nodes is None else [f"{nodes} {'node' if nodes == 1 else 'nodes'}"]
-    parts += [] if ranks is None else [f"{ranks} ranks"]
-    return " and ".join(parts)
 
 
 def _format_sizes(sizes: Range) -> str:
