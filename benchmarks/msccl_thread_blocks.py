@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
+from collhub_msccl.plugin import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.writing.execution_times import BlockFigures, compute_block_figures

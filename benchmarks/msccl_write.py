@@ -8,7 +8,7 @@ import statistics
 import time
 
 import numpy as np
-from collhub_msccl.options import ReadOptions, WriteOptions
+from collhub_msccl.plugin import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.writing.write_xml import write
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from collhub_msccl.options import ProgramOptions, WriteOptions
+from collhub_msccl.plugin import ProgramOptions, WriteOptions
 from collhub_msccl.read_program import read
 from collhub_msccl.writing.write_xml import write
 

@@ -1,23 +1,135 @@
-"""Readers and writers of MSCCL-IR XML, the reader of MSCCLang programs, and the runtime checks."""
+"""Offers for MSCCL-IR XML and MSCCLang: readers, writers, checks, targets, and their options.
+
+The options are declared here, because they are listed without any of the readers or writers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
-from collhub_msccl.runtimes.known_runtimes import HISTORIES, list_runtimes
-from collhub_msccl.runtimes.targets import list_targets
+from collhub_msccl.runtimes.known_runtimes import (
+    HISTORIES,
+    MAX_NODES,
+    MAX_OFFSET,
+    RESIDENT_BLOCKS,
+    RUNTIMES,
+    list_runtimes,
+)
 from hub_core.plugin_api import (
     Check,
     Format,
     FormatReader,
     FormatWriter,
     Layout,
+    OptionType,
     RuleSet,
+    Runtime,
+    RuntimeFit,
+    RuntimeLimits,
     SelectionWriter,
     Subject,
+    choice,
     hookimpl,
+    option,
+    optional,
 )
+from hub_core.sandbox import SourceProgramOptions
+
+if TYPE_CHECKING:
+    from hub_core.model import Algorithm
+    from hub_core.network import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of the reader of MSCCL-IR XML."""
+
+    # The valid range depends on the file's number of ranks, so the reader checks it.
+    root: int | None = optional(
+        "root of a broadcast, reduce, gather or scatter, which the file does not name",
+        OptionType.INT,
+    )
+    collective: str | None = optional(
+        "collective of a file in the short form of ncclize, which does not name it: allgather, ..."
+    )
+    reading: str = choice(
+        ("runtime", "dsl"),
+        "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
+        " as MSCCLang defines them (dsl)",
+    )
+    copies: str = choice(
+        ("ignore", "run"),
+        "<copy> elements, which TACCL writes and no runtime reads: ignore them, or run them"
+        " before all steps, as TACCL intends",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of the writer of MSCCL-IR XML."""
+
+    runtime: str | None = choice(
+        (None, "msccl", "executor", "rccl"),
+        "runtime that will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl"
+        " (executor) or ROCm/rccl (rccl); default: msccl for custom collectives, which only"
+        " msccl supports, else executor",
+    )
+    name: str | None = optional("name of the algorithm in the file")
+    proto: str | None = choice(
+        (None, "Simple", "LL", "LL128"), "protocol; default: as imported, else Simple"
+    )
+    mode: str | None = choice(
+        (None, "in-place", "out-of-place"),
+        "calls that the file serves, if the algorithm is correct for both modes;"
+        " msccl accepts one mode per file",
+    )
+    collective: str | None = optional("name of the collective in the file, for custom ones")
+    min_bytes: int | None = optional("smallest size of calls that use the file", OptionType.SIZE)
+    max_bytes: int | None = optional("largest size of calls that use the file", OptionType.SIZE)
+    channels: int | None = optional(
+        "number of channels over which steps without thread blocks are distributed; default:"
+        " the algorithm's channels, or as many as shorten a program that declares none",
+        OptionType.INT,
+        minimum=1,
+    )
+    max_steps: int | None = optional(
+        "maximum steps per thread block, if the runtime was built with a different limit",
+        OptionType.INT,
+        minimum=1,
+    )
+    max_channels: int | None = optional(
+        "maximum channels of the file; default: the limit of the runtime", OptionType.INT, minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOptions(SourceProgramOptions):
+    """Options of the reader of MSCCLang programs."""
+
+    mode: str | None = choice(
+        (None, "in-place", "out-of-place"),
+        "calls that the program serves; overrides the mode of its collective",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionOptions:
+    """Options of folders of programs from which a runtime selects by size."""
+
+    runtime: str = option(
+        OptionType.TEXT,
+        "executor",
+        "runtime that will load the folder: microsoft/msccl (msccl),"
+        " Azure/msccl-executor-nccl (executor) or ROCm/rccl (rccl)",
+        choices=("msccl", "executor", "rccl"),
+    )
+    proto: str | None = choice(
+        (None, "Simple", "LL", "LL128"),
+        "protocol of all files; default: as timed on a machine, else Simple",
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -104,10 +216,64 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
         "program-sandbox",
         Subject.INSTALLATION,
         "how far programs are kept from files, connections and other processes",
-        "hub_core.sandbox.landlock:check_sandbox",
+        "hub_core.sandbox.supervise:check_sandbox",
     )
     return [
         *runtimes,
         sandbox,
         RuleSet("msccl", "findings in MSCCL XML", "collhub_msccl.runtimes.rules:list_rules"),
     ]
+
+
+_DEFAULT_TARGET = "executor"
+_ELEMENT_BYTES = 4
+_REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padded by the caller"
+
+
+def list_targets() -> tuple[Runtime, ...]:
+    """Return all runtimes as targets: the writer's default first, the others by name."""
+    names = sorted(RUNTIMES, key=lambda name: name != _DEFAULT_TARGET)
+    return tuple(_build_target(name) for name in names)
+
+
+def _build_target(name: str) -> Runtime:
+    runtime = RUNTIMES[name]
+    return Runtime(
+        name,
+        runtime.title,
+        RuntimeLimits(
+            unit_bytes=_ELEMENT_BYTES,
+            max_units=MAX_OFFSET,
+            max_blocks=min(runtime.max_blocks, RESIDENT_BLOCKS),
+            max_block_operations=runtime.max_steps,
+            max_channels=runtime.max_channels,
+            # A rank reads its thread blocks and steps as elements.
+            max_operations=MAX_NODES - min(runtime.max_blocks, RESIDENT_BLOCKS) - 2,
+        ),
+        tuple(runtime.spelling),
+        f"collhub_msccl.plugin:fit_{name}",
+        {"runtime": name},
+        _REMAINDER,
+    )
+
+
+def fit_msccl(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+    """Return the resources of an algorithm on microsoft/msccl; raises as the writer does."""
+    return _fit(algorithm, collective_bytes, "msccl")
+
+
+def fit_executor(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+    """Return the resources of an algorithm on Azure/msccl-executor-nccl; raises as the writer."""
+    return _fit(algorithm, collective_bytes, "executor")
+
+
+def fit_rccl(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+    """Return the resources of an algorithm on ROCm/rccl; raises as the writer does."""
+    return _fit(algorithm, collective_bytes, "rccl")
+
+
+def _fit(algorithm: Algorithm, collective_bytes: int, runtime: str) -> RuntimeFit:
+    # Imported here: the offers of the plugin refer to this module, and need no writer.
+    from collhub_msccl.writing.write_xml import measure_fit
+
+    return measure_fit(algorithm, WriteOptions(runtime=runtime, max_bytes=collective_bytes))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from collhub_msccl.findings import build_provenance
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
-from collhub_msccl.options import ProgramOptions
+from collhub_msccl.plugin import ProgramOptions
 from hub_core.model import (
     Algorithm,
     Diagnostic,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from collhub_msccl.options import SelectionOptions, WriteOptions
+from collhub_msccl.plugin import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
     RUNTIMES,
     Runtime,
@@ -348,7 +348,7 @@ def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedC
     names `file`, the program and its ranks.
     """
     # Imported lazily: a check of the header reads no steps.
-    from collhub_msccl.options import ReadOptions
+    from collhub_msccl.plugin import ReadOptions
     from collhub_msccl.reading.read_xml import read as read_xml
 
     content = part.load()

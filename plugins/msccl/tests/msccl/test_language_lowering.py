@@ -19,7 +19,7 @@ from collhub_msccl.language.collectives import (
 )
 from collhub_msccl.language.program import current_program
 from collhub_msccl.language.topologies import fully_connected
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.options import ProgramOptions
+from collhub_msccl.plugin import ProgramOptions
 from collhub_msccl.read_program import read
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, StepKind

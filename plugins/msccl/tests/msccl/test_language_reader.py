@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_msccl.options import ProgramOptions
+from collhub_msccl.plugin import ProgramOptions
 from collhub_msccl.read_program import read, samples
 
 from hub_core.model import Algorithm, Diagnostic, HubError, UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read, samples
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES
 

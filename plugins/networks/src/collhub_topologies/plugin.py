@@ -164,7 +164,7 @@ def collhub_checks() -> Sequence[Check]:
 _COMMAND = Command(
     "topology",
     "Show, check, draw and convert a network.",
-    "collhub_topologies.command.topology:topology",
+    "collhub_topologies.topology_command:topology",
 )
 
 

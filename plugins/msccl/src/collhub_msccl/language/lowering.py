@@ -37,7 +37,7 @@ def xml_text(algorithm: Algorithm) -> str:
     write.
     """
     # Imported here: a program that is only lowered does not need the writer.
-    from collhub_msccl.options import WriteOptions
+    from collhub_msccl.plugin import WriteOptions
     from collhub_msccl.writing.write_xml import write
 
     # The function of the registered writer, so that a program's XML() and `collhub convert` agree.

@@ -8,7 +8,7 @@ from pathlib import PurePath
 import numpy as np
 
 from collhub_msccl.findings import FileFindings, build_provenance
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.checks import check_program
 from collhub_msccl.reading.element_tables import ScannedXml, complete_header
 from collhub_msccl.reading.header import AlgoHeader, find_possible_roots, read_header

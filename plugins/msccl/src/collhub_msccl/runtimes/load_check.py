@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,

@@ -10,7 +10,7 @@ from pathlib import PurePath
 import numpy as np
 
 from collhub_msccl.findings import NumberState, parse_number
-from collhub_msccl.options import WriteOptions
+from collhub_msccl.plugin import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_msccl.options import WriteOptions
+from collhub_msccl.plugin import WriteOptions
 from collhub_msccl.reading.header import find_possible_roots
 from collhub_msccl.runtimes.known_runtimes import (
     MAX_CHILDREN,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read
 
 import hub_core

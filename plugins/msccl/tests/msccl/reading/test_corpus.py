@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.header import read_header
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.read_xml import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.runtimes.load_check import compute_fifo_safety
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from collhub_msccl.options import ReadOptions
+from collhub_msccl.plugin import ReadOptions
 from collhub_msccl.reading.read_xml import read
 
 from hub_core import InputError, verify

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from collhub_msccl.options import WriteOptions
+from collhub_msccl.plugin import WriteOptions
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.runtimes.raw_xml import read_number
 from collhub_msccl.writing.write_xml import write

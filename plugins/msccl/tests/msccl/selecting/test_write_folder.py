@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_msccl.options import SelectionOptions
+from collhub_msccl.plugin import SelectionOptions
 from collhub_msccl.selection_folder import read, write
 
 from hub_core.model import (

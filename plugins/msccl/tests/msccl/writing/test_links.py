@@ -6,7 +6,7 @@ import re
 from itertools import product
 
 import pytest
-from collhub_msccl.options import ReadOptions, WriteOptions
+from collhub_msccl.plugin import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.writing.draft import build_draft
 from collhub_msccl.writing.execution_times import compute_block_figures, compute_link_times

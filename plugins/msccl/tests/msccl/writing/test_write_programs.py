@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from collhub_msccl.options import ReadOptions, WriteOptions
+from collhub_msccl.plugin import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.writing.write_xml import write
 from hypothesis import HealthCheck, given, settings

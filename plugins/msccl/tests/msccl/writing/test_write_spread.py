@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
+from collhub_msccl.plugin import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.runtimes.load_check import (

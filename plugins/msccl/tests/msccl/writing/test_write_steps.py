@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collhub_msccl.options import ReadOptions, WriteOptions
+from collhub_msccl.plugin import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.execution_times import compute_block_figures

@@ -62,7 +62,7 @@ def show(
     """Show the facts of T: nodes, links by class, dimensions, bandwidth of a node, diameter,
     groups.
     """
-    from collhub_topologies.command.show_report import create_facts_report, print_facts, print_links
+    from collhub_topologies.show_report import create_facts_report, print_facts, print_links
     from collhub_topologies.summary import collect_facts
 
     network = context.read_topology(text, source_format)
@@ -94,7 +94,7 @@ def check(
     Exit 0 if they do, else 1 with two of them and the cut in between. Notes: one-way and parallel
     links, links that differ from the reverse link, switches that no message can pass.
     """
-    from collhub_topologies.command.check_report import check_network
+    from collhub_topologies.check_report import check_network
 
     size = None if size_text is None else parse_size(size_text)
     network = context.read_topology(text, source_format)
@@ -147,7 +147,7 @@ def draw(
     Regular networks are drawn by their dimensions, the remaining ones in layers or circles. Colour
     and width show bandwidth and latency; with --loads, colour shows how busy a link was.
     """
-    from collhub_topologies.command.check_report import SimulatedLoads, read_loads
+    from collhub_topologies.check_report import SimulatedLoads, read_loads
 
     # Checked first, since reading may take long.
     check_stdout(out, as_json)
@@ -199,7 +199,7 @@ def _report_written(
     if not as_json:
         context.say_written(written)
         return
-    from collhub_topologies.command.show_report import TopologyWriteReport
+    from collhub_topologies.show_report import TopologyWriteReport
 
     paths = [str(path) for path in written.paths]
     context.print_report(TopologyWriteReport(topology=network.name, artifacts=paths))

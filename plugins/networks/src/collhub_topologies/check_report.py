@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from collhub_topologies.command.show_report import TopologyCheckReport
+from collhub_topologies.show_report import TopologyCheckReport
 from hub_core import CommandContext, ProvenBound, best_bounds
 from hub_core.model import (
     ROOTED,
