@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,7 @@ import pytest
 from hub_core.pipeline.core_rules import collect_rules
 from hub_core.plugin_api import RuleSet, resolve
 from hub_core.registry.discovery import discover, load_core_only
-from hub_core.testing.command_page import format_command_page
-from hub_core.testing.rule_checks import find_identifiers, format_rules_page
+from hub_core.testing.generated_pages import format_command_page, format_rules_page
 
 ROOT = Path(__file__).resolve().parents[1]
 # Modules whose findings a rule set declares, by the name of the set.
@@ -50,6 +51,15 @@ _FORMATTED = {
     *("unknown-type", "unknown-srcbuf", "unknown-dstbuf"),
     *("limit-semaphores-of-operation", "limit-channels-of-operation", "invalid-input"),
 }
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
+# Functions of the repository that create a finding; its identifier is among the first arguments.
+_CREATING = {
+    *("Diagnostic", "add", "add_rows", "note", "refuse", "refuse_once", "warn", "report", "at"),
+    *("warn_at", "on_plan", "on_rank", "refuse_at", "refuse_rank", "_fail", "_make_finding"),
+    *("_create_finding", "add_error", "add_errors_at", "_warn", "_add_error", "_warn_at_starts"),
+}
+# Functions that get the identifier after other arguments, and the classes of such errors.
+_CREATING_LATER = {"fail", "refuse", "error_at", "warn_at", "error_report", "WireError"}
 # Options of readers and writers, which are no findings in files.
 _USAGE = {"usage", "option-value", "several-programs"}
 
@@ -63,6 +73,51 @@ def _list_modules(name: str) -> list[Path]:
     return found
 
 
+def _find_identifiers(module: Path) -> set[str]:
+    """Return the identifiers of the findings that the source of a module creates.
+
+    These are the first argument (of some functions any argument) and the argument `code` of calls
+    that create findings, also in both branches of a conditional expression, the default of a
+    parameter `code`, and the elements of tuples before a message: a text with a blank, or a
+    formatted one. `InputError` without a code has `invalid-input`, which is not listed.
+    """
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            function = node.func
+            called = getattr(function, "attr", getattr(function, "id", ""))
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            if called in _CREATING_LATER:
+                given += node.args
+            elif called in _CREATING:
+                given += node.args[:1] if called != "_make_finding" else node.args[2:3]
+            names.update(name for value in given for name in _list_texts(value))
+        if isinstance(node, ast.FunctionDef):
+            named = node.args.args[-len(node.args.defaults) :] if node.args.defaults else []
+            pairs = zip(named, node.args.defaults, strict=True)
+            given = [default for parameter, default in pairs if parameter.arg == "code"]
+            names.update(name for value in given for name in _list_texts(value))
+        if isinstance(node, ast.Tuple):
+            at = next((k for k, part in enumerate(node.elts) if _is_message(part)), 0)
+            names.update(name for value in node.elts[:at] for name in _list_texts(value))
+    return {name for name in names if _IDENTIFIER.match(name)}
+
+
+def _is_message(value: ast.expr) -> bool:
+    if isinstance(value, ast.Name):
+        return value.id == "message"
+    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return isinstance(value, ast.JoinedStr) or (is_text and " " in ast.unparse(value))
+
+
+def _list_texts(value: ast.expr) -> Iterator[str]:
+    if isinstance(value, ast.IfExp):
+        yield from _list_texts(value.body)
+        yield from _list_texts(value.orelse)
+    elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield value.value
+
+
 @pytest.mark.needs_plugins
 def test_every_rule_set_has_its_modules_here() -> None:
     assert {provided.name for provided in discover().all(RuleSet)} == set(MODULES)
@@ -74,7 +129,7 @@ def test_every_finding_of_the_source_code_is_declared(name: str) -> None:
     (offer,) = [one.offer for one in discover().all(RuleSet) if one.name == name]
     declared = [rule.name for rule in resolve(offer.rules)()]  # type: ignore[attr-defined]
     assert len(set(declared)) == len(declared)
-    emitted = set().union(*map(find_identifiers, _list_modules(name))) - _USAGE
+    emitted = set().union(*map(_find_identifiers, _list_modules(name))) - _USAGE
     assert sorted(emitted - set(declared)) == []
     # A declared rule is in the source text, so that no page describes a finding that was removed.
     sources = [path.read_text() for path in _list_modules(name)]
@@ -86,14 +141,14 @@ def test_every_finding_of_the_source_code_is_declared(name: str) -> None:
 def test_the_page_of_rules_equals_the_declarations() -> None:
     page = format_rules_page(collect_rules(discover()))
     assert (ROOT / "docs" / "rules.md").read_text() == page, (
-        "run: python -m hub_core.testing.rule_checks > docs/rules.md"
+        "run: python -m hub_core.testing.generated_pages rules > docs/rules.md"
     )
 
 
 @pytest.mark.needs_plugins
 def test_the_page_for_scripts_equals_the_declarations_of_the_commands() -> None:
     assert (ROOT / "docs" / "scripts.md").read_text() == format_command_page(discover()), (
-        "run: python -m hub_core.testing.command_page > docs/scripts.md"
+        "run: python -m hub_core.testing.generated_pages commands > docs/scripts.md"
     )
 
 

@@ -8,7 +8,6 @@ the reader's process `child` replaces this.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
@@ -144,11 +143,6 @@ class Trace:
         contract = value["contract"]
         stated = None if contract is None else TracedContract(**contract)
         return cls(**{**value, "contract": stated})
-
-    def to_json_text(self) -> str:
-        """The trace as JSON text."""
-        return json.dumps(self.to_json(), separators=(",", ":"))
-
 
 class ThreadblockPolicy(Enum):
     """Assignment of thread blocks.

@@ -1,19 +1,20 @@
-"""Page for scripts and agents: usage, exit codes and JSON schemas of all installed commands.
+"""Pages that are derived from the declarations of the core and of all installed plugins.
 
-`python -m hub_core.testing.command_page > docs/scripts.md` writes the page. It is derived from the
-declarations of the commands and from the classes of the reports.
+`python -m hub_core.testing.generated_pages commands > docs/scripts.md`: the page for scripts and
+agents, with usage, exit codes and JSON schemas of all commands.
+`python -m hub_core.testing.generated_pages rules > docs/rules.md`: the rules of all findings.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 from hub_core.model import ExitCode
-from hub_core.plugin_api import Command, resolve
+from hub_core.plugin_api import Command, Rule, resolve
 from hub_core.registry.plugins import Registry
 from hub_core.reports import get_schema_name
 from hub_core.testing.report_schemas import find_reports
@@ -26,7 +27,7 @@ _MEANINGS = {
     ExitCode.LOSSY: "refused under `--strict`: the conversion would lose data",
     ExitCode.BUG: "a bug of collhub",
 }
-_HEAD = """# Scripts and agents
+_COMMANDS_HEAD = """# Scripts and agents
 
 Scripts use the commands with `--json`, or [the Python API](reference/hub_core.md). With `--json`,
 standard output is one JSON object whose member `schema` names its schema: `collhub/NAME-1` is the
@@ -34,12 +35,19 @@ file `NAME-1.json` in `hub_core/schemas` of the installed package (`schemas/` of
 A schema gets further members under the same number; a member that is removed or changes its meaning
 gets a schema with the next number. All other messages are on standard error. `collhub explain CODE
 --json` explains a finding by its `code`. This page is generated:
-`python -m hub_core.testing.command_page > docs/scripts.md`.
+`python -m hub_core.testing.generated_pages commands > docs/scripts.md`.
 
 ## Exit codes
 
 | code | meaning |
 |---|---|
+"""
+_RULES_HEAD = """# Rules
+
+Every finding has a rule, whose identifier does not change. `collhub explain RULE` prints its page,
+`collhub explain` lists all rules of the installed plugins. Different checks may use the same
+identifier. This page is generated from the declarations:
+`python -m hub_core.testing.generated_pages rules > docs/rules.md`.
 """
 _CALL = re.compile(r"`collhub ([^`]*--json)`")
 _EXIT = re.compile(r"\b[Ee]xit\b")
@@ -49,7 +57,7 @@ _END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z-])")
 def format_command_page(registry: Registry) -> str:
     """Return the page of all loaded commands in Markdown, the core's first, then by name."""
     schemas = _list_schemas()
-    parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
+    parts = [_COMMANDS_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
     parts.append(
         "\nAlso 130 after Ctrl-C and 141 if the reader of standard output has closed the pipe.\n"
         "\n## Commands\n"
@@ -59,6 +67,15 @@ def format_command_page(registry: Registry) -> str:
         if isinstance(command, click.Command):
             for name, leaf in _list_leaves(provided.name, command):
                 parts.append(_describe_command(name, leaf, schemas.get(name, [])))
+    return "".join(parts)
+
+
+def format_rules_page(rules: Mapping[str, Sequence[Rule]]) -> str:
+    """Return the page of all rules in Markdown, by identifier."""
+    parts = [_RULES_HEAD]
+    for name, declarations in rules.items():
+        parts.append(f"\n## {name}\n")
+        parts += [f"\n{_escape_outside_code(declared.page)}" for declared in declarations]
     return "".join(parts)
 
 
@@ -123,8 +140,23 @@ def _escape(text: str) -> str:
     return text.replace("<", "&lt;").replace("*", r"\*")
 
 
+def _escape_outside_code(text: str) -> str:
+    """Escape `<`, which begins HTML, and `*`, outside of code (even parts between backquotes)."""
+    parts = text.split("`")
+    return "`".join(
+        part if number % 2 else part.replace("<", "&lt;").replace("*", r"\*")
+        for number, part in enumerate(parts)
+    )
+
+
 if __name__ == "__main__":
     # Imported here: the functions above need no plugins.
+    from hub_core.pipeline.core_rules import collect_rules
     from hub_core.registry.discovery import discover
 
-    sys.stdout.write(format_command_page(discover()))
+    if sys.argv[1:] == ["commands"]:
+        sys.stdout.write(format_command_page(discover()))
+    elif sys.argv[1:] == ["rules"]:
+        sys.stdout.write(format_rules_page(collect_rules(discover())))
+    else:
+        sys.exit("state the page: commands or rules")
