@@ -13,17 +13,16 @@ from hub_core.cli import output
 from hub_core.cli.reports.report_objects import with_path
 from hub_core.cli.session_inputs import SessionInputs
 from hub_core.cli.session_outputs import SessionOutputs
-from hub_core.model import Diagnostic, Loss
-from hub_core.plugin_api.options import Option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hub_core.cli.arguments import OutputRequest
-    from hub_core.model import Algorithm
+    from hub_core.model import Algorithm, Diagnostic, Loss
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
     from hub_core.pipeline.outputs import SelectionFolders
+    from hub_core.plugin_api.options import Option
     from hub_core.plugin_api.outputs import ReportRequest, ReportSubject, Shown, WriteResult
     from hub_core.plugin_api.runs import WorkloadRequest, WorkloadTimes
     from hub_core.plugin_api.subjects import CheckReport, CheckRequest, Subject
