@@ -144,6 +144,7 @@ class Trace:
         stated = None if contract is None else TracedContract(**contract)
         return cls(**{**value, "contract": stated})
 
+
 class ThreadblockPolicy(Enum):
     """Assignment of thread blocks.
 
