@@ -26,6 +26,7 @@ from hub_core.columns import (
     row_pointer,
     run_mask,
     stable_order,
+    stable_order_by,
 )
 from hub_core.model import Collective
 from hub_core.network import Occupancy, link_times_ps
@@ -49,6 +50,9 @@ _PASSES = 6
 
 
 _MAX_FAILURES = 2
+
+# The progress of a path is compared in this fraction of its pieces.
+_PROGRESS_SCALE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,6 +217,23 @@ class FlowJobs:
             self._rank_jobs(self.number[self.piece], -self._compute_remaining())
         )
 
+    def order_by_progress(self, has_switches: bool) -> Int64Array:
+        """Return the start of every job, int64 ps, with equal progress of all paths.
+
+        On a link, the piece comes first before which the smallest fraction of the pieces of its
+        path was sent, so that all links are used in the proportions of the flow until the end. With
+        switches, a piece counts as later by one piece for every link that it has passed: switches
+        forward in the order of arrival, and this order leaves them the least to reorder. Ties: the
+        longest remaining time first.
+        """
+        count = np.bincount(self.path)[self.path][self.piece]
+        number = self.number[self.piece]
+        if has_switches:
+            number = number + counted_positions(np.diff(self.indptr))
+        return self._compute_starts(
+            self._rank_jobs(number * _PROGRESS_SCALE // count, -self._compute_remaining())
+        )
+
     def time_ps(self, start: Int64Array) -> int:
         """Return the arrival time of the last piece in ps, 0 for no pieces.
 
@@ -231,15 +252,18 @@ class FlowJobs:
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
-    def improve_orders(self) -> Iterator[Int64Array]:
+    def improve_orders(self, initial: Int64Array | None = None) -> Iterator[Int64Array]:
         """Yield the starts of successively improved orders; a later one may be worse.
 
-        The first order is longest remaining time first. Then passes alternate: the reversed jobs by
+        The first order is that of the starts `initial`, by default longest remaining time first.
+        Then passes alternate: the reversed jobs by
         latest end, and the jobs by latest end of the reversed schedule (forward-backward
         improvement of Li and Willis, Eur. J. Oper. Res. 56, 1992). Ends after `_PASSES` passes, two
         successive ones without a gain, or if a pass changes nothing.
         """
-        start = self._compute_starts(self._rank_jobs(-self._compute_remaining()))
+        start = initial
+        if start is None:
+            start = self._compute_starts(self._rank_jobs(-self._compute_remaining()))
         yield start
         backward = self._reverse()
         best_ps = self.time_ps(start)
@@ -345,6 +369,30 @@ class FlowSchedule:
         )
         ordered = replace(transfers, window=window)
         return replace(self, transfers=ordered)
+
+    def order_as_planned(self) -> FlowSchedule:
+        """Return the schedule in which each message waits for the latest arrival before its start.
+
+        Only arrivals of messages on the same first link count. With windows of constant width, a
+        message that is delayed at a switch delays the later ones of its sender, even if the plan
+        sends them before its arrival. The first messages of a link, before whose start none has
+        arrived, wait for the first one.
+        """
+        transfers = self.transfers
+        order = stable_order_by(transfers.link, transfers.start)
+        link, start = transfers.link[order], transfers.start[order]
+        ordinal = counted_positions(np.bincount(link))
+        # Link and time are combined in one number, so that one sorted search serves all links.
+        span = int(transfers.finish.max(initial=0)) + 1
+        arrival = link * span + transfers.finish[order]
+        by_arrival = np.argsort(arrival, kind="stable")
+        latest = np.searchsorted(arrival[by_arrival], link * span + start, side="right") - 1
+        awaited = by_arrival[np.maximum(latest, 0)]
+        # An arrival on another link does not count.
+        has_arrival = (latest >= 0) & (link[awaited] == link)
+        window = np.empty(len(transfers), np.int64)
+        window[order] = np.maximum(ordinal - np.where(has_arrival, ordinal[awaited], 0), 1)
+        return replace(self, transfers=replace(transfers, window=window))
 
     def build_chunks(
         self,

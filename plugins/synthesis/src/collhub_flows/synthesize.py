@@ -38,8 +38,9 @@ _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)
 # Means, of paths with different sizes.
 _UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
-# Without switches, and only for at most `_FEW_JOBS` jobs: at switches, small messages contend.
+# Further means, for at most this number of jobs.
 _FINE_UNEVEN_LADDER = (64, 128)
+_MAX_FINE_JOBS = 150_000
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # The next power of two: sizes of messages are mostly multiples of powers of two.
@@ -329,18 +330,18 @@ def _generate_by_pieces(
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per count of pieces, then schedules with improved orders.
 
-    The count is that of the options, or 1, 2, 4, 8 (for uneven shares up to 32, and up to 128
-    without switches) until the fastest time is within 1 % of its bound or there are more than
-    400000 jobs (the first count is always used). Orders are improved up to 50000 jobs for every
+    The count is that of the options, or 1, 2, 4, 8 (for uneven shares up to 32, and up to 128 if
+    there are at most 150000 jobs) until the fastest time is within 1 % of its bound or there are
+    more than 400000 jobs (the first count is always used). Uneven shares are ordered by the
+    progress of their paths. Orders are improved up to 50000 jobs for every
     count, up to 400000 for the finest and the fastest count only; an improved schedule is skipped
     if it equals the first one or is planned over 5 % slower than the best. Reports progress.
     """
     topology = problem.request.topology
+    has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
-    if paths.is_uneven and not options.pieces:
-        ladder = _UNEVEN_LADDER
-        if topology.num_nodes == topology.num_npus:
-            ladder += _FINE_UNEVEN_LADDER
+    if is_uneven and not options.pieces:
+        ladder = _UNEVEN_LADDER + _FINE_UNEVEN_LADDER
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
@@ -348,14 +349,14 @@ def _generate_by_pieces(
         unit_bytes = part_bytes / paths.share_units
         occupancy = problem.request.occupancy
         jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
-        max_jobs = _FEW_JOBS if pieces in _FINE_UNEVEN_LADDER else _MAX_JOBS
+        max_jobs = _MAX_FINE_JOBS if pieces in _FINE_UNEVEN_LADDER else _MAX_JOBS
         if index and len(jobs.link) > max_jobs:
             break
         # Finer pieces gain nothing if latencies or loads determine the time.
         fastest_ns = min((trial.candidate.time_ns for trial in trials), default=0)
         if fastest_ns and 1000 * fastest_ns <= _GOOD_RATIO * jobs.bound_ps():
             break
-        start = jobs.order_by_pieces()
+        start = jobs.order_by_progress(has_switches) if is_uneven else jobs.order_by_pieces()
         candidate = _simulate_candidate(
             problem, _schedule_jobs(problem, paths, jobs, start), pieces
         )
@@ -371,11 +372,20 @@ def _generate_by_pieces(
         is_improved = count <= _FEW_JOBS or trial is fastest or trial is trials[-1]
         if not is_improved or count > _MAX_JOBS:
             continue
-        start = min(trial.jobs.improve_orders(), key=trial.jobs.time_ps)
-        schedule = _schedule_jobs(problem, paths, trial.jobs, start)
-        # Schedules that are simulated already or far slower than the best are skipped.
-        if schedule.time_ps <= _MAX_SLOWDOWN * best_ps and not np.array_equal(start, trial.start):
-            yield _simulate_candidate(problem, schedule, trial.candidate.pieces)
+        jobs = trial.jobs
+        if is_uneven and 1000 * fastest.candidate.time_ns <= _GOOD_RATIO * jobs.bound_ps():
+            continue
+        starts = [min(jobs.improve_orders(), key=jobs.time_ps)]
+        if is_uneven:
+            starts.append(min(jobs.improve_orders(trial.start), key=jobs.time_ps))
+        for start in starts:
+            schedule = _schedule_jobs(problem, paths, jobs, start)
+            # Schedules that are simulated already or far slower than the best are skipped.
+            is_fast = schedule.time_ps <= _MAX_SLOWDOWN * best_ps
+            if is_fast and not np.array_equal(start, trial.start):
+                if is_uneven and has_switches:
+                    schedule = schedule.order_as_planned()
+                yield _simulate_candidate(problem, schedule, trial.candidate.pieces)
 
 
 def _schedule_jobs(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_certificates.time_bounds import check_flow
-from collhub_flows.jobs import FlowPaths
+from collhub_flows.jobs import FlowJobs, FlowPaths, FlowSchedule
 from collhub_flows.optimal_flow import (
     FlowDemand,
     FlowNetwork,
@@ -24,6 +24,7 @@ from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError, UnitCounts, UsageError
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckRequest, NoOptions, SynthesisResult
+from hub_core.schedules import Transfers
 from hub_core.verification import verify
 
 MIB = 1 << 20
@@ -199,7 +200,13 @@ def uneven(ranks: int, seed: int) -> Collective:
 
 @pytest.mark.parametrize(
     ("network", "seed"),
-    [("torus:3x3", 1), ("ring:6", 2), (random_network(8, 5, 3), 3), ("switch:6", 4)],
+    [
+        ("torus:3x3", 1),
+        ("ring:6", 2),
+        (random_network(8, 5, 3), 3),
+        ("switch:6", 4),
+        ("leaf-spine:2,2,2", 5),
+    ],
 )
 def test_uneven_exchanges_are_correct_and_within_five_percent_of_the_flow(network, seed):
     topology = parse_topology(network) if isinstance(network, str) else network
@@ -218,6 +225,40 @@ def test_uneven_exchanges_are_correct_and_within_five_percent_of_the_flow(networ
     changed = replace(result.algorithm, collective=transposed)
     report = check_flow(replace(request, algorithm=changed), NoOptions())
     assert "the flow certificate is for other counts" in report.diagnostics[0].message
+
+
+def test_messages_wait_for_an_arrival_that_is_planned_before_their_start():
+    """The window of a message leads to the latest such arrival on its link, else to the first."""
+    link = np.array([0, 0, 0, 0, 1])
+    start = np.array([0, 10, 20, 30, 0])
+    # The second message is delayed at a switch: the third one arrives earlier.
+    finish = np.array([15, 90, 28, 60, 9])
+    zeros = np.zeros(5, np.int64)
+    transfers = Transfers(
+        np.arange(5), zeros, zeros + 1, link, start, finish, zeros.astype(np.bool_), zeros + 1
+    )
+    schedule = FlowSchedule(transfers, zeros, zeros, zeros + 1, 1, 90)
+    window = schedule.order_as_planned().transfers.window
+    # Messages 1 and 2 wait for message 0, message 3 for message 2; the first ones for none.
+    assert window.tolist() == [1, 1, 2, 1, 1]
+
+
+def test_progress_orders_pieces_by_the_fraction_of_their_path():
+    """Two paths share a link: of 4 and 2 pieces, the latter's second comes after two of 4."""
+    topology = parse_topology("ring:2")
+    network = FlowNetwork.of(topology)
+    arc = int(np.flatnonzero(network.source == 0)[0])
+    paths = FlowPaths(
+        np.array([0, 1]), np.array([4, 2]), np.array([0, 1, 2]), np.array([arc, arc]), 1, True
+    )
+    jobs = FlowJobs.of(network, paths, 3, 1e6, Occupancy.SERIALIZATION)
+    assert jobs.path.tolist() == [0, 0, 0, 0, 1, 1]
+    order = np.argsort(jobs.order_by_progress(has_switches=False), kind="stable")
+    assert [int(jobs.number[piece]) for piece in order if jobs.path[piece] == 0] == [0, 1, 2, 3]
+    # Fractions: 0, 1/4, 2/4, 3/4 and 0, 1/2.
+    assert sorted(order[:2].tolist()) == [0, 4]
+    assert order[2] == 1
+    assert sorted(order[3:5].tolist()) == [2, 5]
 
 
 def test_counts_of_equal_pairs_have_the_bound_of_the_all_to_all():
