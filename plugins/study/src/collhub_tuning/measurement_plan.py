@@ -80,10 +80,13 @@ def plan_measurements(
 
     Rings, trees and parallel aggregated trees run in nccl-tests with NCCL_ALGO; other algorithms
     run as a program for NCCL, or with `has_msccl` as MSCCL program in nccl-tests. Both kinds of
-    calls (in place, out of place) share their runs. Empty if every size is decided.
+    calls (in place, out of place) share their runs. Empty if every size is decided. Uneven
+    collectives have no runs: nccl-tests has no test with a table of counts.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
     for one in tuned:
+        if one.outcome.question.counts:
+            continue
         for subject, sizes in find_missing_measurements(one).items():
             run = _plan_run(one, subject, sizes, has_msccl)
             known = runs.get((run.collective, run.output))

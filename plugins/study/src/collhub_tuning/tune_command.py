@@ -36,7 +36,16 @@ from hub_core import (
     topology_option,
     view_option,
 )
-from hub_core.model import STANDARD_KINDS, CollectiveKind, ExitCode, UsageError, standard_kind
+from hub_core.model import (
+    STANDARD_KINDS,
+    UNEVEN_KINDS,
+    CollectiveKind,
+    ExitCode,
+    UsageError,
+    standard_kind,
+    uneven_kind,
+)
+from hub_core.model.kinds import COUNTS_HELP
 from hub_core.plugin_api import (
     IDEAL,
     InteractivePage,
@@ -51,7 +60,7 @@ if TYPE_CHECKING:
     from collhub_tuning.tuning_report import TuningOutcome, WrittenFormat
     from hub_core import Registry
 
-_KINDS = tuple(str(kind) for kind in STANDARD_KINDS)
+_KINDS = tuple(str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS))
 _DEFAULT_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 _MAX_TOLERANCE_PERCENT = 100.0
 
@@ -83,6 +92,11 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
     multiple=True,
     shell_complete=_complete_kinds,
     help=f"A collective (repeatable; default: {', '.join(_DEFAULT_KINDS)}).",
+)
+@click.option(
+    "--counts",
+    metavar="TABLE",
+    help=f"Units of each part of the uneven collectives: {COUNTS_HELP}.",
 )
 @topology_option("For example dgx-a100:2, a file.")
 @size_option(
@@ -335,12 +349,21 @@ def _run_comparisons(
     from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective
-    from hub_core import choose_runtimes, time_on_runtime
+    from hub_core import choose_runtimes, resolve_counts, time_on_runtime
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     kinds = _parse_kinds(arguments["kinds"], registry)
     topology = context.read_topology(arguments["topology_text"])
+    _check_counts(kinds, arguments["counts"])
+    tables = {
+        kind: resolve_counts(
+            arguments["counts"] if CollectiveKind(kind).traits.is_uneven else None,
+            CollectiveKind(kind),
+            topology.num_npus,
+        )
+        for kind in kinds
+    }
     roots = select_roots(kinds, arguments["root"], topology)
     algorithms = select_algorithms(arguments["names"], registry)
     chosen = {form: options[get_side(form)] for form in formats}
@@ -362,6 +385,7 @@ def _run_comparisons(
     )
 
     def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:
+        counts = tables[kind]
         question = ComparisonQuestion(
             kind,
             roots[kind],
@@ -371,6 +395,7 @@ def _run_comparisons(
             timing.backend,
             mode,
             tuple(sorted(timing.options.items())),
+            counts=() if counts is None else tuple(counts.table.ravel().tolist()),
             runtime=runtimes[kind],
         )
         curves = None if measured is None else measured.curves(kind, mode)
@@ -413,12 +438,19 @@ def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
     """
     kinds = []
     for name in names or _DEFAULT_KINDS:
-        kind = standard_kind(name)
+        kind = standard_kind(name) or uneven_kind(name)
         if kind is None:
             known = f"known: {', '.join(_KINDS)}"
             raise registry.unknown_name(f"there is no collective {name!r}", name, _KINDS, known)
         kinds.append(str(kind))
     return list(dict.fromkeys(kinds))
+
+
+def _check_counts(kinds: Sequence[str], counts: str | None) -> None:
+    """Raise `UsageError` for counts that none of the collectives has."""
+    if counts is not None and not any(CollectiveKind(kind).traits.is_uneven for kind in kinds):
+        cure = f"name one of {', '.join(UNEVEN_KINDS)} with --collective"
+        raise UsageError(f"--counts has no meaning for {', '.join(kinds)}", cure=cure)
 
 
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:

@@ -75,6 +75,27 @@ def test_default_collectives_are_those_that_most_programs_call(collhub) -> None:
     assert modes == {"in-place", "out-of-place"}
 
 
+def test_an_uneven_exchange_is_tuned_with_its_counts(collhub, tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("1,9,0,2\n0,0,3,3\n7,1,0,0\n2,2,2,2\n")
+    asked = ("tune", "--collective", "all-to-all-v", "--topology", "ring:4", "--jobs", "1")
+    asked += ("--size", "64KiB", "--with", "direct", "--with", "flows", "--mode", "out-of-place")
+    report = collhub(*asked, "--counts", str(table), "--json").report()
+    (tuned,) = report["collectives"]
+    assert tuned["collective"] == "all-to-all-v"
+    assert tuned["windows"][0]["algorithm"] in ("direct", "flows")
+    # Every runtime states that it has no such collective.
+    folder = tmp_path / "tuned"
+    run = collhub(*asked, "--counts", str(table), "-o", str(folder))
+    assert "nccl-tuner loses: collective (all-to-all-v)" in run.err
+    assert (folder / "report.json").exists()
+    assert "needs the units of each part: --counts" in collhub(*asked).err
+    surplus = collhub(
+        "tune", *ASKED[1:], "--size", "1KiB", "--collective", "all-reduce", "--counts", "uniform"
+    )
+    assert "--counts has no meaning for all-reduce" in surplus.err
+
+
 def test_a_file_that_does_not_serve_the_mode_is_left_out(collhub, tmp_path: Path) -> None:
     ring = ring_all_reduce(4)
     apart = replace(ring, collective=replace(ring.collective, in_place=True, out_of_place=False))
