@@ -121,6 +121,11 @@ class StepTable(RankTable):
         """Mask of SEND rows."""
         return self.is_kind(StepKind.SEND)
 
+    @property
+    def num_messages(self) -> int:
+        """Number of messages, that is, of SEND rows."""
+        return int(np.count_nonzero(self.sends))
+
     def step_of(self, row: int) -> int:
         """Return the position of a row among the rows of its rank, from 0."""
         first = self.rank_indptr[self.rank[row]]

@@ -1,5 +1,6 @@
-"""A portfolio: run every suitable synthesizer and return the fastest algorithm.
+"""A portfolio: run every suitable synthesizer and return the best algorithm.
 
+Of the results within 1 % of the best time, the one with the fewest messages wins (`choose_best`).
 Algorithms are compared by the simulator of the request; without one, by the times that the
 synthesizers report. The search is limited by counted work, and by time only if the user sets a
 limit, so that equal requests give equal results on every host. Synthesizers with the lowest
@@ -29,6 +30,7 @@ from hub_core.model import JsonValue, PluginError, format_time
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import (
     ONE_SIZE,
+    TIE,
     BudgetReached,
     Merit,
     SearchBudget,
@@ -78,7 +80,12 @@ class _Candidate:
     @property
     def merit(self) -> Merit:
         """Time, messages, and on a runtime the excess of its preferred limits."""
-        return self.result.merit or Merit(self.time_ns, len(self.result.algorithm.steps))
+        return self.result.merit or Merit(self.time_ns, self.messages)
+
+    @property
+    def messages(self) -> int:
+        """Number of messages of the algorithm; of a partial result, those of the written ranks."""
+        return self.result.algorithm.steps.num_messages
 
 
 @dataclass(slots=True)
@@ -100,14 +107,22 @@ class _Search:
     is_interrupted: bool = False
     fitted: _Candidate | None = None
 
-    def list_in_order(self) -> list[_Candidate]:
-        """Return the candidates by ascending time, but first the one that was fitted to a runtime
-        with the fewest messages.
+    def list_in_order(self, objective: str) -> list[_Candidate]:
+        """Return the candidates by ascending time, but first the one that wins.
+
+        With the objective `time`, that is the fastest one. Otherwise it is the one that was chosen
+        for a runtime, or the one with the fewest messages within 1 % of the best time; the fastest
+        one if a result in this range is partial, since its number of messages is unknown.
         """
         rows = self.sort_by_time()
-        if self.fitted is None:
+        if objective == "time":
             return rows
-        return [self.fitted, *(row for row in rows if row is not self.fitted)]
+        best = self.fitted
+        if best is None:
+            ties = [row for row in rows if row.time_ns <= (1 + TIE) * rows[0].time_ns]
+            is_partial = any(row.result.is_partial for row in ties)
+            best = rows[0] if is_partial else ties[choose_best([row.merit for row in ties])]
+        return [best, *(row for row in rows if row is not best)]
 
     def sort_by_time(self) -> list[_Candidate]:
         """Return the candidates by ascending time; of equally fast ones, the first in the registry
@@ -117,7 +132,7 @@ class _Search:
 
 
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
-    """Return the fastest algorithm of all suitable synthesizers whose contents are correct.
+    """Return the best algorithm of all suitable synthesizers whose contents are correct.
 
     Its statistics name the winner, its bounds are the best of all candidates, and warnings come
     before its own diagnostics. Ctrl-C and limits stop the search, which then returns the best
@@ -148,7 +163,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     if request.target is not None:
         _fit_candidates(search)
     failures: dict[str, FailureTimes] = {}
-    candidates = search.list_in_order()
+    candidates = search.list_in_order(options.objective)
     if options.robust == "links":
         candidates = _sort_by_worst_failure(request, registry, search, failures)
     best = _select_best(search, candidates)
@@ -483,8 +498,8 @@ def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValu
     """Return the winner, its lead, the number of candidates, and the winner's statistics.
 
     The lead is that over the next candidate that is not faster, in percent of the winner's time; it
-    is absent without one. `interrupted` is present only after Ctrl-C. The winner's own statistics
-    replace equal names.
+    is absent without one. A faster candidate with more messages is named with its lead.
+    `interrupted` is present only after Ctrl-C. The winner's own statistics replace equal names.
     """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns
@@ -493,6 +508,13 @@ def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValu
     if slower:
         lead_percent = 100 * (slower[0].time_ns / best.time_ns - 1)
         statistics["ahead of"] = f"{slower[0].name} by {lead_percent:.1f} %"
+    fastest = search.sort_by_time()[0]
+    if fastest.time_ns < best.time_ns and fastest.messages > best.messages:
+        behind_percent = 100 * (1 - fastest.time_ns / best.time_ns)
+        statistics["fewer messages"] = (
+            f"{best.messages} instead of {fastest.messages} of {fastest.name}, which is "
+            f"{behind_percent:.2f} % faster (-O objective=time)"
+        )
     statistics["candidates"] = f"{len(search.candidates)} of {len(search.names)} fit and were made"
     if search.is_interrupted:
         statistics["interrupted"] = True

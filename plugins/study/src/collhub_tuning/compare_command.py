@@ -159,11 +159,11 @@ def compare(
     context.say(outcome.timing.note)
     if runtimes := outcome.question.runtime_names:
         context.say(f"algorithms for {runtimes}")
-    failures = report.comparison_failures(outcome)
+    notes = [*report.list_message_notes(outcome), *report.comparison_failures(outcome)]
     for variation in varied:
         lines = report.comparison_failures(variation.outcome)
-        failures += [f"{variation.name}: {line}" for line in lines if line not in failures]
-    for line in failures:
+        notes += [f"{variation.name}: {line}" for line in lines if line not in notes]
+    for line in notes:
         context.say(line)
     for name, line in cut_fields(outcome.cuts).items():
         context.say(f"{name}: {line}")

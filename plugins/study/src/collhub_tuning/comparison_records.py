@@ -148,6 +148,13 @@ class ComparedResult(Record, frozen=True, kw_only=True):
             "pipeline.",
         ),
     ]
+    messages: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Messages of the algorithm; within 1 % of the best time, fewer ones win.",
+        ),
+    ]
     failure: Annotated[str | None, Meta(description="Reason why there is no time.")]
 
 

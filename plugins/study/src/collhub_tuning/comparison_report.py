@@ -34,7 +34,14 @@ from hub_core import (
     best_bounds,
 )
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
-from hub_core.plugin_api import IDEAL, BandwidthComparison, BandwidthSeries, ReportWriter, Shown
+from hub_core.plugin_api import (
+    IDEAL,
+    BandwidthComparison,
+    BandwidthSeries,
+    ReportWriter,
+    Shown,
+    choose_best,
+)
 from hub_core.reports import UNSET, list_cuts, to_json
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ _UNSERVED_REASON = re.compile(r".+ do(?:es)? not serve .+?: (.+), (?:the nearest
 _CSV_COLUMNS = (
     *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
     *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "made_for", "failure"),
-    *("instances", "protocol", "pieces"),
+    *("instances", "protocol", "pieces", "messages"),
 )
 
 
@@ -130,16 +137,21 @@ class ComparisonOutcome:
         return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
     def ranking(self, size: int) -> list[Measurement]:
-        """Return the measurements at a size by ascending time, without those that failed.
+        """Return the measurements at a size, without those that failed: the winner, then the others
+        by ascending time.
 
-        Equally fast ones keep the order of measuring; empty if none has a time.
+        The winner has the fewest messages within 1 % of the best time (`choose_best`). Equally fast
+        ones keep the order of measuring; empty if none has a time.
         """
         timed = [
             measurement
             for measurement in self.measurements
             if measurement.size == size and measurement.time_ns is not None
         ]
-        return sorted(timed, key=lambda measurement: measurement.time_ns or 0)
+        timed.sort(key=lambda measurement: measurement.time_ns or 0)
+        if timed:
+            timed.insert(0, timed.pop(choose_best([one.merit for one in timed])))
+        return timed
 
 
 def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
@@ -287,13 +299,34 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def _format_lead(ranking: Sequence[Measurement]) -> str:
-    """Return by how much longer the second algorithm takes than the first, and its name: `12.3 %
-    (ring)`. Empty text for fewer than two algorithms; unknown and zero times count as 1 ns.
+    """Return by how much longer the next algorithm takes than the winner, and its name: `12.3 %
+    (ring)`. Faster ones, which have more messages, do not count; empty text if there is no other.
+    Zero times count as 1 ns.
     """
-    if len(ranking) < 2:
+    first = ranking[0].time_ns or 1
+    slower = [one for one in ranking[1:] if (one.time_ns or 1) >= first]
+    if not slower:
         return ""
-    first, second = ranking[0].time_ns or 1, ranking[1].time_ns or 1
-    return f"{100 * (second / first - 1):.1f} % ({ranking[1].algorithm})"
+    return f"{100 * ((slower[0].time_ns or 1) / first - 1):.1f} % ({slower[0].algorithm})"
+
+
+def list_message_notes(outcome: ComparisonOutcome) -> list[str]:
+    """Return a line for every size whose winner is not the fastest algorithm, but has fewer
+    messages within 1 % of the best time.
+    """
+    lines = []
+    for size in outcome.question.sizes:
+        ranking = outcome.ranking(size)
+        winner = ranking[0] if ranking else None
+        fastest = min(ranking, key=lambda one: one.time_ns or 0, default=None)
+        if winner is None or fastest is None or winner.time_ns == fastest.time_ns:
+            continue
+        slowdown = (winner.time_ns or 1) / (fastest.time_ns or 1) - 1
+        lines.append(
+            f"{format_bytes(size)}: {winner.algorithm} has {winner.messages} messages instead of "
+            f"{fastest.messages} of {fastest.algorithm}, and takes {100 * slowdown:.2f} % longer"
+        )
+    return lines
 
 
 def _format_bandwidth(value: float | None) -> str:
@@ -320,6 +353,7 @@ def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> Compa
         instances=measurement.instances,
         protocol=measurement.protocol or None,
         pieces=measurement.pieces,
+        messages=measurement.messages,
         failure=measurement.failure or None,
     )
 

@@ -377,6 +377,7 @@ def _create_measurement(
         instances=instances,
         pieces=pieces,
         protocol=protocol,
+        messages=algorithm.steps.num_messages * instances * pieces,
     )
 
 

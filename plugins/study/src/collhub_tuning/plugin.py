@@ -10,7 +10,7 @@ from hub_core.plugin_api import Command, Engine, OptionType, Synthesizer, hookim
 
 @dataclass(frozen=True, slots=True)
 class AutoOptions:
-    """Synthesizers to try, and the limit of their work."""
+    """Synthesizers to try, the limit of their work, and the objective."""
 
     candidates: str = option(
         OptionType.TEXT, "all", "synthesizers to try, as ring,tacos, or all that are installed"
@@ -28,6 +28,13 @@ class AutoOptions:
         "links: minimize the largest time over failures of single links, with repairs",
         choices=("no", "links"),
     )
+    objective: str = option(
+        OptionType.TEXT,
+        "messages",
+        "of the results within 1 % of the best time, the one with the fewest messages; time: the "
+        "fastest",
+        choices=("messages", "time"),
+    )
 
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -35,7 +42,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 AUTO = Synthesizer(
     "auto",
-    "the fastest of what all other synthesizers make, by the simulator",
+    "the fastest of what all other synthesizers make, by the simulator; within 1 %, fewer messages",
     "collhub_tuning.auto:synthesize",
     AutoOptions,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hub_core.model import Collective, CollectiveKind, UnitCounts
-from hub_core.plugin_api import IDEAL, SearchCut
+from hub_core.plugin_api import IDEAL, Merit, SearchCut
 
 ANY_MODE = "any"
 
@@ -85,7 +85,7 @@ class Measurement:
     has stopped; the first measurement of an algorithm has the cuts of all sizes. `instances`,
     `pieces`, `protocol`: copies of the algorithm, parts of the data of each copy that overlap like
     a pipeline, and protocol for which a simulator of machines found the time; 1, 1 and ""
-    otherwise.
+    otherwise. `messages`: number of messages of the algorithm at this size.
     """
 
     algorithm: str
@@ -99,3 +99,10 @@ class Measurement:
     instances: int = 1
     protocol: str = ""
     pieces: int = 1
+    messages: int = 0
+
+    @property
+    def merit(self) -> Merit:
+        """Time and messages, by which the best measurement of a size is chosen; it has a time."""
+        assert self.time_ns is not None
+        return Merit(self.time_ns, self.messages)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from hub_core import Registry
 
 
-_SCHEMA = "collhub/compared-7"
+_SCHEMA = "collhub/compared-8"
 # 100 days in nanoseconds: no simulated collective takes longer.
 _MAX_TIME_NS = 100 * 86_400 * 10**9
 # Fields of a measurement without its algorithm: size, time, failure, made_for, time_ps, slack_ps,
-# instances, protocol, pieces.
-_Row = tuple[int, int | None, str, int | None, int | None, int, int, str, int]
+# instances, protocol, pieces, messages.
+_Row = tuple[int, int | None, str, int | None, int | None, int, int, str, int, int]
 
 
 def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
@@ -89,7 +89,14 @@ class ResultCache:
             return None
         self._used.add(compared)
         return [
-            Measurement(compared.name, *row[:6], instances=row[6], protocol=row[7], pieces=row[8])
+            Measurement(
+                compared.name,
+                *row[:6],
+                instances=row[6],
+                protocol=row[7],
+                pieces=row[8],
+                messages=row[9],
+            )
             for row in rows
         ]
 
@@ -110,6 +117,7 @@ class ResultCache:
             (
                 *(row.size, row.time_ns, row.failure, row.made_for),
                 *(row.time_ps, row.slack_ps, row.instances, row.protocol, row.pieces),
+                row.messages,
             )
             for row in measurements
         ]
@@ -168,17 +176,20 @@ def _read_rows(path: Path) -> list[_Row]:
 
 
 def _check_row(*values: object) -> _Row:
-    """Check the nine values of one row of an entry, and return them as a row.
+    """Check the ten values of one row of an entry, and return them as a row.
 
     Raises `ValueError` for wrong types, and for a time or slack that is negative or above
     `_MAX_TIME_NS`; times and `made_for` may be None. Another number of values is a `ValueError`
     too.
     """
-    size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces = values
+    size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces = values[:9]
+    (messages,) = values[9:]
     if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
         raise ValueError("a row has no size, no reason or no slack")
     if not (isinstance(instances, int) and isinstance(protocol, str) and isinstance(pieces, int)):
         raise ValueError("a row has no instances, no protocol or no pieces")
+    if not isinstance(messages, int):
+        raise ValueError("a row has no messages")
     if not (
         isinstance(time_ns, int | None)
         and isinstance(made_for, int | None)
@@ -188,7 +199,8 @@ def _check_row(*values: object) -> _Row:
     times_ns = [time_ns or 0, (time_ps or 0) // 1000, slack_ps // 1000]
     if not all(0 <= time <= _MAX_TIME_NS for time in times_ns):
         raise ValueError("a row has an impossible time")
-    return size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces
+    fields = size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces
+    return *fields, messages
 
 
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:

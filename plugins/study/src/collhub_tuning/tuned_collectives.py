@@ -20,9 +20,20 @@ from collhub_tuning.comparison_report import ComparisonOutcome
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
 from hub_core import Algorithm, Registry, Topology
-from hub_core.plugin_api import IDEAL, SelectedCollective, SelectedWindow, Selection
+from hub_core.plugin_api import (
+    IDEAL,
+    Merit,
+    SelectedCollective,
+    SelectedWindow,
+    Selection,
+    choose_best,
+)
 
 Times = Mapping[str, Sequence[int | None]]
+Messages = Mapping[str, Sequence[int]]
+
+# Slowdowns are compared as integers in units of this fraction.
+_SLOWDOWN_SCALE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,8 @@ class MeasuredTimes:
     `tolerance`: relative slowdown up to which an algorithm is kept although another is faster.
     `limits_ns`: at sizes with a time of the runtime's default, the time below which an algorithm
     certainly wins. Where no algorithm does, the size keeps the default. `winners`: at such sizes,
-    the algorithms that certainly win; it replaces `limits_ns`.
+    the algorithms that certainly win; it replaces `limits_ns`. `messages`: numbers of messages of
+    the algorithms, by size; an algorithm without numbers counts as one without messages.
     """
 
     sizes: tuple[int, ...]
@@ -53,6 +65,7 @@ class MeasuredTimes:
     tolerance: float
     limits_ns: Mapping[int, float] = field(default_factory=dict)
     winners: Mapping[int, Collection[str]] = field(default_factory=dict)
+    messages: Messages = field(default_factory=dict)
 
     def windows(self, names: Collection[str] | None = None) -> tuple[SelectedWindow, ...]:
         """Choose windows of these algorithms (None: all) from 0 bytes on; the last one is open.
@@ -109,7 +122,8 @@ class MeasuredTimes:
             if is_default:
                 runs.append((None, indices))
             else:
-                runs += _move_borders(_find_longest_runs(times, indices, self.tolerance), times)
+                longest = _find_longest_runs(times, indices, self.tolerance, self.messages)
+                runs += _move_borders(longest, times, self.messages)
         for number, (name, run) in enumerate(runs):
             min_bytes = self.sizes[run[0]] if number else 0
             is_last = number == len(runs) - 1
@@ -178,13 +192,15 @@ class MeasuredTimes:
 _Run = tuple[str, list[int]]
 
 
-def _find_longest_runs(times: Times, indices: Sequence[int], tolerance: float) -> list[_Run]:
+def _find_longest_runs(
+    times: Times, indices: Sequence[int], tolerance: float, messages: Messages
+) -> list[_Run]:
     """Return (algorithm, its size indices) for consecutive parts of `indices`, in order.
 
     Greedily, each part is the longest one from its start that some algorithm serves within the
-    tolerance (`_count_tolerable`). Of several algorithms with this length, the one with the least
-    mean slowdown wins, of equal ones the first in `times`. Some algorithm must be tolerable at each
-    index; no indices give no runs.
+    tolerance (`_count_tolerable`). Of several algorithms with this length, the one with the fewest
+    messages wins whose mean slowdown is within 1 % of the least (`choose_best`), of equal ones the
+    first in `times`. Some algorithm must be tolerable at each index; no indices give no runs.
     """
     runs: list[_Run] = []
     start = 0
@@ -195,10 +211,14 @@ def _find_longest_runs(times: Times, indices: Sequence[int], tolerance: float) -
         longest = max(lengths.values())
         taken = list(indices[start : start + longest])
         candidates = [name for name, length in lengths.items() if length == longest]
-        # Among the longest runs the fastest algorithm; among equally fast ones the first.
-        runs.append(
-            (min(candidates, key=lambda name: _compute_mean_slowdown(times, name, taken)), taken)
-        )
+        merits = [
+            Merit(
+                round(_SLOWDOWN_SCALE * _compute_mean_slowdown(times, name, taken)),
+                sum(_count_messages(messages, name, index) for index in taken),
+            )
+            for name in candidates
+        ]
+        runs.append((candidates[choose_best(merits)], taken))
         start += longest
     return runs
 
@@ -214,22 +234,30 @@ def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance:
     return len(indices)
 
 
-def _move_borders(runs: list[_Run], times: Times) -> list[_Run]:
-    """Give sizes at the end of each run to the next run while its algorithm is faster there.
+def _move_borders(runs: list[_Run], times: Times, messages: Messages) -> list[_Run]:
+    """Give sizes at the end of each run to the next run while its algorithm is better there.
 
-    `runs`: (algorithm, indices of its sizes, ascending) in ascending order of size. Every run keeps
-    at least one size, equal times do not move a border, and a size at which one of the two
+    Within 1 % of the time, the one with fewer messages is better (`choose_best`). `runs`:
+    (algorithm, indices of its sizes, ascending) in ascending order of size. Every run keeps at
+    least one size, equal algorithms do not move a border, and a size at which one of the two
     algorithms has no time ends the move. Changes the lists of `runs`, and returns them.
     """
     for (name, run), (later, next_run) in pairwise(runs):
-        while len(run) > 1 and _is_faster(times, later, name, run[-1]):
+        while len(run) > 1 and _is_better(times, messages, later, name, run[-1]):
             next_run.insert(0, run.pop())
     return runs
 
 
-def _is_faster(times: Times, name: str, than: str, index: int) -> bool:
+def _is_better(times: Times, messages: Messages, name: str, than: str, index: int) -> bool:
     time_ns, reference_ns = times[name][index], times[than][index]
-    return time_ns is not None and reference_ns is not None and time_ns < reference_ns
+    if time_ns is None or reference_ns is None:
+        return False
+    reference = Merit(reference_ns, _count_messages(messages, than, index))
+    return choose_best([reference, Merit(time_ns, _count_messages(messages, name, index))]) == 1
+
+
+def _count_messages(messages: Messages, name: str, index: int) -> int:
+    return messages[name][index] if name in messages else 0
 
 
 def _compute_mean_slowdown(times: Times, name: str, indices: Sequence[int]) -> float:
@@ -293,7 +321,16 @@ class TunedCollective:
             for size, decision in self.decisions.items()
             if decision.default is not None
         }
-        return MeasuredTimes(sizes, times_ns, self.tolerance, winners=winners)
+        messages = {
+            (one.algorithm, one.size): one.messages
+            for one in self.outcome.measurements
+            if one.time_ns is not None
+        }
+        counts = {
+            one.name: tuple(messages.get((one.name, size), 0) for size in sizes)
+            for one in self.algorithms
+        }
+        return MeasuredTimes(sizes, times_ns, self.tolerance, winners=winners, messages=counts)
 
     @cached_property
     def decisions(self) -> dict[int, SizeDecision]:

@@ -71,6 +71,32 @@ def test_the_judge_of_the_request_decides() -> None:
     assert verify(result.algorithm).ok
 
 
+@pytest.mark.parametrize(("slower", "objective", "winner"), [
+    (1010, "messages", "few"), (1011, "messages", "many"), (1010, "time", "many"),
+])  # fmt: skip
+def test_within_one_percent_the_fewest_messages_win(
+    slower: int, objective: str, winner: str
+) -> None:
+    """A ring sends 24 messages in an all-reduce of 4 ranks, recursive doubling sends 8."""
+    names = {24: "many", 8: "few"}
+    times = {"many": 1000, "few": slower}
+
+    def judge(algorithm: Algorithm) -> int:
+        return times[names[algorithm.steps.num_messages]]
+
+    asked = AutoOptions(candidates="ring,recursive-doubling", objective=objective)
+    request = request_for(CollectiveKind.ALL_REDUCE, simulate=judge)
+    result = auto.synthesize(request, asked)
+    assert names[result.algorithm.steps.num_messages] == winner
+    assert result.time_ns == times[winner]
+    note = result.statistics.get("fewer messages")
+    if winner == "few":
+        faster = "0.99 % faster (-O objective=time)"
+        assert note == f"8 instead of 24 of ring, which is {faster}"
+    else:
+        assert note is None
+
+
 def test_what_does_not_fit_is_left_out() -> None:
     result = auto.synthesize(request_for(), AutoOptions(candidates="pairwise,ring"))
     assert result.statistics["winner"] == "ring"

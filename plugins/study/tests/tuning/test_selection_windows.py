@@ -37,6 +37,17 @@ def test_of_equal_algorithms_the_first_is_taken() -> None:
     assert _windows(times) == [(0, None, "one")]
 
 
+def test_within_one_percent_the_fewest_messages_are_taken() -> None:
+    times = {"many": (1000, 1000, 1000, 1000), "few": (1010, 1010, 1009, 1000)}
+    messages = {"many": (9, 9, 9, 9), "few": (5, 5, 5, 5)}
+    found = MeasuredTimes(SIZES, times, 0.02, messages=messages).windows()
+    assert [one.algorithm for one in found] == ["few"]
+    # Above 1 %, the faster one is taken even if the tolerance of windows is larger.
+    times["few"] = (1015, 1015, 1015, 1015)
+    found = MeasuredTimes(SIZES, times, 0.02, messages=messages).windows()
+    assert [one.algorithm for one in found] == ["many"]
+
+
 def test_windows_of_some_algorithms_know_no_others() -> None:
     times = {"tree": (1, 2, 9, 9), "ring": (5, 5, 5, 5)}
     assert _windows(times, names=["ring"]) == [(0, None, "ring")]
