@@ -45,7 +45,6 @@ from hub_core.model import (
     standard_kind,
     uneven_kind,
 )
-from hub_core.model.kinds import COUNTS_HELP
 from hub_core.plugin_api import (
     IDEAL,
     InteractivePage,
@@ -96,7 +95,7 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
 @click.option(
     "--counts",
     metavar="TABLE",
-    help=f"Units of each part of the uneven collectives: {COUNTS_HELP}.",
+    help="Units of each part of uneven collectives: a file, uniform, zipf:1.2 or experts:64.",
 )
 @topology_option("For example dgx-a100:2, a file.")
 @size_option(
