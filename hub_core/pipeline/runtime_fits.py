@@ -179,7 +179,8 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
     if limits.max_operations is not None:
         operations = count_least_operations(algorithm)
         if operations > limits.max_operations:
-            excess = f"{operations} operations of a rank or more, limit {limits.max_operations}"
+            excess = f"at least {operations} operations of a rank, limit {limits.max_operations}"
+            excess += " (the least for these messages; other algorithms may need fewer)"
             raise _build_excess(runtime.name, excess)
     largest = max(calls.sizes)
     with blame(chosen.writer):

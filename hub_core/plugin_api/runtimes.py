@@ -73,7 +73,8 @@ class RuntimeFit:
 
     def find_excess(self, limits: RuntimeLimits) -> str:
         """Return the first limit that is exceeded as a clause, such as `80 thread blocks of a rank,
-        at most 64 run at once`; empty if the algorithm respects all limits.
+        at most 64 run at once (80 suffice, smaller limits were not tried)`; empty if the algorithm
+        respects all limits. The number suffices for this algorithm; it is no proven minimum.
         """
         for number, limit, text in (
             (self.blocks, limits.max_blocks, "thread blocks of a rank, at most {} run at once"),
@@ -83,7 +84,8 @@ class RuntimeFit:
             (self.units, limits.max_units, "chunks of the buffer, limit {}"),
         ):
             if limit is not None and number > limit:
-                return f"{number} {text.format(limit)}"
+                suffices = f"{number} suffice, smaller limits were not tried"
+                return f"{number} {text.format(limit)} ({suffices})"
         return ""
 
     def compute_excess(self, limits: RuntimeLimits) -> float:

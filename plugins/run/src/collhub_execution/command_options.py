@@ -38,6 +38,11 @@ class RunOptions:
         False,
         "Let INPUT and OUTPUT share memory (default if IN works only in place).",
     )
+    pad: bool = option(
+        OptionType.BOOL,
+        False,
+        "Pad the buffer to whole elements in every chunk instead of rounding S down.",
+    )
     data: str = choice(("exact", "random"), _DATA_HELP)
     repeats: int = option(OptionType.INT, 5, "Number of timed runs.", minimum=1, maximum=10000)
     warmups: int = option(

@@ -208,13 +208,18 @@ def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> boo
     return not is_sum or num_ranks < 1 << significand_bits(dtype)
 
 
-def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any]) -> int:
+def block_elements(
+    blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any], is_padded: bool = False
+) -> int:
     """Return the elements per block for a full buffer of about `collective_bytes`.
 
     Rounded down, as in nccl-tests, to an integral number per block; but at least one, because empty
-    blocks would test no data.
+    blocks would test no data. `is_padded`: rounded up, so that all bytes are in a block.
     """
-    return max(1, collective_bytes // (blocks.full_buffer * dtype.itemsize))
+    bytes_per_element = blocks.full_buffer * dtype.itemsize
+    if is_padded:
+        return max(1, -(-collective_bytes // bytes_per_element))
+    return max(1, collective_bytes // bytes_per_element)
 
 
 def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:

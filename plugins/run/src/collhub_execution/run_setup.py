@@ -80,7 +80,7 @@ class RunSetup:
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
         blocks = block_counts(algorithm)
-        elements = block_elements(blocks, size, dtype)
+        elements = block_elements(blocks, size, dtype, options.pad)
         setup = cls(algorithm, in_place, size, dtype, op, blocks, elements, options)
         setup._refuse_too_large()
         return setup
@@ -91,9 +91,9 @@ class RunSetup:
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """Return a note if the size was rounded down to whole elements per chunk.
+        """Return a note if the size was rounded or padded to whole elements per chunk.
 
-        The list is empty if all requested bytes are run.
+        The list is empty if exactly the requested bytes are run.
         """
         if self.collective_bytes == self.asked_bytes:
             return []
@@ -101,6 +101,8 @@ class RunSetup:
             f"{self.asked_bytes} bytes are not a whole number of {self.dtype.name} elements in "
             f"each of {self.blocks.full_buffer} chunks: {self.collective_bytes} bytes are run"
         )
+        if self.options.pad:
+            message += f", {self.collective_bytes - self.asked_bytes} of them padding"
         return [Diagnostic("size-rounded", message, Severity.NOTE)]
 
     @property

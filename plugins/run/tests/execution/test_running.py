@@ -78,6 +78,14 @@ def test_a_size_that_does_not_divide_is_rounded_and_both_sizes_are_said() -> Non
     assert note.message.endswith("992 bytes are run")
 
 
+def test_padding_serves_all_bytes_of_a_size() -> None:
+    setup = RunSetup.of(ring_all_reduce(4), RunOptions(1000, pad=True), "ring")
+    assert setup.collective_bytes == 1008
+    (note,) = setup.notes()
+    assert note.message.endswith("1008 bytes are run, 8 of them padding")
+    assert RunSetup.of(ring_all_reduce(4), RunOptions(992, pad=True), "ring").notes() == []
+
+
 def test_a_size_that_divides_is_not_commented() -> None:
     assert RunSetup.of(ring_all_reduce(4), RunOptions(992), "ring").notes() == []
 

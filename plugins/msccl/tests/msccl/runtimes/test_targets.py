@@ -89,7 +89,9 @@ def test_counts_of_units_divide_every_granule() -> None:
 def test_the_first_exceeded_limit_is_reported() -> None:
     fit = RuntimeFit(blocks=80, operations=900, block_operations=70, channels=1, units=8)
     limits = RuntimeLimits(max_blocks=64, max_operations=500)
-    assert fit.find_excess(limits) == "80 thread blocks of a rank, at most 64 run at once"
+    excess = "80 thread blocks of a rank, at most 64 run at once"
+    suffices = "(80 suffice, smaller limits were not tried)"
+    assert fit.find_excess(limits) == f"{excess} {suffices}"
 
 
 def test_fewest_messages_win_within_one_percent_and_preferred_limits_within_five() -> None:
