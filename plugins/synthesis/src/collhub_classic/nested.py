@@ -1,37 +1,44 @@
-"""All-reduce in nested groups: direct exchanges within a group, then between groups, and back.
+"""Collectives of thousands of ranks, level by level, with few messages and without lists of blocks.
 
-A reduce-scatter in the smallest groups leaves every rank one part of the vector; ranks of equal
-position reduce their part between the groups of the next level, and so on. The all-gathers follow
-in the opposite order (Thakur, Rabenseifner, Gropp 2005, for levels of equal size). Every rank sends
-2 (n-1)/n of the vector, and only the sum of the level sizes messages instead of n. The steps are
-built as columns, without lists of blocks, so that ten thousand ranks take seconds.
+An all-gather gathers along one level of the network after another, a reduce-scatter reduces in the
+opposite order, and an all-reduce does both (Thakur, Rabenseifner, Gropp 2005, for levels of equal
+size). Levels are groups with exchanges of all pairs, or the rings of a torus, whose dimensions are
+used at the same time by different parts of the data. Every rank sends (n-1)/n of the vector per
+phase, and for one part only the sum of the level sizes messages instead of n. A broadcast uses
+several trees at once. The steps are built as columns, so that ten thousand ranks take seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from math import ceil, floor, prod
+from math import ceil, floor, isqrt, prod
 
 import numpy as np
 
 from collhub_classic.message_plan import compute_mean_link
+from collhub_classic.nested_broadcast import (
+    build_broadcast_steps,
+    compute_depth,
+    find_binary_trees,
+    find_torus_trees,
+)
+from collhub_classic.nested_steps import NestedShape, build_nested_steps
 from collhub_classic.orders import find_equal_groups
 from collhub_classic.plugin import NestedOptions
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (
     Algorithm,
-    Buffer,
+    Collective,
     CollectiveKind,
     InputError,
     JsonValue,
     Provenance,
-    StepKind,
     StepTable,
     UsageError,
 )
-from hub_core.network import Topology, lower_bound_ns
+from hub_core.network import DimensionKind, Topology, lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
@@ -39,125 +46,240 @@ _NAME = "collhub-classic"
 _MAX_LEVEL = 32
 # Chunks of the vector overlap: a switch forwards a chunk while it receives the next one.
 _MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 3_000_000, 64
+# Steps of several parts, which use the links of all dimensions of a torus at the same time.
+_MAX_STEPS_OF_PARTS = 8_000_000
+# Chunks of a broadcast per tree: more of them are hardly faster.
+_MAX_TREE_CHUNKS = 256
 
 
 def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisResult:
-    """Synthesize the all-reduce in the levels of the network, or those of the option `sizes`.
+    """Synthesize a collective in the levels of the network, or those of the option `sizes`.
 
-    The statistics state the sizes, the closest level first, and the cost. Raises `InputError` for
-    other collectives, and for requests in which not every NPU is a rank; `UsageError` for sizes
-    that do not multiply to the number of ranks, a single rank, and less than a byte per rank.
+    All-gather, reduce-scatter, all-reduce, and the broadcast on trees, which uses levels only on a
+    torus. The statistics state the sizes, the closest level first, and the cost. Raises
+    `InputError` for other collectives, and for requests in which not every NPU is a rank;
+    `UsageError` for sizes that do not multiply to the number of ranks, a single rank, and less than
+    a byte per unit.
     """
-    ranks = request.collective.num_ranks
-    if request.collective.kind is not CollectiveKind.ALL_REDUCE:
-        raise InputError("nested supports all-reduce only", code="collective-unsupported")
+    ranks, kind = request.collective.num_ranks, request.collective.kind
+    if kind not in NESTED_KINDS:
+        names = ", ".join(map(str, NESTED_KINDS))
+        raise InputError(
+            f"nested does not support {kind}",
+            cure=f"it supports {names}",
+            code="collective-unsupported",
+        )
     if request.npus != tuple(range(request.topology.num_npus)):
         raise InputError("nested needs every NPU as a rank", code="subset-unsupported")
     if ranks == 1:
         raise UsageError(
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
-    if request.collective_bytes < ranks:
-        raise UsageError(
-            f"{request.collective_bytes} bytes cannot be cut in {ranks} parts",
-            cure="choose a larger size",
-            code="size-too-small",
-        )
-    sizes = choose_levels(request.topology, options.sizes)
-    best: tuple[int, int, Algorithm] | None = None
+    best: tuple[int, Algorithm, dict[str, JsonValue]] | None = None
+    is_broadcast = kind is CollectiveKind.BROADCAST
+    generate = _generate_broadcasts if is_broadcast else _generate_nested
     try:
-        for chunks in _list_chunks(request, options, sizes):
-            algorithm = _build_algorithm(request, options, sizes, chunks)
+        for collective, steps, scratch_units, statistics in generate(request, options):
+            algorithm = Algorithm(
+                collective,
+                steps,
+                np.full(ranks, scratch_units),
+                Provenance(
+                    _NAME,
+                    installed_version("collhub-synthesis") or "",
+                    request.topology.name,
+                    "",
+                    {name: str(value) for name, value in asdict(options).items()},
+                ),
+                request.collective_bytes,
+            )
             time_ns = request.simulate(algorithm) or estimate(request, options)
             if best is not None and time_ns >= best[0]:
                 break
-            best = time_ns, chunks, algorithm
+            best = time_ns, algorithm, statistics
     except KeyboardInterrupt:
-        # The best number of chunks so far is the result.
+        # The best candidate so far is the result.
         if best is None:
             raise
     assert best is not None
-    time_ns, chunks, algorithm = best
-    statistics: dict[str, JsonValue] = {
-        "sizes": "x".join(map(str, sizes)),
-        "chunks": chunks,
-        "rounds": 2 * len(sizes),
-        "cost": f"{2 * len(sizes)} alpha + {2 * (ranks - 1)}/{ranks} m beta, one port",
-    }
     bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
     bounds = {} if bound is None else {"ports and distances": floor(bound)}
-    return SynthesisResult(algorithm, time_ns, bounds, statistics)
+    return SynthesisResult(best[1], best[0], bounds, best[2])
 
 
-def _list_chunks(
-    request: SynthesisRequest, options: NestedOptions, sizes: Sequence[int]
-) -> list[int]:
-    """List the numbers of chunks to try: that of the option, or 1, 2, 4, ... up to `_MAX_CHUNKS`.
+NESTED_KINDS = (
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.BROADCAST,
+)
+_Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
 
+
+def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
+    """Yield the candidates: collective with its units, steps, SCRATCH units of a rank, statistics.
+
+    They differ in the number of chunks: that of the option, or 1, 2, 4, ... up to `_MAX_CHUNKS`.
     Numbers with more than `_MAX_STEPS` steps, or units of less than `_MIN_UNIT_BYTES`, are left
-    out, except 1. Raises `UsageError` for an option with units of less than a byte.
+    out, except 1. Raises `UsageError` for units of less than a byte.
     """
-    ranks, size = request.collective.num_ranks, request.collective_bytes
-    if options.chunks:
-        if size < ranks * options.chunks:
+    ranks, kind = request.collective.num_ranks, request.collective.kind
+    phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    shape = choose_shape(request.topology, kind, options.sizes, request.collective_bytes)
+    chunk_counts = [options.chunks or 1]
+    if not options.chunks:
+        chunk_counts = [1 << power for power in range(_MAX_CHUNKS.bit_length())]
+    for chunks in chunk_counts:
+        candidate = replace(shape, chunks=chunks)
+        units = ranks * candidate.units_per_rank
+        if request.collective_bytes < units:
+            cure = "choose a larger size" + (", or fewer chunks" if chunks > 1 else "")
             raise UsageError(
-                f"{size} bytes cannot be cut in {ranks * options.chunks} parts",
-                cure="choose a larger size, or fewer chunks",
+                f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+                cure=cure,
                 code="size-too-small",
             )
-        return [options.chunks]
-    steps = 4 * ranks * sum(level - 1 for level in sizes)
-    counts = [1 << power for power in range(_MAX_CHUNKS.bit_length())]
-    return [
-        chunks
-        for chunks in counts
-        if chunks == 1
-        or (steps * chunks <= _MAX_STEPS and size >= ranks * chunks * _MIN_UNIT_BYTES)
-    ]
+        is_too_fine = request.collective_bytes < units * _MIN_UNIT_BYTES
+        if len(chunk_counts) > 1 and chunks > 1:
+            if is_too_fine or candidate.count_steps(kind) > _MAX_STEPS:
+                return
+        collective = replace(
+            request.collective, unit_count=units, in_place=True, out_of_place=True
+        )
+        scratch_units = units if kind is CollectiveKind.REDUCE_SCATTER else 0
+        rounds, ports = _compute_cost(candidate)
+        bytes_text = f"{phases * (ranks - 1)}/{ranks * ports} m beta"
+        statistics: dict[str, JsonValue] = {
+            "sizes": "x".join(map(str, shape.sizes)),
+            "parts": len(shape.parts),
+            "chunks": chunks,
+            "rounds": phases * rounds,
+            "cost": f"{phases * rounds} alpha + {bytes_text}, "
+            f"{'one port' if ports == 1 else 'many ports'}",
+        }
+        yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
 
 
-def _build_algorithm(
-    request: SynthesisRequest, options: NestedOptions, sizes: Sequence[int], chunks: int
-) -> Algorithm:
-    """Build the algorithm for the group sizes `sizes`, with one unit per rank and chunk.
+def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
+    """Yield the broadcast on trees, as `_generate_nested`; there is one candidate.
 
-    It works in place and out of place and needs no scratch memory. `sizes`, `chunks`: arguments of
-    `build_nested_steps`. The provenance lists all options as text.
+    The number of chunks per tree is that of the option, or sqrt(depth m beta / (trees alpha)), at
+    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps.
     """
-    ranks = request.collective.num_ranks
-    return Algorithm(
-        replace(request.collective, unit_count=ranks * chunks, in_place=True, out_of_place=True),
-        build_nested_steps(sizes, chunks),
-        np.zeros(ranks, np.int64),
-        Provenance(
-            _NAME,
-            installed_version("collhub-synthesis") or "",
-            request.topology.name,
-            "",
-            {name: str(value) for name, value in asdict(options).items()},
-        ),
-        request.collective_bytes,
-    )
+    ranks, root = request.collective.num_ranks, request.collective.root or 0
+    parents = _find_trees(request.topology, options.sizes, root)
+    trees, depth = len(parents), compute_depth(parents)
+    alpha_s, beta_s_per_byte = _find_link(request)
+    chunks = options.chunks
+    if not chunks:
+        busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
+        best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
+        most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
+        chunks = max(1, min(best, most, request.collective_bytes // (trees * _MIN_UNIT_BYTES)))
+    units = trees * chunks
+    if request.collective_bytes < units:
+        raise UsageError(
+            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+            cure="choose a larger size, or fewer chunks",
+            code="size-too-small",
+        )
+    collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
+    statistics: dict[str, JsonValue] = {
+        "trees": trees,
+        "depth": depth,
+        "chunks": chunks,
+        "cost": f"{depth - 1 + chunks} alpha + {depth - 1 + chunks}/{units} m beta, many ports",
+    }
+    yield collective, build_broadcast_steps(parents, chunks), 0, statistics
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
-    """Estimate the time in ns: latencies of all rounds, and 2 (n-1)/n of the vector on one port.
+    """Estimate the time in ns from the cost that the statistics state.
 
-    Latency and time per byte are the means of the routes from the first rank. Raises `UsageError`
-    as `synthesize` does for the option `sizes`.
+    Latency and time per byte are those of the links of a torus, else the means of the routes from
+    the first rank. Raises `UsageError` as `synthesize` does for the option `sizes`.
     """
-    ranks = request.collective.num_ranks
-    sizes = choose_levels(request.topology, options.sizes)
-    alpha_s, beta_s_per_byte = compute_mean_link(request.topology, request.npus)
-    sent_bytes = 2 * (ranks - 1) / ranks * request.collective_bytes
-    return max(1, ceil((2 * len(sizes) * alpha_s + sent_bytes * beta_s_per_byte) * 1e9))
+    ranks, kind = request.collective.num_ranks, request.collective.kind
+    size = request.collective_bytes
+    alpha_s, beta_s_per_byte = _find_link(request)
+    if kind is CollectiveKind.BROADCAST:
+        parents = _find_trees(request.topology, options.sizes, request.collective.root or 0)
+        depth, trees = compute_depth(parents), len(parents)
+        total_s = depth * alpha_s + size / trees * beta_s_per_byte
+        return max(1, ceil(total_s * 1e9))
+    phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    rounds, ports = _compute_cost(choose_shape(request.topology, kind, options.sizes, size))
+    sent_bytes = (ranks - 1) / ranks * size / ports
+    return max(1, ceil(phases * (rounds * alpha_s + sent_bytes * beta_s_per_byte) * 1e9))
+
+
+def _compute_cost(shape: NestedShape) -> tuple[int, int]:
+    """Return the latencies of a phase, and the links that every rank uses at the same time."""
+    rounds = [
+        size // 2 if is_ring else 1
+        for size, is_ring in zip(shape.sizes, shape.is_ring, strict=True)
+    ]
+    has_rings = any(shape.is_ring)
+    orders = len({order for order, _ in shape.parts})
+    return sum(rounds), orders * (2 if has_rings else 1)
+
+
+def _find_link(request: SynthesisRequest) -> tuple[float, float]:
+    """Return latency in s and time per byte in s of the links of the levels."""
+    topology = request.topology
+    if find_rings(topology):
+        slowest = min(dimension.bandwidth_bytes_per_s for dimension in topology.dimensions)
+        return max(dimension.latency_s for dimension in topology.dimensions), 1 / slowest
+    return compute_mean_link(topology, request.npus)
+
+
+def _find_trees(topology: Topology, sizes_text: str, root: int) -> Int64Array:
+    """Return the trees of a broadcast: those of a torus, else two binary trees."""
+    sizes = find_rings(topology)
+    if sizes and sizes_text in ("auto", "x".join(map(str, sizes))):
+        return find_torus_trees(sizes, root)
+    return find_binary_trees(topology.num_npus, root)
+
+
+def find_rings(topology: Topology) -> list[int]:
+    """Return the sizes above 1 of the dimensions of a torus, the first varies fastest; else []."""
+    dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
+    is_torus = topology.num_nodes == topology.num_npus and all(
+        dimension.kind is DimensionKind.RING or dimension.size == 2 for dimension in dimensions
+    )
+    return [dimension.size for dimension in dimensions] if is_torus else []
+
+
+def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
+    """Choose the levels as `choose_levels`, and the parts of the data on a torus.
+
+    On a torus, every part begins with another dimension, and two parts with the same dimension
+    differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
+    one direction, or one part, if the messages of more parts have more than `_MAX_STEPS_OF_PARTS`
+    steps, or if units have less than `_MIN_UNIT_BYTES` of the `size` bytes.
+    """
+    rings = find_rings(topology)
+    levels = choose_levels(topology, text)
+    if not rings or levels != rings:
+        return NestedShape.direct(levels)
+    count = len(rings)
+    orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
+    is_ring = tuple(length > 2 for length in rings)
+    both_directions = [(order, sign) for sign in (1, -1) for order in orders]
+    choices = [both_directions, both_directions[:count], both_directions[:1]]
+    shapes = [NestedShape(tuple(rings), is_ring, tuple(parts)) for parts in choices]
+    for shape in shapes:
+        units = topology.num_npus * shape.units_per_rank
+        if shape.count_steps(kind) <= _MAX_STEPS_OF_PARTS and size >= units * _MIN_UNIT_BYTES:
+            return shape
+    return shapes[-1]
 
 
 def choose_levels(topology: Topology, text: str) -> list[int]:
     """Choose the sizes of the levels, the closest first: those of `text`, as `8x8x16`, or `auto`.
 
-    `auto`: groups of NPUs at equal distance from NPU 0, in links, if their sizes divide one
-    another; else the equal groups of the topology if their NPUs are numbered consecutively; else
+    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; groups of NPUs at equal distance
+    from NPU 0, in links, if their sizes divide one another; else the equal groups of the topology if their NPUs are numbered consecutively; else
     one level. Levels above `_MAX_LEVEL` are divided into two factors, as equal as possible, until
     they are below it; primes are not divided. Raises `UsageError` for sizes whose product is not
     the number of NPUs.
@@ -174,6 +296,9 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
                 code="option-range",
             )
         return [size for size in sizes if size > 1] or [1]
+    rings = find_rings(topology)
+    if rings:
+        return rings
     levels = _find_distance_levels(topology)
     groups = find_equal_groups(topology, range(ranks))
     is_numbered = np.array_equal(groups.ravel(), np.arange(ranks))
@@ -210,134 +335,3 @@ def _divide_level(size: int) -> list[int]:
     if factor == 1:
         return [size]
     return [*_divide_level(factor), *_divide_level(size // factor)]
-
-
-def build_nested_steps(sizes: Sequence[int], chunks: int = 1) -> StepTable:
-    """Build the steps of an all-reduce on prod(sizes) ranks, one unit per rank and chunk.
-
-    Rank r has the coordinates of r in the mixed radix of `sizes`, the first level fastest. Units
-    are numbered chunk by chunk, in a chunk with the first level slowest, so that every message is
-    one range. The program of every rank has the same shape: per level and chunk its sends, then its
-    receives, with the next partner first; sends of a level wait for all receives of the same chunk
-    in the level before.
-    """
-    ranks = prod(sizes)
-    widths = [ranks // prod(sizes[: level + 1]) for level in range(len(sizes))]
-    strides = [prod(sizes[:level]) for level in range(len(sizes))]
-    number = np.arange(ranks)
-    place = [number // stride % size for stride, size in zip(strides, sizes, strict=True)]
-    # First unit of the part of a rank after the levels so far.
-    prefix = [np.zeros(ranks, np.int64)]
-    for coordinate, width in zip(place, widths, strict=True):
-        prefix.append(prefix[-1] + coordinate * width)
-    columns = _StepColumns(ranks)
-    parents: list[list[int]] = [[] for _ in range(chunks)]
-
-    def list_partners(level: int, direction: int) -> list[tuple[Int64Array, Int64Array]]:
-        """Return (coordinate in the level, rank) of all partners, nearest first, as arrays by rank.
-
-        `direction`: 1 for ascending coordinates, -1 for descending ones; coordinates wrap around. A
-        rank is not its own partner.
-        """
-        pairs = []
-        for hop in range(1, sizes[level]):
-            coordinate = (place[level] + direction * hop) % sizes[level]
-            pairs.append((coordinate, number + (coordinate - place[level]) * strides[level]))
-        return pairs
-
-    for level in range(len(sizes)):
-        width = widths[level]
-        for chunk in range(chunks):
-            base = chunk * ranks
-            # A level of one rank adds nothing, so that INPUT still has the data.
-            buffer = Buffer.OUTPUT if parents[chunk] else Buffer.INPUT
-            for coordinate, peer in list_partners(level, 1):
-                offset = base + prefix[level] + coordinate * width
-                columns.add(StepKind.SEND, peer, offset, width, parents[chunk], src_buffer=buffer)
-            for _, peer in list_partners(level, -1):
-                # The first sum of a rank reads its INPUT and writes OUTPUT.
-                row = columns.add(
-                    StepKind.RECV_REDUCE,
-                    peer,
-                    base + prefix[level + 1],
-                    width,
-                    parents[chunk],
-                    src_buffer=buffer,
-                    dst_buffer=Buffer.OUTPUT,
-                )
-                parents[chunk], buffer = [row], Buffer.OUTPUT
-    for level in range(len(sizes) - 1, -1, -1):
-        width = widths[level]
-        for chunk in range(chunks):
-            base = chunk * ranks
-            for _, peer in list_partners(level, 1):
-                offset = base + prefix[level + 1]
-                columns.add(
-                    StepKind.SEND, peer, offset, width, parents[chunk], src_buffer=Buffer.OUTPUT
-                )
-            for coordinate, peer in list_partners(level, -1):
-                offset = base + prefix[level] + coordinate * width
-                row = columns.add(StepKind.RECV, peer, offset, width, [], dst_buffer=Buffer.OUTPUT)
-                parents[chunk] = [*parents[chunk], row]
-    return columns.build()
-
-
-class _StepColumns:
-    """Columns of programs that have the same shape on all ranks, one row after another."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._rows: list[dict[str, Int64Array | int]] = []
-        self._edges: list[tuple[int, int]] = []
-
-    def add(
-        self,
-        kind: StepKind,
-        peer: Int64Array,
-        offset: Int64Array,
-        count: int,
-        parents: Sequence[int],
-        **buffers: Buffer,
-    ) -> int:
-        """Add one row to every rank; return its position in the program.
-
-        `peer`, `offset`: int64[ranks]; the offset is that of every buffer which the row uses.
-        `parents`: positions of rows that it waits for.
-        """
-        position = len(self._rows)
-        row: dict[str, Int64Array | int] = {"kind": kind, "peer": peer, "count": count}
-        for name, buffer in buffers.items():
-            row[name] = buffer
-            row[name.replace("buffer", "offset")] = offset
-        self._rows.append(row)
-        self._edges += [(parent, position) for parent in parents]
-        return position
-
-    def build(self) -> StepTable:
-        """Build the table of all ranks from the collected rows.
-
-        Every rank has the same number of steps, in the order in which the rows were added; ranks
-        ascend. A row without a value has 0 in that column, and the buffer UNKNOWN. The data
-        dependencies between rows are repeated for every rank.
-        """
-        length = len(self._rows)
-        defaults = {"src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
-        table: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = {}
-        for name in (
-            "kind",
-            "peer",
-            "count",
-            "src_buffer",
-            "src_offset",
-            "dst_buffer",
-            "dst_offset",
-        ):
-            column = np.empty((self._ranks, length), np.int64)
-            for position, row in enumerate(self._rows):
-                column[:, position] = row.get(name, defaults.get(name, 0))
-            table[name] = column.ravel()
-        table["rank"] = np.repeat(np.arange(self._ranks), length)
-        pairs = np.asarray(self._edges, np.int64).reshape(-1, 2)
-        starts = np.arange(self._ranks)[:, None] * length
-        data = ((starts + pairs[:, 0]).ravel(), (starts + pairs[:, 1]).ravel())
-        return StepTable.from_columns(self._ranks, table, data)

@@ -96,16 +96,16 @@ class RingsOptions(ClassicOptions):
 
 @dataclass(frozen=True, slots=True)
 class NestedOptions:
-    """Options of all-reduces in nested groups."""
+    """Options of collectives in nested groups."""
 
     sizes: str = option(
         OptionType.TEXT,
         "auto",
-        "ranks of each level, the closest first, as 8x8x16 (default: the groups of the topology, or"
-        " of NPUs at equal distances)",
+        "ranks of each level, the closest first, as 8x8x16 (default: the dimensions of a torus, the"
+        " groups of the topology, or of NPUs at equal distances)",
     )
     chunks: int = option(
-        OptionType.INT, 0, "parts of the data that overlap (0: by the time)", minimum=0
+        OptionType.INT, 0, "chunks of the data that overlap (0: by the time)", minimum=0
     )
 
 
@@ -161,11 +161,11 @@ _COLLECTIVES: dict[str, tuple[CollectiveKind, ...]] = {
 
 _NESTED = Synthesizer(
     "nested",
-    "all pairs within groups, between groups and so on, for thousands of ranks",
+    "level by level in groups or along the rings of a torus, for thousands of ranks",
     "collhub_classic.nested:synthesize",
     NestedOptions,
     estimate="collhub_classic.nested:estimate",
-    collectives=(CollectiveKind.ALL_REDUCE,),
+    collectives=(*_TO_ALL, CollectiveKind.BROADCAST),
 )
 
 

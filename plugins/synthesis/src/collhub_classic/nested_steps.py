@@ -1,0 +1,383 @@
+"""Steps of all-gathers, reduce-scatters and all-reduces level by level, as columns.
+
+Every level is an exchange of all pairs, or a ring in both directions: half of the blocks travel one
+way and half the other, as in ASTRA-sim's and TPUs' collectives on tori. The program of every rank
+has the same shape, so that a row is added to all ranks at once. Cost: linear in the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+from hub_core.model import (
+    COLUMN_DEFAULTS,
+    COLUMN_DTYPES,
+    Buffer,
+    CollectiveKind,
+    StepKind,
+    StepTable,
+)
+
+# Displacement of a rank's coordinates from those of another one, by level; None: all coordinates.
+_Key = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NestedShape:
+    """Levels of the ranks and the parts of the data.
+
+    `sizes`: ranks of each level, the first level varies fastest with the rank. `is_ring`: whether
+    the ranks of a level form a ring. `parts`: (order of the levels in the all-gather, direction of
+    the longer half of its rings) of every part of the data; a reduce-scatter uses the reversed
+    order. `chunks`: chunks of every part, which overlap.
+    """
+
+    sizes: tuple[int, ...]
+    is_ring: tuple[bool, ...]
+    parts: tuple[tuple[tuple[int, ...], int], ...]
+    chunks: int = 1
+
+    @classmethod
+    def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
+        """Return exchanges of all pairs in every level of more than one rank, with one part."""
+        used = tuple(size for size in sizes if size > 1)
+        return cls(used, (False,) * len(used), ((tuple(range(len(used))), 1),), chunks)
+
+    @property
+    def units_per_rank(self) -> int:
+        """Chunks of all parts."""
+        return len(self.parts) * self.chunks
+
+    def count_steps(self, kind: CollectiveKind) -> int:
+        """Count the steps of all ranks, without copies.
+
+        Messages of an all-reduce are one range each; those of the others are single units if a
+        rank has several.
+        """
+        if kind is CollectiveKind.ALL_REDUCE:
+            messages = 2 * sum(size - 1 for size in self.sizes)
+        elif self.units_per_rank > 1:
+            messages = prod(self.sizes) - 1
+        else:
+            messages = sum(size - 1 for size in self.sizes)
+        return 2 * prod(self.sizes) * messages * self.units_per_rank
+
+
+def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
+    """Build the steps of an all-gather, a reduce-scatter or an all-reduce (one after the other).
+
+    Units: in an all-reduce, chunk by chunk and part by part, one per rank, numbered such that every
+    message is one range; in the others, rank by rank, a unit per part and chunk. Partial sums of a
+    reduce-scatter are in SCRATCH, of as many units as INPUT; those of an all-reduce in OUTPUT.
+    The phases of parts and chunks are interleaved message by message.
+    """
+    columns = _StepColumns(prod(shape.sizes))
+    streams = [
+        _Stream(shape, kind, part, chunk, columns)
+        for part in range(len(shape.parts))
+        for chunk in range(shape.chunks)
+    ]
+    if kind is CollectiveKind.ALL_GATHER:
+        row = _add_copy(columns, shape.units_per_rank)
+        for stream in streams:
+            stream.start_gather(row)
+    levels = range(len(shape.sizes))
+    if kind is not CollectiveKind.ALL_GATHER:
+        for phase in reversed(levels):
+            _interleave([stream.reduce_level(phase) for stream in streams])
+    if kind is not CollectiveKind.REDUCE_SCATTER:
+        # After reductions of different duration, large messages of one part would delay the small
+        # ones that other parts need before their own large messages.
+        has_barriers = kind is CollectiveKind.ALL_REDUCE and len(set(shape.sizes)) > 1
+        for phase in levels:
+            if has_barriers and len(shape.parts) > 1:
+                columns.barrier = [stream.last_row for stream in streams]
+            _interleave([stream.gather_level(phase) for stream in streams])
+    return columns.build()
+
+
+def _add_copy(columns: _StepColumns, units: int) -> int:
+    """Add the copy of every rank's own units from INPUT to OUTPUT; return its position."""
+    number = np.arange(columns.num_ranks)
+    offsets = {"src_offset": np.zeros_like(number), "dst_offset": number * units}
+    buffers = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
+    return columns.add(StepKind.COPY, np.full_like(number, -1), units, [], buffers, offsets)
+
+
+def _interleave(generators: Sequence[Iterator[None]]) -> None:
+    """Advance all generators in turn until all are exhausted."""
+    active = list(generators)
+    while active:
+        active = [generator for generator in active if next(generator, True) is None]
+
+
+class _Stream:
+    """One chunk of one part of the data, on all ranks; its methods add rows to `columns`.
+
+    A key names a range of units by the displacement of its rank from the own coordinates. The
+    positions of the rows that wrote a range last are kept by key.
+    """
+
+    def __init__(
+        self,
+        shape: NestedShape,
+        kind: CollectiveKind,
+        part: int,
+        chunk: int,
+        columns: _StepColumns,
+    ) -> None:
+        self._shape, self._kind, self._columns = shape, kind, columns
+        self._order, self._direction = shape.parts[part]
+        sizes = shape.sizes
+        number = np.arange(prod(sizes))
+        self._strides = [prod(sizes[:level]) for level in range(len(sizes))]
+        self._place = [
+            number // stride % size for stride, size in zip(self._strides, sizes, strict=True)
+        ]
+        stream = part * shape.chunks + chunk
+        self._own_offset = stream
+        # Messages of several ranks are one range only if the level gathered first varies fastest.
+        self._is_contiguous = True
+        if kind is CollectiveKind.ALL_REDUCE:
+            self._base, self._widths = stream * len(number), [0] * len(sizes)
+            for position, level in enumerate(self._order):
+                gathered = self._order[:position]
+                self._widths[level] = prod(sizes[each] for each in gathered)
+        else:
+            self._base = stream
+            self._widths = [stride * shape.units_per_rank for stride in self._strides]
+            is_in_order = self._order == tuple(range(len(sizes)))
+            self._is_contiguous = is_in_order and shape.units_per_rank == 1
+        self._writers: dict[_Key, list[int]] = {}
+        self.last_row = 0
+
+    def start_gather(self, copy: int) -> None:
+        """Register the row that copied the own unit to OUTPUT."""
+        self._writers[self._own_key] = [copy]
+
+    def gather_level(self, phase: int) -> Iterator[None]:
+        """Gather along the level of a phase; yields after every message that all ranks exchange."""
+        level = self._order[phase]
+        for hop, displacement, onward in self._list_hops(level):
+            # `hop`: from the own rank to the receiver; `displacement`: of the sent block.
+            peer, source = self._get_peer(level, hop), self._get_peer(level, -hop)
+            for key in self._list_keys(phase, displacement):
+                self._add_send(key, peer, Buffer.OUTPUT, waits=displacement == 0)
+                received = self._with(key, level, self._wrap(level, onward))
+                place = {"dst_offset": self._compute_offset(received)}
+                row = self._columns.add(
+                    StepKind.RECV,
+                    source,
+                    self._count_units(received),
+                    [],
+                    {"dst_buffer": Buffer.OUTPUT},
+                    place,
+                )
+                self._writers[received] = [row]
+                self.last_row = row
+            yield None
+        if self._is_contiguous:
+            own = next(iter(self._list_keys(phase, 0)))
+            rows = [
+                row
+                for displacement in range(self._shape.sizes[level])
+                for row in self._writers.pop(self._with(own, level, displacement), [])
+            ]
+            self._writers[self._with(own, level, None)] = rows
+
+    def reduce_level(self, phase: int) -> Iterator[None]:
+        """Reduce along the level of a phase, in the reversed order of `gather_level`.
+
+        Yields after every message that all ranks exchange.
+        """
+        level = self._order[phase]
+        if self._is_contiguous:
+            # The ranges of this level have the writers of the range that contains them.
+            own = next(iter(self._list_keys(phase, 0)))
+            rows = self._writers.pop(self._with(own, level, None), [])
+            for displacement in range(self._shape.sizes[level]):
+                self._writers[self._with(own, level, displacement)] = rows
+        hops = list(self._list_hops(level))[::-1]
+        additions = sum(1 for hop in hops if hop[1] == 0)
+        for hop, displacement, onward in hops:
+            peer, source = self._get_peer(level, -hop), self._get_peer(level, hop)
+            additions -= displacement == 0
+            is_last = phase == 0 and displacement == 0 and not additions
+            for key in self._list_keys(phase, displacement):
+                sent = self._with(key, level, self._wrap(level, onward))
+                self._add_send(sent, peer, self._get_partial_buffer(sent))
+                self._add_sum(key, source, is_last)
+            yield None
+        if self._is_contiguous:
+            for displacement in range(1, self._shape.sizes[level]):
+                del self._writers[self._with(own, level, displacement)]
+
+    @property
+    def _own_key(self) -> _Key:
+        return (0,) * len(self._shape.sizes)
+
+    def _list_hops(self, level: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the messages of a gather along a level, the first ones first.
+
+        Each is (displacement of the receiver from the sender, displacement of the sent block from
+        the sender, and from the receiver); displacements are not reduced modulo the size.
+        """
+        size = self._shape.sizes[level]
+        if not self._shape.is_ring[level]:
+            for hop in range(1, size):
+                yield hop, 0, -hop
+            return
+        # The longer half, if the halves differ, goes in the direction of the part.
+        reach = {self._direction: size // 2, -self._direction: (size - 1) // 2}
+        for distance in range(1, size // 2 + 1):
+            for direction, limit in reach.items():
+                if distance <= limit:
+                    before = (distance - 1) * direction
+                    yield direction, self._wrap(level, -before), -distance * direction
+
+    def _list_keys(self, phase: int, displacement: int) -> Iterator[_Key]:
+        """Yield the keys of the units at a displacement along the level of a phase.
+
+        Levels of earlier phases are complete: one key for all of their coordinates if the units are
+        one range, else a key per unit. Levels of later phases have the own coordinates.
+        """
+        key: list[Sequence[int | None]] = [(0,)] * len(self._shape.sizes)
+        for level in self._order[:phase]:
+            size = self._shape.sizes[level]
+            key[level] = (None,) if self._is_contiguous else range(size)
+        key[self._order[phase]] = (displacement,)
+        yield from product(*key)
+
+    def _with(self, key: _Key, level: int, displacement: int | None) -> _Key:
+        return (*key[:level], displacement, *key[level + 1 :])
+
+    def _wrap(self, level: int, displacement: int) -> int:
+        return displacement % self._shape.sizes[level]
+
+    def _get_peer(self, level: int, hop: int) -> Int64Array:
+        """Return the rank at a displacement along a level, for every rank."""
+        place, size = self._place[level], self._shape.sizes[level]
+        return np.arange(len(place)) + ((place + hop) % size - place) * self._strides[level]
+
+    def _compute_offset(self, key: _Key) -> Int64Array:
+        """Compute the first unit of a key in a full buffer, for every rank."""
+        offset = np.full(self._columns.num_ranks, self._base)
+        for level, displacement in enumerate(key):
+            if displacement is not None:
+                size = self._shape.sizes[level]
+                offset += (self._place[level] + displacement) % size * self._widths[level]
+        return offset
+
+    def _count_units(self, key: _Key) -> int:
+        sizes = self._shape.sizes
+        return prod(size for size, each in zip(sizes, key, strict=True) if each is None)
+
+    def _get_partial_buffer(self, key: _Key) -> Buffer:
+        """Return the buffer with the current sum of a range: INPUT before the first addition."""
+        if not self._writers.get(key):
+            return Buffer.INPUT
+        is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE
+        return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
+
+    def _add_send(
+        self, key: _Key, peer: Int64Array, buffer: Buffer, *, waits: bool = False
+    ) -> None:
+        """Add the row that sends a range; `waits`: after the barrier of the columns."""
+        parents = self._writers.get(key, [])
+        offset = {"src_offset": self._compute_offset(key)}
+        count = self._count_units(key)
+        row = self._columns.add(
+            StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset
+        )
+        if waits:
+            self._columns.add_barrier(row)
+
+    def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> None:
+        """Add the row that receives and adds a range; `is_last`: the own result is complete."""
+        offset = target_offset = self._compute_offset(key)
+        target = Buffer.OUTPUT
+        if self._kind is CollectiveKind.REDUCE_SCATTER:
+            target = Buffer.OUTPUT if is_last else Buffer.SCRATCH
+            if is_last:
+                target_offset = np.full_like(offset, self._own_offset)
+        row = self._columns.add(
+            StepKind.RECV_REDUCE,
+            source,
+            self._count_units(key),
+            self._writers.get(key, []),
+            {"src_buffer": self._get_partial_buffer(key), "dst_buffer": target},
+            {"src_offset": offset, "dst_offset": target_offset},
+        )
+        self._writers[key] = [row]
+        self.last_row = row
+
+
+_COLUMNS = ("kind", "peer", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
+
+
+class _StepColumns:
+    """Columns of programs that have the same shape on all ranks, one row after another.
+
+    `barrier`: positions of rows after which rows with a barrier start.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.barrier: list[int] = []
+        self._controls: list[tuple[int, int]] = []
+        self._rows: list[dict[str, Int64Array | int]] = []
+        self._edges: list[tuple[int, int]] = []
+
+    def add(
+        self,
+        kind: StepKind,
+        peer: Int64Array,
+        count: int,
+        parents: Sequence[int],
+        buffers: dict[str, Buffer],
+        offsets: dict[str, Int64Array],
+    ) -> int:
+        """Add one row to every rank; return its position in the program.
+
+        `peer`, and the values of `offsets`: int64[ranks]. `buffers`, `offsets`: by name of the
+        column. `parents`: positions of rows that it waits for.
+        """
+        position = len(self._rows)
+        self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})
+        self._edges += [(parent, position) for parent in parents]
+        return position
+
+    def add_barrier(self, position: int) -> None:
+        """Make a row wait for the rows of the barrier, without using their data."""
+        self._controls += [(parent, position) for parent in self.barrier]
+
+    def build(self) -> StepTable:
+        """Build the table of all ranks from the collected rows.
+
+        Every rank has the same number of steps, in the order in which the rows were added; ranks
+        ascend. A row without a value has the default of the column. The dependencies between rows
+        are repeated for every rank.
+        """
+        length = len(self._rows)
+        table = {}
+        for name in _COLUMNS:
+            column = np.empty((self.num_ranks, length), COLUMN_DTYPES[name])
+            for position, row in enumerate(self._rows):
+                column[:, position] = row.get(name, COLUMN_DEFAULTS.get(name, 0))
+            table[name] = column.ravel()
+        table["rank"] = np.repeat(np.arange(self.num_ranks), length)
+        starts = np.arange(self.num_ranks)[:, None] * length
+        data, control = (
+            ((starts + pairs[:, 0]).ravel(), (starts + pairs[:, 1]).ravel())
+            for pairs in (
+                np.asarray(edges, np.int64).reshape(-1, 2)
+                for edges in (self._edges, self._controls)
+            )
+        )
+        return StepTable.from_columns(self.num_ranks, table, data, control)
