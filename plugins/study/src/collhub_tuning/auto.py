@@ -54,9 +54,11 @@ _MAX_REASONS, _MAX_NAMES = 4, 3
 _MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
 _MAX_PAIRS = 100_000
-# (NPU, link) pairs above which a search that adapts to the links takes more than a minute, by
-# whether the network has switches.
-_MAX_SEARCHED_PAIRS = {True: 4_000_000, False: 64_000_000}
+# (NPU, link) pairs above which a search that adapts to the links may take more than a minute.
+_MAX_SEARCHED_PAIRS = 4_000_000
+# Above this number, and on networks with switches, it is not tried beside patterns. On others it
+# is tried if the best pattern is above the ratio to the lower bound.
+_MAX_DIRECT_PAIRS, _SEARCHED_FROM_RATIO = 64_000_000, 1.25
 # On large networks, the search ends at this ratio to the lower bound.
 _NEAR_BOUND = 1.01
 # Beyond the reach of searches, patterns without an estimate, of up to n^2 messages, are tried only
@@ -363,10 +365,13 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             return
         if best_ns is not None and _is_beyond_search(request.topology):
             is_far = bound_ns is None or best_ns > _FAR_FROM_BOUND * bound_ns
-            if registry.find(Synthesizer, name).offer.adapts:
+            is_near = bound_ns is not None and best_ns <= _SEARCHED_FROM_RATIO * bound_ns
+            is_too_large = not _is_searched_if_far(request.topology)
+            adapts = registry.find(Synthesizer, name).offer.adapts
+            if adapts and (is_near or is_too_large or _has_within_option(name, registry)):
                 search.not_tried[name] = "large network: its search would take minutes"
                 continue
-            if not is_far and math.isinf(_estimate_ns(name, registry, request)):
+            if not adapts and not is_far and math.isinf(_estimate_ns(name, registry, request)):
                 search.not_tried[name] = "large network: its time cannot be estimated"
                 continue
         # Without a candidate, every synthesizer may use one simulation beyond the work limit.
@@ -434,7 +439,8 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     estimates, synthesizers with the option `within` are later. Patterns whose estimate is unknown
     here are later than all estimates, and patterns without an estimator are the last. On large
     networks, synthesizers with `within` may need minutes and are tried after all others. On still
-    larger ones, fixed patterns precede all synthesizers that adapt to the links.
+    larger ones, fixed patterns precede all synthesizers that adapt to the links; without switches,
+    only those whose estimate is within `_FAR_FROM_BOUND` of the bound.
     """
     topology = request.topology
     is_large = _is_large(topology)
@@ -455,6 +461,8 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
         has_estimate = offer.adapts or bool(offer.estimate)
         time_ns = bound_ns if offer.adapts else _estimate_ns(name, registry, request)
         is_late = (takes_a_time and is_large) or (offer.adapts and is_beyond_search)
+        if is_beyond_search and _is_searched_if_far(topology) and not takes_a_time:
+            is_late = offer.adapts or time_ns > _FAR_FROM_BOUND * bound_ns
         return is_late, time_ns, not has_estimate, takes_a_time
 
     return sorted(names, key=rank)
@@ -468,11 +476,18 @@ def _is_large(topology: Topology) -> bool:
 
 
 def _is_beyond_search(topology: Topology) -> bool:
-    """Return whether NPUs times links exceed the limit of `_MAX_SEARCHED_PAIRS` (one with, one
-    without switches), so that every search that adapts to the links takes minutes.
+    """Return whether NPUs times links exceed `_MAX_SEARCHED_PAIRS`, so that searches that adapt to
+    the links may take minutes.
     """
-    has_switches = topology.num_nodes > topology.num_npus
-    return topology.num_npus * topology.num_links > _MAX_SEARCHED_PAIRS[has_switches]
+    return topology.num_npus * topology.num_links > _MAX_SEARCHED_PAIRS
+
+
+def _is_searched_if_far(topology: Topology) -> bool:
+    """Return whether searches are tried if patterns are far from the bound: up to
+    `_MAX_DIRECT_PAIRS`, without switches.
+    """
+    pairs = topology.num_npus * topology.num_links
+    return topology.num_nodes == topology.num_npus and pairs <= _MAX_DIRECT_PAIRS
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:

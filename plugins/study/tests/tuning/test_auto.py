@@ -311,7 +311,8 @@ def test_the_robust_choice_has_the_smallest_largest_time_over_failures() -> None
 def test_searches_that_would_take_minutes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """On large networks, fixed patterns come first; what was left out is not a failure."""
     monkeypatch.setattr(auto, "_MAX_PAIRS", 0)
-    monkeypatch.setattr(auto, "_MAX_SEARCHED_PAIRS", {True: 0, False: 0})
+    monkeypatch.setattr(auto, "_MAX_SEARCHED_PAIRS", 0)
+    monkeypatch.setattr(auto, "_MAX_DIRECT_PAIRS", 0)
     monkeypatch.setattr(auto, "_NEAR_BOUND", 0.0)
     if "tacos" not in {found.name for found in hub_core.discover().all(Synthesizer)}:
         pytest.skip("the synthesizer tacos (collhub-tacos) is not installed")

@@ -10,7 +10,7 @@ several trees at once. The steps are built as columns, so that ten thousand rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from math import ceil, floor, isqrt, prod
 
@@ -140,12 +140,10 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
                 code="size-too-small",
             )
         is_too_fine = request.collective_bytes < units * _MIN_UNIT_BYTES
-        if len(chunk_counts) > 1 and chunks > 1:
-            if is_too_fine or candidate.count_steps(kind) > _MAX_STEPS:
-                return
-        collective = replace(
-            request.collective, unit_count=units, in_place=True, out_of_place=True
-        )
+        has_many_steps = candidate.count_steps(kind) > _MAX_STEPS
+        if not options.chunks and chunks > 1 and (is_too_fine or has_many_steps):
+            return
+        collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
         scratch_units = units if kind is CollectiveKind.REDUCE_SCATTER else 0
         rounds, ports = _compute_cost(candidate)
         bytes_text = f"{phases * (ranks - 1)}/{ranks * ports} m beta"
@@ -251,7 +249,10 @@ def find_rings(topology: Topology) -> list[int]:
 
 
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
-    """Choose the levels as `choose_levels`, and the parts of the data on a torus.
+    """Choose the levels as `choose_levels`, their order, and the parts of the data on a torus.
+
+    Groups are gathered from the outermost level on, or from the innermost one if this takes more
+    than `_MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do.
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
     differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
@@ -261,7 +262,9 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     rings = find_rings(topology)
     levels = choose_levels(topology, text)
     if not rings or levels != rings:
-        return NestedShape.direct(levels)
+        shape = NestedShape.direct(levels)
+        is_too_large = shape.count_steps(kind) > _MAX_STEPS_OF_PARTS
+        return NestedShape.direct(levels, is_inner_first=is_too_large)
     count = len(rings)
     orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
     is_ring = tuple(length > 2 for length in rings)
@@ -278,11 +281,11 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 def choose_levels(topology: Topology, text: str) -> list[int]:
     """Choose the sizes of the levels, the closest first: those of `text`, as `8x8x16`, or `auto`.
 
-    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; groups of NPUs at equal distance
-    from NPU 0, in links, if their sizes divide one another; else the equal groups of the topology if their NPUs are numbered consecutively; else
-    one level. Levels above `_MAX_LEVEL` are divided into two factors, as equal as possible, until
-    they are below it; primes are not divided. Raises `UsageError` for sizes whose product is not
-    the number of NPUs.
+    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; else groups of NPUs at equal
+    distance from NPU 0, in links, if their sizes divide one another; else the equal groups of the
+    topology if their NPUs are numbered consecutively; else one level. Other levels above
+    `_MAX_LEVEL` are divided into two factors, as equal as possible, until they are below it; primes
+    are not divided. Raises `UsageError` for sizes whose product is not the number of NPUs.
     """
     ranks = topology.num_npus
     if text != "auto":

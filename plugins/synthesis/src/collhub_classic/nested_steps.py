@@ -44,10 +44,18 @@ class NestedShape:
     chunks: int = 1
 
     @classmethod
-    def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
-        """Return exchanges of all pairs in every level of more than one rank, with one part."""
+    def direct(
+        cls, sizes: Sequence[int], chunks: int = 1, *, is_inner_first: bool = False
+    ) -> NestedShape:
+        """Return exchanges of all pairs in every level of more than one rank, with one part.
+
+        The all-gather begins with the last level, whose links are often the slowest, so that only
+        the own data passes them; with `is_inner_first` with the first one, whose messages to the
+        next levels are ranges.
+        """
         used = tuple(size for size in sizes if size > 1)
-        return cls(used, (False,) * len(used), ((tuple(range(len(used))), 1),), chunks)
+        order = range(len(used)) if is_inner_first else reversed(range(len(used)))
+        return cls(used, (False,) * len(used), ((tuple(order), 1),), chunks)
 
     @property
     def units_per_rank(self) -> int:
@@ -58,11 +66,11 @@ class NestedShape:
         """Count the steps of all ranks, without copies.
 
         Messages of an all-reduce are one range each; those of the others are single units if a
-        rank has several.
+        rank has several, or if the first level is not gathered first.
         """
         if kind is CollectiveKind.ALL_REDUCE:
             messages = 2 * sum(size - 1 for size in self.sizes)
-        elif self.units_per_rank > 1:
+        elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
             messages = prod(self.sizes) - 1
         else:
             messages = sum(size - 1 for size in self.sizes)
@@ -75,7 +83,7 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     Units: in an all-reduce, chunk by chunk and part by part, one per rank, numbered such that every
     message is one range; in the others, rank by rank, a unit per part and chunk. Partial sums of a
     reduce-scatter are in SCRATCH, of as many units as INPUT; those of an all-reduce in OUTPUT.
-    The phases of parts and chunks are interleaved message by message.
+    Rings exchange the messages of all parts and chunks in turn; groups exchange chunk by chunk.
     """
     columns = _StepColumns(prod(shape.sizes))
     streams = [
@@ -88,9 +96,10 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
         for stream in streams:
             stream.start_gather(row)
     levels = range(len(shape.sizes))
+    merge = _interleave if any(shape.is_ring) else _concatenate
     if kind is not CollectiveKind.ALL_GATHER:
         for phase in reversed(levels):
-            _interleave([stream.reduce_level(phase) for stream in streams])
+            merge([stream.reduce_level(phase) for stream in streams])
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
@@ -98,7 +107,7 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
         for phase in levels:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
-            _interleave([stream.gather_level(phase) for stream in streams])
+            merge([stream.gather_level(phase) for stream in streams])
     return columns.build()
 
 
@@ -115,6 +124,13 @@ def _interleave(generators: Sequence[Iterator[None]]) -> None:
     active = list(generators)
     while active:
         active = [generator for generator in active if next(generator, True) is None]
+
+
+def _concatenate(generators: Sequence[Iterator[None]]) -> None:
+    """Exhaust the generators one after another."""
+    for generator in generators:
+        for _ in generator:
+            pass
 
 
 class _Stream:
@@ -162,24 +178,25 @@ class _Stream:
         self._writers[self._own_key] = [copy]
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Gather along the level of a phase; yields after every message that all ranks exchange."""
+        """Gather along the level of a phase; yields after every row of all ranks."""
         level = self._order[phase]
-        for hop, displacement, onward in self._list_hops(level):
-            # `hop`: from the own rank to the receiver; `displacement`: of the sent block.
-            peer, source = self._get_peer(level, hop), self._get_peer(level, -hop)
-            for key in self._list_keys(phase, displacement):
-                self._add_send(key, peer, Buffer.OUTPUT, waits=displacement == 0)
-                received = self._with(key, level, self._wrap(level, onward))
-                place = {"dst_offset": self._compute_offset(received)}
+        for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=False):
+            for key in self._list_keys(
+                phase, displacement if is_send else self._wrap(level, onward)
+            ):
+                if is_send:
+                    peer = self._get_peer(level, hop)
+                    self._add_send(key, peer, Buffer.OUTPUT, waits=displacement == 0)
+                    continue
                 row = self._columns.add(
                     StepKind.RECV,
-                    source,
-                    self._count_units(received),
+                    self._get_peer(level, -hop),
+                    self._count_units(key),
                     [],
                     {"dst_buffer": Buffer.OUTPUT},
-                    place,
+                    {"dst_offset": self._compute_offset(key)},
                 )
-                self._writers[received] = [row]
+                self._writers[key] = [row]
                 self.last_row = row
             yield None
         if self._is_contiguous:
@@ -194,7 +211,7 @@ class _Stream:
     def reduce_level(self, phase: int) -> Iterator[None]:
         """Reduce along the level of a phase, in the reversed order of `gather_level`.
 
-        Yields after every message that all ranks exchange.
+        Yields after every row of all ranks.
         """
         level = self._order[phase]
         if self._is_contiguous:
@@ -203,16 +220,17 @@ class _Stream:
             rows = self._writers.pop(self._with(own, level, None), [])
             for displacement in range(self._shape.sizes[level]):
                 self._writers[self._with(own, level, displacement)] = rows
-        hops = list(self._list_hops(level))[::-1]
-        additions = sum(1 for hop in hops if hop[1] == 0)
-        for hop, displacement, onward in hops:
-            peer, source = self._get_peer(level, -hop), self._get_peer(level, hop)
-            additions -= displacement == 0
-            is_last = phase == 0 and displacement == 0 and not additions
-            for key in self._list_keys(phase, displacement):
-                sent = self._with(key, level, self._wrap(level, onward))
-                self._add_send(sent, peer, self._get_partial_buffer(sent))
-                self._add_sum(key, source, is_last)
+        additions = sum(1 for hop in self._list_hops(level) if hop[1] == 0)
+        for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=True):
+            if is_send:
+                for key in self._list_keys(phase, self._wrap(level, onward)):
+                    peer = self._get_peer(level, -hop)
+                    self._add_send(key, peer, self._get_partial_buffer(key))
+            else:
+                additions -= displacement == 0
+                is_last = phase == 0 and displacement == 0 and not additions
+                for key in self._list_keys(phase, displacement):
+                    self._add_sum(key, self._get_peer(level, hop), is_last)
             yield None
         if self._is_contiguous:
             for displacement in range(1, self._shape.sizes[level]):
@@ -221,6 +239,21 @@ class _Stream:
     @property
     def _own_key(self) -> _Key:
         return (0,) * len(self._shape.sizes)
+
+    def _list_rows(
+        self, level: int, *, is_reversed: bool
+    ) -> list[tuple[bool, tuple[int, int, int]]]:
+        """List (whether it sends, message of `_list_hops`) in the order of the program.
+
+        On a ring, the receive of every message follows its send; with all pairs, all sends come
+        first.
+        """
+        hops = list(self._list_hops(level))
+        if is_reversed:
+            hops.reverse()
+        if self._shape.is_ring[level]:
+            return [(is_send, hop) for hop in hops for is_send in (True, False)]
+        return [(is_send, hop) for is_send in (True, False) for hop in hops]
 
     def _list_hops(self, level: int) -> Iterator[tuple[int, int, int]]:
         """Yield the messages of a gather along a level, the first ones first.
@@ -292,9 +325,7 @@ class _Stream:
         parents = self._writers.get(key, [])
         offset = {"src_offset": self._compute_offset(key)}
         count = self._count_units(key)
-        row = self._columns.add(
-            StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset
-        )
+        row = self._columns.add(StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset)
         if waits:
             self._columns.add_barrier(row)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from collhub_classic.catalogue import ALGORITHMS
+from collhub_classic.nested import NESTED_KINDS
 from collhub_classic.plugin import collhub_producers
 from collhub_classic.synthesize import build_task, plan_algorithm, synthesize
 
@@ -173,5 +174,5 @@ def test_offers_declare_the_collectives_of_the_planners() -> None:
         offer.name: set(offer.collectives) - set(UNEVEN_KINDS) for offer in collhub_producers()
     }
     # Built from columns, without a plan of blocks.
-    assert declared.pop("nested") == {CollectiveKind.ALL_REDUCE}
+    assert declared.pop("nested") == set(NESTED_KINDS)
     assert declared == {name: set(found.planners) for name, found in ALGORITHMS.items()}

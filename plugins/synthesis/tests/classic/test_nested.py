@@ -1,4 +1,4 @@
-"""All-reduce in nested groups: correct for all sizes of levels, and near the bound on fat trees."""
+"""Nested collectives: correct for all levels and parts, near the bound on fat trees and tori."""
 
 from __future__ import annotations
 
@@ -6,19 +6,40 @@ from math import prod
 
 import numpy as np
 import pytest
-from collhub_classic.nested import build_nested_steps, choose_levels
+from collhub_classic.nested import NESTED_KINDS, choose_levels, choose_shape, find_rings
+from collhub_classic.nested_broadcast import (
+    build_broadcast_steps,
+    find_binary_trees,
+    find_torus_trees,
+)
+from collhub_classic.nested_steps import NestedShape, build_nested_steps
 
 import hub_core
 from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
 from hub_core.model import Provenance
 from hub_core.plugin_api import Simulator, SynthesisResult
 
+_ALL_REDUCE = CollectiveKind.ALL_REDUCE
 
-def make(text: str, size: int = 1 << 20, **options: str) -> SynthesisResult:
+
+def make(
+    text: str, size: int = 1 << 20, kind: CollectiveKind = _ALL_REDUCE, **options: str
+) -> SynthesisResult:
     topology = hub_core.parse_topology(text)
     ranks = topology.num_npus
-    collective = Collective(CollectiveKind.ALL_REDUCE, ranks, ranks, in_place=True)
+    root = 1 if kind.traits.is_rooted else None
+    collective = Collective(kind, ranks, kind.traits.parts(ranks), root, in_place=True)
     return hub_core.synthesize(collective, topology, size, name="nested", options=options)
+
+
+def is_correct(shape: NestedShape, kind: CollectiveKind) -> bool:
+    """Whether the steps of a shape are a correct algorithm in place and out of place."""
+    ranks = prod(shape.sizes)
+    units = ranks * shape.units_per_rank
+    collective = Collective(kind, ranks, units, in_place=True, out_of_place=True)
+    scratch = np.full(ranks, units if kind is CollectiveKind.REDUCE_SCATTER else 0)
+    steps = build_nested_steps(shape, kind)
+    return verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -26,15 +47,110 @@ def make(text: str, size: int = 1 << 20, **options: str) -> SynthesisResult:
 def test_every_choice_of_levels_is_a_correct_all_reduce(
     sizes: tuple[int, ...], chunks: int
 ) -> None:
-    ranks = prod(sizes)
-    steps = build_nested_steps(sizes, chunks)
-    collective = Collective(
-        CollectiveKind.ALL_REDUCE, ranks, ranks * chunks, in_place=True, out_of_place=True
-    )
-    report = verify(Algorithm(collective, steps, np.zeros(ranks, np.int64), Provenance("test")))
-    assert report.ok
+    shape = NestedShape.direct(sizes, chunks)
+    assert is_correct(shape, _ALL_REDUCE)
     # Two messages per partner of every level, phase and chunk.
-    assert int(steps.sends.sum()) == 2 * chunks * ranks * sum(size - 1 for size in sizes)
+    steps = build_nested_steps(shape, _ALL_REDUCE)
+    messages = 2 * chunks * prod(sizes) * sum(size - 1 for size in sizes)
+    assert int(steps.sends.sum()) == messages == shape.count_steps(_ALL_REDUCE) // 2
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER])
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("sizes", [(5,), (2, 3), (3, 2, 2)])
+@pytest.mark.parametrize("is_inner_first", [True, False])
+def test_levels_of_all_pairs_gather_and_reduce(
+    is_inner_first: bool, sizes: tuple[int, ...], chunks: int, kind: CollectiveKind
+) -> None:
+    shape = NestedShape.direct(sizes, chunks, is_inner_first=is_inner_first)
+    assert is_correct(shape, kind)
+    assert int(build_nested_steps(shape, kind).sends.sum()) == shape.count_steps(kind) // 2
+
+
+@pytest.mark.parametrize("kind", [each for each in NESTED_KINDS if not each.traits.is_rooted])
+@pytest.mark.parametrize("text", ["ring:5", "torus:3x4", "torus:4x3x2", "hypercube:3"])
+def test_rings_of_a_torus_are_correct_with_all_parts_and_with_one(
+    text: str, kind: CollectiveKind
+) -> None:
+    shape = choose_shape(hub_core.parse_topology(text), kind, "auto", 1 << 20)
+    assert len(shape.parts) == 2 * len(shape.sizes)
+    assert is_correct(shape, kind)
+    assert is_correct(NestedShape(shape.sizes, shape.is_ring, shape.parts[:1]), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "ratio"),
+    [
+        (CollectiveKind.ALL_GATHER, "torus:4x4", 1.01),
+        (CollectiveKind.REDUCE_SCATTER, "torus:4x4", 1.01),
+        (CollectiveKind.ALL_REDUCE, "torus:4x4x4", 1.01),
+        # The longest dimension carries more; without barriers between the phases 2.0.
+        (CollectiveKind.ALL_REDUCE, "torus:4x4x8", 1.2),
+        (CollectiveKind.BROADCAST, "torus:4x4", 1.1),
+    ],
+)
+def test_all_links_of_a_torus_work_at_the_same_time(
+    kind: CollectiveKind, text: str, ratio: float
+) -> None:
+    if not hub_core.discover().all(Simulator):
+        pytest.skip("no simulator is installed")
+    result = make(text, 1 << 28, kind)
+    assert result.ratio_to_bound is not None
+    assert result.ratio_to_bound < ratio
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "count"),
+    [
+        # All-reduces send ranges, all-gathers of several parts single units, 8.4 M steps.
+        ("torus:32x32", CollectiveKind.ALL_REDUCE, 4),
+        ("torus:32x32", CollectiveKind.ALL_GATHER, 2),
+        ("torus:32x20x16", CollectiveKind.ALL_GATHER, 1),
+    ],
+)
+def test_large_tori_have_fewer_parts_where_messages_are_single_units(
+    text: str, kind: CollectiveKind, count: int
+) -> None:
+    shape = choose_shape(hub_core.parse_topology(text), kind, "auto", 1 << 30)
+    assert len(shape.parts) == count
+
+
+@pytest.mark.parametrize("root", [0, 7])
+@pytest.mark.parametrize("sizes", [(5,), (4, 3), (3, 4, 5), (2, 2, 2)])
+def test_trees_of_a_torus_use_no_link_twice(sizes: tuple[int, ...], root: int) -> None:
+    root %= prod(sizes)
+    parents = find_torus_trees(sizes, root)
+    links = [
+        (int(parent[child]), child)
+        for parent in parents
+        for child in range(prod(sizes))
+        if child != root
+    ]
+    assert len(parents) == sum(2 if size > 2 else 1 for size in sizes)
+    assert len(set(links)) == len(links)
+    torus = hub_core.parse_topology(f"torus:{'x'.join(map(str, sizes))}")
+    assert find_rings(torus) == list(sizes)
+    pairs = zip(torus.source.tolist(), torus.destination.tolist(), strict=True)
+    assert set(links) <= set(pairs)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("root", [0, 5])
+def test_broadcasts_on_trees_are_correct(root: int, chunks: int) -> None:
+    for parents in (find_torus_trees((3, 4), root), find_binary_trees(11, root)):
+        trees, ranks = parents.shape
+        collective = Collective(
+            CollectiveKind.BROADCAST,
+            ranks,
+            trees * chunks,
+            root,
+            in_place=True,
+            out_of_place=True,
+        )
+        steps = build_broadcast_steps(parents, chunks)
+        scratch = np.zeros(ranks, np.int64)
+        assert verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
+        assert int(steps.sends.sum()) == trees * chunks * (ranks - 1)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +164,8 @@ def test_every_choice_of_levels_is_a_correct_all_reduce(
         # Levels above 32 are divided; primes are not.
         ("switch:64", [8, 8]),
         ("switch:37", [37]),
+        # Dimensions of a torus are rings of any length; those of a mesh are not.
+        ("torus:40x3", [40, 3]),
     ],
 )
 def test_levels_are_those_of_the_network(text: str, sizes: list[int]) -> None:
@@ -78,3 +196,8 @@ def test_unsuitable_options_are_one_line(
 ) -> None:
     with pytest.raises(HubError, match=message):
         make(text, size, **options)
+
+
+def test_other_collectives_are_refused() -> None:
+    with pytest.raises(HubError, match="nested does not support all-to-all"):
+        make("switch:8", kind=CollectiveKind.ALL_TO_ALL)
