@@ -13,16 +13,17 @@ from math import prod
 
 import numpy as np
 
-from collhub_classic.exchanges import find_second_tree_parents, find_tree_parents
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable
+from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
 
 def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
     """Return the parents in edge-disjoint trees of a torus: int64[trees, ranks], -1 at the root.
 
     `sizes`: ranks of each dimension, at least 2, the first varies fastest; two trees per
-    dimension, one for dimensions of two ranks. In the tree of dimension a and direction s, let y
+    dimension, one for dimensions of two ranks, whose links trees of other dimensions may share if
+    only some dimensions have two ranks. In the tree of dimension a and direction s, let y
     be the coordinates relative to the root in direction s. The data moves along a from the root,
     then from every rank with y[a] > 0 along the following dimensions cyclically; ranks with
     y[a] = 0 receive it from the rank before them along a.

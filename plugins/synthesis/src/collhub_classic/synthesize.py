@@ -67,6 +67,7 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
         return _synthesize_uneven(name, request, options)
     classic = ALGORITHMS[name]
     task = build_task(name, request, options)
+    _check_block_count(compute_least_blocks(name, task))
     planned = _get_plan(name, task)
     _check_size(planned.plan, request)
     candidates: list[tuple[int, Algorithm, Int64Array]] = []
@@ -289,6 +290,34 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
     return plan.renamed(order, order[share] * (plan.num_blocks // ranks) + piece)
 
 
+def compute_least_blocks(name: str, task: ClassicTask) -> int:
+    """Compute a lower bound for the blocks in the messages of a plan, before it is built.
+
+    Every rank receives the shares of all others; in an all-reduce, at least those ranks do that
+    remain when others are folded into them, more than a half, except in the algorithms that send
+    entire vectors. 0 for collectives with a root.
+    """
+    kind, ranks = task.kind, task.num_ranks
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 0 if name in _OF_ENTIRE_VECTORS else ranks * (ranks - 2) // 2
+    if kind.traits.from_root or kind.traits.to_root:
+        return 0
+    return ranks * (ranks - 1)
+
+
+_OF_ENTIRE_VECTORS = ("recursive-doubling", "binomial", "double-binary-tree")
+
+
+def _check_block_count(blocks: int) -> None:
+    """Raise `InputError` (code `too-large`) for more than `_MAX_STEPS` blocks in messages."""
+    if blocks > _MAX_STEPS:
+        raise InputError(
+            f"{blocks} blocks in messages are too many (limit {_MAX_STEPS})",
+            cure="choose fewer ranks, or an algorithm of fewer messages",
+            code="too-large",
+        )
+
+
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
     """Refuse a plan that is too large, and a size that is too small for its units.
 
@@ -297,12 +326,7 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
     plan, for an all-to-all those of one rank.
     """
     ranks = request.collective.num_ranks
-    if len(plan.blocks) > _MAX_STEPS:
-        raise InputError(
-            f"{len(plan.blocks)} blocks in messages are too many (limit {_MAX_STEPS})",
-            cure="choose fewer ranks, or an algorithm of fewer messages",
-            code="too-large",
-        )
+    _check_block_count(len(plan.blocks))
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
     units = plan.num_blocks // ranks if is_square else plan.num_blocks
     if request.collective_bytes < units:

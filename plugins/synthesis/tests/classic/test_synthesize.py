@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.plugin import collhub_producers
-from collhub_classic.synthesize import synthesize
+from collhub_classic.synthesize import (
+    build_task,
+    compute_least_blocks,
+    plan_algorithm,
+    synthesize,
+)
 
 import hub_core
 from hub_core import Collective, CollectiveKind, HubError, verify
@@ -197,3 +203,27 @@ def test_one_rank_alone_is_refused() -> None:
 def test_the_same_request_gives_the_same_algorithm() -> None:
     one, other = (make("rings", CollectiveKind.ALL_GATHER, "torus:4x4") for _ in range(2))
     assert not one.algorithm.differences(other.algorithm)
+
+
+@pytest.mark.parametrize("text", ["torus:4x4", "switch:9", "ring:2"])
+def test_plans_are_refused_by_size_only_if_they_are_as_large(text: str) -> None:
+    """The bound that is checked before planning is valid for every algorithm and collective."""
+    network = hub_core.parse_topology(text)
+    ranks, npus = network.num_npus, tuple(range(network.num_npus))
+    for name, algorithm in ALGORITHMS.items():
+        for kind in algorithm.planners:
+            root = 0 if kind.traits.is_rooted else None
+            collective = Collective(kind, ranks, kind.traits.parts(ranks), root)
+            request = SynthesisRequest(collective, network, 1 << 20, npus, Occupancy.SERIALIZATION)
+            task = build_task(name, request, OPTIONS[name]())
+            try:
+                blocks = len(plan_algorithm(name, task).plan.blocks)
+            except HubError:
+                continue
+            assert compute_least_blocks(name, task) <= blocks
+
+
+def test_all_to_alls_of_thousands_of_ranks_are_refused_before_planning() -> None:
+    # 25 million blocks would take gigabytes.
+    with pytest.raises(HubError, match=r"24995000 blocks in messages are too many"):
+        make("pairwise", CollectiveKind.ALL_TO_ALL, "switch:5000")
