@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from hub_core.model.diagnostics import Diagnostic, HubError, Location, Severity, UsageError, closest
 from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.detection import recognize_formats
 from hub_core.pipeline.inputs import PathText, Report
-from hub_core.pipeline.sources import open_input
+from hub_core.pipeline.sources import Input, open_input
 from hub_core.plugin_api.formats import FormatReader, log_diagnostic
 from hub_core.plugin_api.subjects import (
     Check,
@@ -30,6 +31,7 @@ NEWEST = ("newest", "latest")
 _NUMBER = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,6}){0,3})")
 _PARTS = 4
 _BEYOND = 1 << 30
+_MAX_NAMED_FORMATS = 3
 
 
 def choose_versions(check: Check, version: str) -> RuntimeVersions:
@@ -217,16 +219,54 @@ def check_runtime(
     such files, the report says so without the check. Without a version, the file is checked by the
     rules of the versions that use such files, and a warning reports if the newest version does not.
     Findings on opening the file go to `report`. Raises `HubError` for an unknown runtime, version
-    or option and for an unreadable file; a file that is not used is no error.
+    or option and for an unreadable file; a file that is not used is no error. A file of another
+    format than those that the runtime reads is not checked: the report has the fact `is_applicable`
+    false and the finding `not-applicable`.
     """
     registry = registry or run_registry()
     check, versions = find_runtime(runtime, registry)
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)
+    if reason := _describe_misfit(check.offer, opened, registry):
+        return _report_misfit(check.offer, reason, opened.source.name)
     if versions is not None and not versions.uses_files:
         return report_unused_file(check.offer, versions, opened.source.name)
     result = run_check(check, CheckRequest(source=opened.source), options)
     return result if versions else warn_of_newest(check.offer, result, opened.source.name)
+
+
+def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | None:
+    """Return why a runtime's rules do not apply to a file: it has another format; None if they do.
+
+    A file that is not recognized at all gets the verdict of the runtime's rules.
+    """
+    recognized = recognize_formats(opened, registry)
+    if not check.reads or not recognized or {format.name for format in recognized} & {*check.reads}:
+        return None
+    known = {provided.offer.format.name: provided for provided in registry.all(FormatReader)}
+    read = " or ".join(
+        f"{name} ({known[name].offer.format.description})" if name in known else name
+        for name in check.reads
+    )
+    # A suffix such as .json, which many formats share, does not identify the file.
+    names = [format.name for format in recognized]
+    actual = " or ".join(names) if len(names) <= _MAX_NAMED_FORMATS else "of another format"
+    return f"reads {read}; the file is {actual}"
+
+
+def _report_misfit(check: Check, reason: str, file: str) -> CheckReport:
+    finding = Diagnostic(
+        "not-applicable",
+        f"{check.name} {reason}",
+        location=Location(file),
+        cure=f"convert it: collhub convert FILE --to {check.reads[0]}",
+    )
+    return CheckReport(
+        ok=False,
+        verdict=f"not applicable: {check.name} {reason}",
+        diagnostics=(finding,),
+        facts={"is_accepted": False, "is_applicable": False},
+    )
 
 
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:

@@ -214,6 +214,13 @@ _RUNTIMES = (
         "`--runtime rccl@7.13` for an MSCCL program",
     ),
     (
+        "not-applicable",
+        "The runtime reads files of another format.",
+        "The file is for another runtime, or is an algorithm that has to be converted first.",
+        "Name a runtime that reads the format, or convert the file with `collhub convert`.",
+        "`--runtime mscclpp` for an MSCCL program in XML",
+    ),
+    (
         "not-used-by-newest",
         "The newest version of the runtime does not use such files any more.",
         "The runtime removed the feature.",

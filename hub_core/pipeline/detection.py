@@ -156,6 +156,25 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     raise _create_json_error(opened, json_head, kind, registry)
 
 
+def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
+    """Return the formats of readers of algorithms and workloads that an input may have, by name.
+
+    These are the formats whose signature is in the first 4096 bytes, without any the formats with
+    the suffix of its name. Empty if no format has either.
+    """
+    formats = {
+        provided.offer.format.name: provided.offer.format
+        for provided in registry.all(FormatReader)
+        if may_read(opened, provided.offer.format)
+    }
+    ordered = [formats[name] for name in sorted(formats)]
+    json_head = scan_json_head(opened.head)
+    searched = opened.head if json_head is None else json_head.searched
+    name = opened.source.parts[0].name
+    signed = [format for format in ordered if has_signature(searched, format)]
+    return signed or [format for format in ordered if _has_suffix(name, format)]
+
+
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """Find the writer for the suffix of a path; the longest suffix takes precedence.
 

@@ -135,7 +135,9 @@ class Check:
 
     Only for RUNTIME: `versions` of the runtime in ascending order, for `verify --runtime
     NAME@VERSION`; `versioned_by`: the product to which these numbers belong. The check applies the
-    rules of the versions that use such files.
+    rules of the versions that use such files. `reads`: names of the formats of files that the
+    runtime reads; a file that is recognized as another format gets the verdict `not applicable`
+    without the check. Empty: the check gets every file.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Check:
     options: type = NoOptions
     versions: tuple[RuntimeVersions, ...] = ()
     versioned_by: str = ""
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

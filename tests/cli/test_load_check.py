@@ -62,7 +62,8 @@ def test_report_says_the_same_in_fields(collhub, xml: Path) -> None:
 
 def test_file_that_is_no_file_of_the_runtime_is_a_finding(collhub, ring: Path) -> None:
     report = collhub("verify", ring, "--runtime", "executor", "--json").report()
-    assert [found["code"] for found in report["diagnostics"]] == ["not-xml"]
+    assert [found["code"] for found in report["diagnostics"]] == ["not-applicable"]
+    assert (report["ok"], report["is_applicable"]) == (False, False)
 
 
 def test_unknown_runtime_is_a_usage_error_with_the_closest_name(collhub, xml: Path) -> None:
@@ -204,12 +205,15 @@ def test_all_runtimes_are_a_table_by_runtime_and_version(collhub, tmp_path: Path
     example = Path(__file__).resolve().parents[2] / "examples" / "ring_all_reduce_8.xml"
     run = collhub("verify", example, "--runtime", "all")
     assert run.code == 0
-    first, header, *rows = run.out.splitlines()
+    first, header, *rows, note = run.out.splitlines()
+    assert note.startswith("not applicable: mscclpp reads mscclpp")
+    assert note.endswith("the file is msccl-xml")
     assert first == f"{example}: 2 of 4 runtimes use it"
     assert header.split()[:2] == ["runtime", "NCCL"]
     assert "ROCm 5.5 to 7.12" in header
     cells = {row.split()[0]: row.split(maxsplit=1)[1].split("  ") for row in rows}
     assert cells["executor"] == ["loads"]
+    assert [cell.strip() for cell in cells["mscclpp"] if cell] == ["not applicable"]
     assert [cell.strip() for cell in cells["rccl"] if cell] == [
         "refused: refused-type",
         "refused: not-used-by-version",
@@ -220,6 +224,20 @@ def test_all_runtimes_are_a_table_by_runtime_and_version(collhub, tmp_path: Path
     report = run.report()
     assert (run.code, [item["ok"] for item in report["results"]]) == (1, [False, True])
     rules = {item["runtime"]: item["rule"] for item in report["results"][0]["runtimes"]}
-    assert rules["msccl"] == "refused-type"
+    assert (rules["msccl"], rules["mscclpp"]) == ("refused-type", "not-applicable")
+    # Runtimes that read other formats give no finding.
+    assert {item["code"] for item in report["results"][0]["diagnostics"]} == {"refused-type"}
     assert report["results"][0]["diagnostics"][0]["line"] is not None
     assert collhub("verify", example, "--runtime", "all", "-O", "a=b").code == 2
+
+
+@pytest.mark.needs_plugins
+def test_a_file_that_no_runtime_reads_has_a_finding_per_runtime(collhub, ring: Path) -> None:
+    run = collhub("verify", ring, "--runtime", "all", "--json")
+    report = run.report()
+    assert (run.code, report["ok"]) == (1, False)
+    assert {item["is_applicable"] for item in report["runtimes"]} == {False}
+    assert {item["code"] for item in report["diagnostics"]} == {"not-applicable"}
+    assert {item["message"].split()[0] for item in report["diagnostics"]} == {
+        *("executor", "msccl", "mscclpp", "rccl")
+    }

@@ -59,6 +59,7 @@ class RuntimeVerdict:
             version=version or None,
             ok=report.ok,
             is_accepted=bool(report.facts.get("is_accepted", report.ok)),
+            is_applicable=bool(report.facts.get("is_applicable", True)),
             calls=[UsedCall(**asdict(call)) for call in report.calls],
             diagnostics=list_findings(report.diagnostics),
         )
@@ -86,7 +87,7 @@ class VersionVerdict:
     """Verdict of one range of versions of a runtime; `rule`: of the first error, empty if used.
 
     `versions`: text of the range with its product, such as `ROCm 5.5 to 7.12`; empty for a runtime
-    without a table of versions.
+    without a table of versions. `is_applicable`: whether the runtime reads files of this format.
     """
 
     runtime: str
@@ -94,6 +95,7 @@ class VersionVerdict:
     ok: bool
     is_accepted: bool
     findings: Sequence[Diagnostic]
+    is_applicable: bool = True
 
     @property
     def rule(self) -> str:
@@ -106,6 +108,8 @@ class VersionVerdict:
         """The verdict in a few words."""
         if self.ok:
             return "loads"
+        if not self.is_applicable:
+            return "not applicable"
         return f"{'never used' if self.is_accepted else 'refused'}: {self.rule}".rstrip(": ")
 
 
@@ -123,11 +127,15 @@ class AllRuntimesVerdict:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """The first error of every runtime if no runtime uses the file; empty otherwise."""
+        """The first error of every runtime if no runtime uses the file; empty otherwise.
+
+        Runtimes that read other formats count only if no runtime reads the format of the file.
+        """
         if self.ok:
             return []
         first: dict[str, Diagnostic] = {}
-        for verdict in self.verdicts:
+        applicable = [verdict for verdict in self.verdicts if verdict.is_applicable]
+        for verdict in applicable or self.verdicts:
             for finding in verdict.findings:
                 if finding.severity is Severity.ERROR:
                     first.setdefault(verdict.runtime, finding)
@@ -147,6 +155,7 @@ class AllRuntimesVerdict:
                     versions=verdict.versions,
                     ok=verdict.ok,
                     is_accepted=verdict.is_accepted,
+                    is_applicable=verdict.is_applicable,
                     rule=verdict.rule or None,
                 )
                 for verdict in self.verdicts
@@ -157,7 +166,8 @@ class AllRuntimesVerdict:
     def show(self, *, is_alone: bool) -> None:
         """Print a table with a row per runtime and a column per range of versions.
 
-        Below it, the first error of every runtime if no runtime uses the file.
+        Below it, the formats of the runtimes that read other ones, and the first error of every
+        runtime if no runtime uses the file.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))
@@ -166,15 +176,23 @@ class AllRuntimesVerdict:
         cells = {(verdict.runtime, verdict.versions): verdict.outcome for verdict in self.verdicts}
         rows = [(name, *(cells.get((name, column), "") for column in columns)) for name in names]
         print_table(("runtime", *(column or "all versions" for column in columns)), rows)
-        for finding in self.diagnostics:
+        findings = self.diagnostics
+        for reason in dict.fromkeys(
+            verdict.findings[0].message
+            for verdict in self.verdicts
+            if not verdict.is_applicable and verdict.findings[0] not in findings
+        ):
+            print_line(f"not applicable: {reason}")
+        for finding in findings:
             print_diagnostic(finding)
 
 
 def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
     """Check a file by the rules of every known runtime and version, in order of their names.
 
-    A runtime that cannot read the file refuses it with the rule of the error. Raises `HubError`
-    for an unreadable file.
+    A file of a format that a runtime does not read is not applicable to it. A runtime that cannot
+    read the file otherwise refuses it with the rule of the error. Raises `HubError` for an
+    unreadable file.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span
@@ -200,6 +218,7 @@ def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
                     report.ok,
                     bool(report.facts.get("is_accepted", report.ok)),
                     report.diagnostics,
+                    bool(report.facts.get("is_applicable", True)),
                 )
             )
     return AllRuntimesVerdict(source, verdicts)

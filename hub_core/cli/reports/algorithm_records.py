@@ -217,6 +217,7 @@ class VersionItem(Record, frozen=True, kw_only=True):
     versions: Annotated[str, Meta(description="Product and range; empty without a table.")]
     ok: Annotated[bool, Meta(description="The runtime accepts the file and uses it for a call.")]
     is_accepted: Annotated[bool, Meta(description="The runtime accepts the file.")]
+    is_applicable: Annotated[bool, Meta(description="The runtime reads files of this format.")]
     rule: Annotated[str | None, Meta(description="Rule of the first error; null if used.")]
 
 
@@ -263,6 +264,9 @@ class RuntimeInput(Record, frozen=True, kw_only=True):
     is_accepted: Annotated[bool | UnsetType, Meta(description="The runtime accepts the file.")] = (
         UNSET
     )
+    is_applicable: Annotated[
+        bool | UnsetType, Meta(description="The runtime reads files of this format.")
+    ] = UNSET
     calls: Sequence[UsedCall] | UnsetType = UNSET
     diagnostics: Annotated[
         Sequence[Finding] | UnsetType,

@@ -209,6 +209,7 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
             f"collhub_msccl.runtimes.load_check:check_{name}",
             versions=history.versions,
             versioned_by=history.versioned_by,
+            reads=(_XML.name,),
         )
         for name, history in HISTORIES.items()
     ]

@@ -190,6 +190,7 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
             ),
         ),
         versioned_by="MSCCL++",
+        reads=(_PLAN.name,),
     )
     kernels = Check(
         "mscclpp-kernels",
