@@ -213,6 +213,31 @@ _DOCUMENTS = (
         '`{"schema": "collhub/algorithm-1", "steps": 3}`',
     ),
 )
+_NETWORKS = (
+    (
+        "invalid-topology",
+        "A topology document contradicts its schema or itself.",
+        "A node, link, bandwidth or latency is missing, unknown or out of range.",
+        "Correct the value at the path that the error names.",
+        "a link from node 3 to itself",
+    ),
+    (
+        "invalid-topology-text",
+        "A network in a command is no known topology or file.",
+        "The name is misspelled, or an argument is missing.",
+        "Write one of the forms that the message lists, such as `ring:8`.",
+        "`--topology rings:8`",
+    ),
+)
+_MEASUREMENTS = (
+    (
+        "unknown-measurements",
+        "No reader of measured times recognizes the file.",
+        "It lacks the header of the program, or is another output.",
+        "Keep the entire output of the program, or name the format with `--from`.",
+        "a table of numbers without a header",
+    ),
+)
 _MODELS = (
     (
         "invalid-input",
@@ -299,5 +324,7 @@ def list_reader_rules() -> Sequence[Rule]:
     return [
         *declare_rules("Chakra traces, when they are read or written", _TRACES),
         *declare_rules("JSON documents of algorithms and workloads", _DOCUMENTS),
+        *declare_rules("networks: JSON documents and texts of commands", _NETWORKS),
+        *declare_rules("measured times of any format", _MEASUREMENTS),
         *declare_rules("algorithms and workloads of any format", _MODELS),
     ]

@@ -31,6 +31,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    RuleSet,
     SimulationRequest,
     Simulator,
     Subject,
@@ -209,9 +210,17 @@ HAZARDS = Check(
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
-    """Return the offers of checks: the binary, jobs, and the one that compiles the kernels."""
-    return [BINARY, HAZARDS, KERNELS]
+def collhub_checks() -> Sequence[Check | RuleSet]:
+    """Return the checks of the binary, of jobs and of the compiled kernels, and the rules of
+    readers.
+    """
+    rules = "collhub_astra_sim.rules:list_rules"
+    return [
+        BINARY,
+        HAZARDS,
+        KERNELS,
+        RuleSet("astra-sim", "findings in folders and networks of simulators", rules),
+    ]
 
 
 @hookimpl

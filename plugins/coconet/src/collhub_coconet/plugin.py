@@ -12,6 +12,7 @@ from hub_core.plugin_api import (
     AlgorithmPass,
     Format,
     OptionType,
+    RuleSet,
     Subject,
     WorkloadReader,
     WorkloadWriter,
@@ -366,3 +367,13 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
         for name, (description, options) in _TRANSFORMATIONS.items()
     ]
     return [*transformations, search]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Rules of programs and captured graphs."""
+    return [
+        RuleSet(
+            "coconet", "findings in tensor programs and graphs", "collhub_coconet.rules:list_rules"
+        )
+    ]

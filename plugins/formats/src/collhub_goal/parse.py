@@ -70,6 +70,7 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
             _fail(
                 file,
                 line,
+                "goal-ranks",
                 f"found rank {rank}, expected rank {ranks}",
                 "list all ranks in ascending order",
             )
@@ -82,6 +83,7 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
         _fail(
             file,
             line,
+            "goal-ranks",
             f"the file ends after {ranks} of {num_ranks} ranks",
             "get the complete file",
         )
@@ -99,7 +101,7 @@ def _remove_comments(content: bytes, file: str) -> bytes:
     unclosed = OPEN_COMMENT.search(content, content.rfind(b"*/") + 1)
     if unclosed:
         line = 1 + content.count(b"\n", 0, unclosed.end())
-        _fail(file, line, "a comment /* is not closed")
+        _fail(file, line, "goal-syntax", "a comment /* is not closed")
     # Line ends stay, so that lines keep their numbers.
     return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
 
@@ -114,12 +116,13 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
         _fail(
             file,
             1,
+            "goal-syntax",
             "num_ranks N was expected, on a separate line",
             "give a GOAL schedule as text, not the binary of txt2bin",
         )
     num_ranks = int(head[1])
     if not 1 <= num_ranks <= MAX_RANKS:
-        _fail(file, 1, f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
+        _fail(file, 1, "goal-ranks", f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
     return num_ranks, head.end()
 
 
@@ -134,7 +137,7 @@ def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
     if stop == len(text):
         return
     line += text.count(b"\n", offset, stop)
-    _fail(file, line, "rank N { ... } was expected")
+    _fail(file, line, "goal-syntax", "rank N { ... } was expected")
 
 
 class _ScheduleColumns:
@@ -236,7 +239,7 @@ class _ScheduleColumns:
         if keywords:
             name = min(keywords)
             line = lines[labels[name] - self._rows]
-            _fail(self._file, int(line), f"{name.decode()} is a keyword, not a label")
+            _fail(self._file, int(line), "goal-label", f"{name.decode()} is a keyword, not a label")
         return labels
 
     def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
@@ -248,7 +251,7 @@ class _ScheduleColumns:
         for row, name in enumerate(names):
             if name and name in seen:
                 message = f"the label {name.decode()[:80]} occurs twice in its rank"
-                _fail(self._file, int(lines[row]), message)
+                _fail(self._file, int(lines[row]), "goal-label", message)
             seen.add(name)
 
     def _add_edges(
@@ -268,7 +271,7 @@ class _ScheduleColumns:
                 first = next(index for index, name in enumerate(names) if name in unknown)
                 label = names[first].decode()[:80]
                 message = f"no operation of this rank has the label {label}"
-                _fail(self._file, int(lines[first]), message)
+                _fail(self._file, int(lines[first]), "goal-label", message)
         parent, child = _look_up_rows(earlier, rows), _look_up_rows(later, rows)
         is_early = np.asarray(word) == b"irequires"
         self._columns["parent"].append(parent[~is_early])
@@ -280,7 +283,7 @@ class _ScheduleColumns:
         """Raise `InputError` at the line of the first operation marked in `is_wrong`."""
         if is_wrong.any():
             first = int(is_wrong.argmax())
-            _fail(self._file, int(lines[first]), message)
+            _fail(self._file, int(lines[first]), "goal-syntax", message)
 
     def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
         """Raise `InputError` at the first line of a block that is not a statement.
@@ -293,10 +296,11 @@ class _ScheduleColumns:
         for number, line in enumerate(lines, first_line):
             if line.strip(b" \t") and not STATEMENT.match(line):
                 text = line.strip().decode("utf-8", "replace")[:80]
-                _fail(self._file, number, f"{text!r} is not a statement: {EXPECTED}")
+                _fail(self._file, number, "goal-syntax", f"{text!r} is not a statement: {EXPECTED}")
         _fail(
             self._file,
             first_line + len(lines) - 1,
+            "goal-syntax",
             "a statement ends with its line; } must be on the next one",
         )
 
@@ -352,11 +356,11 @@ def _look_up_rows(names: Texts, rows: Mapping[bytes, int]) -> Int64Array:
     return np.fromiter(map(rows.__getitem__, names), np.int64, len(names))
 
 
-def _fail(file: str, line: int, message: str, cure: str = "") -> NoReturn:
-    """Raise `InputError` at a line of the file."""
+def _fail(file: str, line: int, rule: str, message: str, cure: str = "") -> NoReturn:
+    """Raise `InputError` of a rule at a line of the file."""
     raise InputError(
         message,
         location=Location(file, line),
         cure=cure,
-        code="invalid-goal",
+        code=rule,
     )

@@ -15,6 +15,7 @@ from hub_core.plugin_api import (
     FormatWriter,
     LocalWorkOptions,
     OptionType,
+    RuleSet,
     WorkloadWriter,
     choice,
     hookimpl,
@@ -64,3 +65,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter]:
     """Writers of algorithms and of jobs."""
     return [_WRITER, _JOB_WRITER]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Rules of the reader and the writers."""
+    return [RuleSet("goal", "findings in GOAL schedules", "collhub_goal.rules:list_rules")]

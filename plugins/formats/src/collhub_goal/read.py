@@ -155,6 +155,8 @@ def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64A
     raise InputError(
         f"more than {_MAX_HOPS} irequires follow one another, or form a cycle",
         location=Location(file, line),
+        cure="shorten the chain of irequires, or write requires",
+        code="goal-dependencies",
     )
 
 

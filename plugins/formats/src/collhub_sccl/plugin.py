@@ -15,6 +15,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     OptionType,
+    RuleSet,
     TopologyReader,
     TopologyWriter,
     hookimpl,
@@ -136,3 +137,10 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
             TacclSketchOptions,
         ),
     ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Rules of the readers and writers."""
+    rules = "collhub_sccl.rules:list_rules"
+    return [RuleSet("sccl", "findings in algorithms of SCCL and profiles of TACCL", rules)]

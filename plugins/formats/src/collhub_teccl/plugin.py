@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, Format, FormatReader, Subject, hookimpl
+from hub_core.plugin_api import Check, Format, FormatReader, RuleSet, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -34,13 +34,14 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
-    """Check of the claimed epochs."""
+def collhub_checks() -> Sequence[Check | RuleSet]:
+    """Check of the claimed epochs, and rules of the reader."""
     return [
         Check(
             "teccl-claims",
             Subject.ALGORITHM,
             "the epochs that TE-CCL claims compared with those that its schedule needs",
             "collhub_teccl.schedules:check",
-        )
+        ),
+        RuleSet("teccl", "findings in TE-CCL schedules", "collhub_teccl.rules:list_rules"),
     ]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Command, hookimpl
+from hub_core.plugin_api import (
+    Command,
+    RuleSet,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -17,5 +21,15 @@ def collhub_commands() -> Sequence[Command]:
             "diagnose",
             "Name the ranks that make a job hang, by Flight Recorder dumps.",
             "collhub_diagnosis.command:diagnose",
+        )
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of the dumps."""
+    return [
+        RuleSet(
+            "diagnosis", "findings in dumps of jobs that hang", "collhub_diagnosis.rules:list_rules"
         )
     ]

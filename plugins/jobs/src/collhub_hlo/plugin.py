@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from collhub_templates.roofline import MachineOptions
 
-from hub_core.plugin_api import Format, OptionType, WorkloadReader, hookimpl, option, optional
+from hub_core.plugin_api import (
+    Format,
+    OptionType,
+    RuleSet,
+    WorkloadReader,
+    hookimpl,
+    option,
+    optional,
+)
 
 HLO = "hlo"
 STABLEHLO = "stablehlo"
@@ -78,3 +86,9 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             samples="collhub_hlo.samples:stablehlo_modules",
         ),
     ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of the readers."""
+    return [RuleSet("hlo", "findings in HLO and StableHLO modules", "collhub_hlo.rules:list_rules")]

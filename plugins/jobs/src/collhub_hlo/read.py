@@ -71,7 +71,9 @@ def read_mlir(source: Source, options: HloOptions) -> Workload:
 def _only_part(source: Source) -> SourcePart:
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; a module for all devices is one file"
-        raise InputError(message, location=Location(source.name), cure="name one file")
+        raise InputError(
+            message, location=Location(source.name), cure="name one file", code="several-files"
+        )
     return source.parts[0]
 
 

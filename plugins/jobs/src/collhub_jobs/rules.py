@@ -103,11 +103,56 @@ _TRACES = (
         "algorithm 1 without algorithm 0",
     ),
 )
+_TEXTS = (
+    (
+        "simai",
+        "The text is no workload of SimAI.",
+        "A row has too few words, a number is missing, or the groups do not divide the GPUs.",
+        "Correct the line that the message names.",
+        "a row of 11 words",
+    ),
+    (
+        "simccl",
+        "The table is no list of flows of SimCCL.",
+        "The header or a field is missing, an id occurs twice, or a parent ends at another rank.",
+        "Correct the line that the message names, or write the file again.",
+        "a flow from rank 1 to rank 1",
+    ),
+    (
+        "empty",
+        "The file has no flows of the requested collective.",
+        "It contains flows of other collectives.",
+        "Name another collective with `-O collective` and `-O operation`.",
+        "`-O collective=all-to-all` for a file with flows of an all-reduce",
+    ),
+    (
+        "several-files",
+        "The input consists of several files, but the format has one file.",
+        "A folder or several files were named.",
+        "Name one file.",
+        "two workload texts",
+    ),
+    (
+        "too-large",
+        "The workload has more nodes than the limit.",
+        "It is for many GPUs with many layers.",
+        "Raise `-O max_nodes`, or read fewer GPUs.",
+        "1000 GPUs with 10000 nodes each",
+    ),
+    (
+        "pipeline-csv",
+        "The table of actions is no schedule of a pipeline.",
+        "An action is unknown, missing, doubled, or in an order that deadlocks.",
+        "Write it with `_dump_csv` of PyTorch's schedule; the message names row and action.",
+        "the action `0X0`",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
-    """Return the rules of the check of workloads and of the reader of their traces."""
+    """Return the rules of the check of workloads, and of the readers of traces and texts."""
     return [
         *declare_rules("workloads, by `collhub verify`", _RULES),
         *declare_rules("Chakra traces of workloads, when they are read", _TRACES),
+        *declare_rules("texts of SimAI and SimCCL, and CSV files of pipeline schedules", _TEXTS),
     ]

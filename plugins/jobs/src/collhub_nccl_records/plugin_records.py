@@ -48,7 +48,7 @@ def read_inspector_lines(
             continue
         try:
             if line is None:
-                raise InputError("the line is too long")
+                raise InputError("the line is too long", code="not-json")
             entry = parse_json_object(line, file)
         except InputError:
             yield SkippedLine(number, "the line is not a JSON object", "it may be truncated")

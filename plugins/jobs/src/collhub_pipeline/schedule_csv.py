@@ -59,11 +59,15 @@ def read_schedule_file(path: str) -> Schedule:
             data = file.read(MAX_BYTES + 1)
         return read_schedule(data.decode(), path)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", cure="check the path") from None
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message, cure="check the path", code="unreadable-input") from None
     except UnicodeDecodeError as error:
         location = Location(file=path, byte=error.start)
         raise InputError(
-            "the file is no UTF-8 text", location=location, cure="write it with _dump_csv"
+            "the file is no UTF-8 text",
+            location=location,
+            cure="write it with _dump_csv",
+            code="pipeline-csv",
         ) from None
 
 
@@ -116,7 +120,7 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
         message = f"PyTorch's CSV cannot express {kind}"
-        raise InputError(message, cure="choose a schedule without", code="format")
+        raise InputError(message, cure="choose a schedule without", code="pipeline-csv")
     rows: list[list[str]] = [[] for _ in schedule.orders]
     if not has_messages:
         for device, order in enumerate(schedule.orders):

@@ -123,7 +123,9 @@ def _read(file: TraceFile) -> tuple[_Trace, Record]:
                 reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                 title = f"node {node.get('id')} ({str(node.get('name'))[:60]!r})"
                 message = f"{title} cannot be read: {reason}"
-                raise InputError(message, location=Location(file.name)) from None
+                raise InputError(
+                    message, location=Location(file.name), code="profile-record"
+                ) from None
         header = stream.header
     if "schema" not in header:
         message = "this is no PyTorch execution trace: it has no schema"

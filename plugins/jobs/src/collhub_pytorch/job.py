@@ -220,7 +220,9 @@ def _find_world_size(parts: Sequence[RankNodes]) -> int:
     if len(stated) > 1:
         (first_size, file), (second_size, second_file) = sorted(stated.items())[:2]
         message = f"this is of a job of {first_size} ranks, {second_file} of one of {second_size}"
-        raise InputError(message, location=Location(file), cure="name files of one job")
+        raise InputError(
+            message, location=Location(file), cure="name files of one job", code="mixed-jobs"
+        )
     size = next(iter(stated), highest + 1)
     if max(size, highest + 1) > _MAX_RANKS:
         message = f"a job of {max(size, highest + 1)} ranks; at most {_MAX_RANKS} are read"

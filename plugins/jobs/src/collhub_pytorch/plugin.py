@@ -21,7 +21,13 @@ from collhub_pytorch.formats import (
     ProfileOptions,
     RankOptions,
 )
-from hub_core.plugin_api import Command, WorkloadReader, WorkloadSimulator, hookimpl
+from hub_core.plugin_api import (
+    Command,
+    RuleSet,
+    WorkloadReader,
+    WorkloadSimulator,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -118,5 +124,17 @@ def collhub_commands() -> Sequence[Command]:
             "profile",
             "Say where a PyTorch job waits, and what would save it time.",
             "collhub_pytorch.command:profile",
+        )
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of the readers."""
+    return [
+        RuleSet(
+            "profiles",
+            "findings in profiles, traces and logs of jobs",
+            "collhub_pytorch.rules:list_rules",
         )
     ]

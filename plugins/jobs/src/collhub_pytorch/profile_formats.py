@@ -67,7 +67,12 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
         if form is not formats[0]:
             message = f"these are {form.description}, but {files[0].name} has"
             message = f"{message} {formats[0].description}"
-            raise InputError(message, location=Location(file.name), cure="name files of one format")
+            raise InputError(
+                message,
+                location=Location(file.name),
+                cure="name files of one format",
+                code="mixed-formats",
+            )
     return formats[0]
 
 

@@ -90,7 +90,7 @@ def _opener(path: str) -> Callable[[], BinaryIO]:
             return open(path, "rb")
         except OSError as error:
             message = error.strerror or str(error)
-            raise InputError(message, location=Location(path)) from None
+            raise InputError(message, location=Location(path), code="unreadable-input") from None
 
     return open_path
 
@@ -254,7 +254,9 @@ class JsonStream:
         location = Location(self._name, byte=byte)
         if is_there:
             message = f"this is no JSON: {self._text[position : position + 20]!r}"
-            return InputError(message, location=location, cure="record the profile again")
+            return InputError(
+                message, location=location, cure="record the profile again", code="not-json"
+            )
         message = "the file ends within its JSON: it is truncated"
         cure = "copy it again, or let the profiler finish writing"
         return InputError(message, location=location, cure=cure, code="truncated")

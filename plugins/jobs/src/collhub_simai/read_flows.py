@@ -54,7 +54,9 @@ def read(source: Source, options: SimcclOptions) -> Algorithm:
     """
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; the flows of a job are one file"
-        raise InputError(message, location=Location(source.name), cure="name one file")
+        raise InputError(
+            message, location=Location(source.name), cure="name one file", code="several-files"
+        )
     part = source.parts[0]
     with decompressed(part.stream(), part.name) as stream:
         flows, skipped_count = _select_flows(_rows(stream, part.name), options, part.name)

@@ -240,7 +240,9 @@ def read(source: Source, options: SimaiOptions) -> Workload:
     part = source.parts[0]
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; a workload text is one file"
-        raise InputError(message, location=Location(source.name), cure="name one file")
+        raise InputError(
+            message, location=Location(source.name), cure="name one file", code="several-files"
+        )
     with decompressed(part.stream(), part.name) as stream:
         text = parse_workload(stream, part.name)
     gpus = options.gpus or text.value("all_gpus")

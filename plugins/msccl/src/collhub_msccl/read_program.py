@@ -128,7 +128,7 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
         trace = Trace.from_json(report["trace"])
     except (KeyError, TypeError) as error:
         message = f"the program's process sent no trace: {error!r}"
-        raise InputError(message, location=Location(source.name)) from None
+        raise InputError(message, location=Location(source.name), code="program-answer") from None
     if options.mode is not None:
         trace = replace(trace, is_in_place=options.mode == "in-place")
     _warn_of_two_buffers(source, trace)

@@ -224,6 +224,11 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
             "findings in files of NCCL's tuner",
             "collhub_nccl.plugin:list_rules",
         ),
+        RuleSet(
+            "nccl-files",
+            "findings in graphs, topologies and logs of NCCL",
+            "collhub_nccl.file_rules:list_rules",
+        ),
     ]
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.plugin_api import Format, OptionType, TopologyReader, hookimpl, option, optional
+from hub_core.plugin_api import (
+    Format,
+    OptionType,
+    RuleSet,
+    TopologyReader,
+    hookimpl,
+    option,
+    optional,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +119,13 @@ def collhub_topologies() -> Sequence[TopologyReader]:
     in this order.
     """
     return [INFINIBAND, SLURM, TOPOGRAPH]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Rules of the readers."""
+    return [
+        RuleSet(
+            "fabrics", "findings in descriptions of clusters", "collhub_fabrics.rules:list_rules"
+        )
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hub_core.plugin_api import (
     Format,
     OptionType,
+    RuleSet,
     TopologyReader,
     TopologyWriter,
     choice,
@@ -93,4 +94,14 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
             "collhub_infragraph.write:write",
             InfragraphWriteOptions,
         ),
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Rules of the reader and the writer."""
+    return [
+        RuleSet(
+            "infragraph", "findings in InfraGraph documents", "collhub_infragraph.rules:list_rules"
+        )
     ]

@@ -253,7 +253,9 @@ def read_profile(file: str) -> MachineProfile:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         cure = "write a profile with 'collhub calibrate RESULT... -o machine.json'"
-        raise InputError(f"{reason}", location=Location(file), cure=cure) from None
+        raise InputError(
+            f"{reason}", location=Location(file), cure=cure, code="unreadable-input"
+        ) from None
     return parse_profile(content, file)
 
 
@@ -282,7 +284,9 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
     if constants and set(constants) != set(NAMES):
         wrong = ", ".join(sorted(set(constants) ^ set(NAMES)))
         message = f"$.constants: missing or unknown: {wrong}"
-        raise InputError(message, location=location, cure="calibrate the machine again")
+        raise InputError(
+            message, location=location, cure="calibrate the machine again", code="invalid-profile"
+        )
     tables = [_table(table, index, location) for index, table in enumerate(document["tables"])]
     return MachineProfile(
         document["name"],
@@ -313,7 +317,9 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
     times_us = np.array([time for _, time in document["points"]], dtype=float)
     if not (np.diff(sizes) > 0).all():
         message = f"$.tables[{index}].points: sizes do not increase"
-        raise InputError(message, location=location, cure="calibrate the machine again")
+        raise InputError(
+            message, location=location, cure="calibrate the machine again", code="invalid-profile"
+        )
     return Table(
         document["collective"],
         document["ranks"],

@@ -95,7 +95,9 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
         if skipped:
             raise InputError(skipped)
         message = "the test prints no results: the run was aborted"
-        raise refuse(file, line or 1, message, "repeat the run and keep its entire output")
+        raise refuse(
+            file, line or 1, message, "repeat the run and keep its entire output", "no-results"
+        )
     return MeasurementSet(points, skipped, {})
 
 
@@ -301,7 +303,9 @@ def _points(
     if len(set(names)) > 1:
         device_names = ", ".join(sorted(set(names))[:4])
         message = f"ranks use different devices: {device_names}"
-        raise refuse(file, test.first_line, message, "measure one kind of device at a time")
+        raise refuse(
+            file, test.first_line, message, "measure one kind of device at a time", "missing-facts"
+        )
     library = Library(test.library, test.version, test.variant)
     for row in test.rows:
         point = Measurement(
@@ -334,7 +338,9 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
         if facts.ranks is None:
             reason = "is cut" if first else "is missing"
             message = f"the list of ranks {reason}"
-            raise refuse(file, test.first_line, message, "give --ranks N and --nodes M")
+            raise refuse(
+                file, test.first_line, message, "give --ranks N and --nodes M", "missing-facts"
+            )
         return facts.ranks, facts.nodes or 1
     return len(first), len({host for _, host, _ in first})
 
@@ -370,7 +376,9 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
         }:
             return "reduce-scatter"
     message = "the file does not name its collective"
-    raise refuse(file, test.first_line, message, "give --collective, such as all-gather")
+    raise refuse(
+        file, test.first_line, message, "give --collective, such as all-gather", "missing-facts"
+    )
 
 
 def version_text(code: str) -> str:

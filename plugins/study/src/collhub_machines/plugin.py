@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_machines.reading import InspectorOptions, PlaceOptions
-from hub_core.plugin_api import Command, Format, MeasurementReader, NoOptions, hookimpl
+from hub_core.plugin_api import (
+    Command,
+    Format,
+    MeasurementReader,
+    NoOptions,
+    RuleSet,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -113,4 +120,16 @@ def collhub_commands() -> Sequence[Command]:
             "List, show and check profiles of measured machines.",
             "collhub_machines.machines_command:machines",
         ),
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Return the rules of measurements and profiles."""
+    return [
+        RuleSet(
+            "measurements",
+            "findings in measured times and profiles",
+            "collhub_machines.rules:list_rules",
+        )
     ]

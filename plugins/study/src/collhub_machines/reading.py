@@ -114,11 +114,11 @@ def note(
     return Diagnostic(code, message, Severity.WARNING, Location(file, line), cure)
 
 
-def refuse(file: str, line: int | None, message: str, cure: str) -> InputError:
-    """Return the `InputError` (code `measurements`) for a file that cannot be used; the caller
-    raises it.
-    """
-    return InputError(message, location=Location(file, line), cure=cure, code="measurements")
+def refuse(
+    file: str, line: int | None, message: str, cure: str, code: str = "measurements"
+) -> InputError:
+    """Return the `InputError` for a file that cannot be used; the caller raises it."""
+    return InputError(message, location=Location(file, line), cure=cure, code=code)
 
 
 def collective_name(text: str) -> str | None:

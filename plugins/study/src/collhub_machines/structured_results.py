@@ -110,7 +110,7 @@ class _Collector:
             message = first.message if first else "the file holds no measured times"
             line = first.location.line if first else 1
             cure = (first.cure if first else "") or "give a file with at least one valid result"
-            raise refuse(self.file, line, message, cure)
+            raise refuse(self.file, line, message, cure, "no-results")
         return MeasurementSet(self.points, self.skipped, sources or {})
 
 
@@ -137,7 +137,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     collective = collective_name(program.rpartition("_perf")[0] or program) or facts.collective
     if collective is None:
         message = f"args[0] {program[:40]!r} names no collective"
-        raise refuse(file, 1, message, "give --collective, such as all-gather")
+        raise refuse(file, 1, message, "give --collective, such as all-gather", "missing-facts")
     ranks = len(devices) or facts.ranks or 0
     if not ranks:
         raise refuse(file, 1, "config.devices lists no ranks", "give --ranks N and --nodes M")

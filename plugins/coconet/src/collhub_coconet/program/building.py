@@ -175,7 +175,9 @@ class ProgramBuilder:
             return operand
         if operand.builder is not self:
             message = f"{operand.name} belongs to program {operand.builder.name}"
-            raise InputError(message, location=Location(self.name), cure="declare it here")
+            raise InputError(
+                message, location=Location(self.name), cure="declare it here", code="name"
+            )
         return operand.name
 
 

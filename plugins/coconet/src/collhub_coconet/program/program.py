@@ -262,7 +262,9 @@ class Program:
         if order is None:
             cure = "no path may leave a stage and enter it again"
             location = Location(self.name)
-            raise InputError("the stages wait for one another", location=location, cure=cure)
+            raise InputError(
+                "the stages wait for one another", location=location, cure=cure, code="stage"
+            )
         return order
 
     def kernels(self) -> list[list[Operation]]:

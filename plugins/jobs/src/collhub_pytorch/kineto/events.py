@@ -196,7 +196,7 @@ class RankEvents:
             number = int(value)
         except (TypeError, ValueError):
             message = f"distributedInfo states {key} {value!r}, which is no number"
-            raise InputError(message, location=Location(self.file)) from None
+            raise InputError(message, location=Location(self.file), code="profile-record") from None
         return number if number >= 0 else None
 
     def distributed(self) -> Record:
@@ -244,13 +244,18 @@ def _handle(events: RankEvents, record: Record) -> None:
         return
     if not isinstance(record.setdefault("args", {}), dict):
         message = f"`args` of {_describe(record)} is not an object"
-        raise InputError(message, location=Location(events.file), cure="record the profile again")
+        raise InputError(
+            message,
+            location=Location(events.file),
+            cure="record the profile again",
+            code="profile-record",
+        )
     try:
         take(events, record)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         message = f"{_describe(record)} cannot be read: {reason}"
-        raise InputError(message, location=Location(events.file)) from None
+        raise InputError(message, location=Location(events.file), code="profile-record") from None
 
 
 def _describe(record: Record) -> str:

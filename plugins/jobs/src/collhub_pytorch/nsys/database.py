@@ -247,7 +247,12 @@ def _connect(stream: BinaryIO, name: str) -> sqlite3.Connection:
     content = head + stream.read(_MAX_LOADED_BYTES)
     if len(content) > _MAX_LOADED_BYTES:
         message = f"an archive or pipe of more than {_MAX_LOADED_BYTES >> 20} MiB"
-        raise InputError(message, location=Location(name), cure="save it as a file and name that")
+        raise InputError(
+            message,
+            location=Location(name),
+            cure="save it as a file and name that",
+            code="too-large",
+        )
     connection = sqlite3.connect(":memory:")
     with _translate_errors(name):
         connection.deserialize(content)

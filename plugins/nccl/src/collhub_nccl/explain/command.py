@@ -413,4 +413,6 @@ def _read_file(file: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         cure = "name a file that can be read"
-        raise InputError(f"{reason}", location=Location(file), cure=cure) from None
+        raise InputError(
+            f"{reason}", location=Location(file), cure=cure, code="unreadable-input"
+        ) from None

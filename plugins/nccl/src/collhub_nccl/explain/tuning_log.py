@@ -257,7 +257,9 @@ def read_tuning_log(content: bytes, file: str) -> TuningLog:
 def _iterate_lines(content: bytes) -> Iterator[tuple[int, str]]:
     if len(content) > MAX_FILE_BYTES:
         raise InputError(
-            "the log exceeds 256 MiB", cure="give the lines with 'NCCL INFO' of rank 0"
+            "the log exceeds 256 MiB",
+            cure="give the lines with 'NCCL INFO' of rank 0",
+            code="too-large",
         )
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         yield number, line[:4096]

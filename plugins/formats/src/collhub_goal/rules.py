@@ -1,0 +1,81 @@
+"""Rules of GOAL schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Rule, declare_rules
+
+_RULES = (
+    (
+        "goal-syntax",
+        "A line or block is no statement of GOAL.",
+        "The file is the binary form, is cut off, or a closing brace follows a statement on "
+        "its line.",
+        "Write one statement per line, as text: `num_ranks N`, then `rank N { }` with calc, "
+        "send, recv and dependencies.",
+        "`a: calc ten`",
+    ),
+    (
+        "goal-ranks",
+        "The ranks are not exactly 0 to N-1 in ascending order.",
+        "A rank is missing, or the file is cut off.",
+        "List every rank once in ascending order, or correct `num_ranks`.",
+        "`num_ranks 2` followed by only `rank 0 { }`",
+    ),
+    (
+        "goal-label",
+        "A label occurs twice in a rank, is a keyword, or names no operation.",
+        "Blocks were merged, or a dependency refers to another rank.",
+        "Use each label once per rank, and refer only to labels of the same rank.",
+        "`b requires c` in a rank without the label c",
+    ),
+    (
+        "goal-dependencies",
+        "More than 1000 `irequires` follow one another, or they form a cycle.",
+        "Operations wait for the start of each other.",
+        "Remove a dependency of the cycle, or write `requires`.",
+        "`a irequires b` and `b irequires a`",
+    ),
+    (
+        "size-range",
+        "A rank sends or receives more than 2^62 bytes.",
+        "The amounts are wrong, or in another unit.",
+        "Write amounts in bytes.",
+        "a rank with 4 sends of 2305843009213693952 bytes",
+    ),
+    (
+        "too-large",
+        "The file is larger than 4 GiB.",
+        "The schedule is that of a large job.",
+        "Convert a part of the job.",
+        "a file of 5 GiB",
+    ),
+    (
+        "irequires",
+        "A dependency on the start of an operation is replaced by dependencies on its "
+        "predecessors.",
+        "The hub has no dependency on the start of an operation.",
+        "No action is needed; write `requires` if the end of the operation is meant.",
+        "`c irequires b`",
+    ),
+    (
+        "nic",
+        "Numbers of network interfaces are ignored.",
+        "The network of the simulation decides the routes of messages.",
+        "No action is needed.",
+        "`send 8b to 0 tag 8 nic 0`",
+    ),
+    (
+        "unmatched-message",
+        "Sends and receives do not match, so that a simulation would not finish.",
+        "A receive is missing or has another size.",
+        "Correct the algorithm: `collhub verify` names the messages.",
+        "a send without a receive",
+    ),
+)
+
+
+def list_rules() -> Sequence[Rule]:
+    """Return the rules in the order of their declaration."""
+    return declare_rules("GOAL schedules, when they are read or written", _RULES)
