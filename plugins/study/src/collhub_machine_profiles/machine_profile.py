@@ -27,6 +27,13 @@ from hub_core.plugin_api import Library, Measurement
 
 SCHEMA = "collhub-machine/1"
 _SCHEMA_FILE = "machine-1.json"
+CONSTANTS_VERSION = 2
+"""Version of the formulas to which the constants and networks of a profile belong.
+
+Increase it if a constant keeps its name but changes its meaning. Version 1, which profiles do not
+state: NVLS without the fill of its stages, LL steps that grow with threads, exchanges without the
+copy of their last slices, hops between nodes that do not grow with the size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "links": gpu.links if gpu else None,
         "library": {"name": profile.library.name, "version": profile.library.version},
         "nccl": _channels(gpu),
+        "constants_version": CONSTANTS_VERSION,
         "constants": constants,
         "network": [_network_document(network) for network in profile.networks] or None,
         "tables": [_table_document(table) for table in profile.tables],
@@ -262,9 +270,11 @@ def read_profile(file: str) -> MachineProfile:
 def parse_profile(content: bytes, file: str) -> MachineProfile:
     """Parse the JSON of a machine profile; `file` is its name in messages.
 
-    The constants are either all present or all absent. Raises `InputError` for invalid JSON or
-    another `schema`; for violations of the schema, at most 20 at once, each with its path; and
-    otherwise for the first set of wrong constants or table whose sizes do not increase.
+    The constants are either all present or all absent. A profile with tables only may have any
+    `constants_version`. Raises `InputError` for invalid JSON or another `schema`; for violations of
+    the schema, at most 20 at once, each with its path; and otherwise for constants of another
+    version (code `other-constants`), the first set of wrong constants, or the first table whose
+    sizes do not increase.
     """
     document = parse_json_object(content, file)
     location = Location(file)
@@ -276,6 +286,17 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
     if violations:
         raise InputError(
             [violation.finding(location, "invalid-profile") for violation in violations]
+        )
+    version = document.get("constants_version", 1)
+    if version != CONSTANTS_VERSION and (document["constants"] or document["network"]):
+        raise InputError(
+            f"$.constants_version: the constants belong to version {version} of the model, this"
+            f" collhub uses version {CONSTANTS_VERSION}, in which they have other meanings",
+            location=location,
+            cure="upgrade collhub"
+            if version > CONSTANTS_VERSION
+            else "calibrate the machine again with 'collhub calibrate RESULT... -o machine.json'",
+            code="other-constants",
         )
     constants = {
         name: Constant(entry["value"], entry["source"], entry["points"])

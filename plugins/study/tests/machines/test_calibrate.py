@@ -237,6 +237,29 @@ def test_a_broken_profile_is_refused(content: bytes, message: str) -> None:
         parse_profile(content, "machine.json")
 
 
+def test_constants_of_another_version_are_refused_with_the_cure(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", h100, "-o", out)
+    document = json.loads(out.read_text())
+    for version, cure in ((None, "calibrate the machine again with"), (3, "upgrade collhub")):
+        document.pop("constants_version", None)
+        if version is not None:
+            document["constants_version"] = version
+        out.write_text(json.dumps(document))
+        run = collhub("machines", "show", out)
+        assert run.code == 1
+        assert len(run.err.splitlines()) == 1
+        assert f"$.constants_version: the constants belong to version {version or 1}" in run.err
+        assert cure in run.err
+
+
+def test_tables_of_a_profile_without_constants_need_no_version(collhub) -> None:
+    document = json.loads(collhub("machines", "show", "l40s", "--json").out)
+    assert not document["constants"]
+    del document["constants_version"]
+    assert parse_profile(json.dumps(document).encode(), "machine.json").tables
+
+
 def test_sizes_of_a_profile_must_increase(collhub, results, tmp_path) -> None:
     out = tmp_path / "machine.json"
     collhub("calibrate", results, "-o", out)
