@@ -129,9 +129,12 @@ def labels(*columns: IntArray) -> Int64Array:
 
     Equal rows have equal numbers; numbers are 0, 1, ... in ascending order of the rows.
     """
-    table = np.stack([column.astype(np.int64) for column in columns])
-    # Some versions of numpy return a matrix of one row.
-    numbers: Int64Array = np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
+    # The last column is sorted first; stable sorts by the others keep its order among equal rows.
+    order = stable_order(columns[-1])
+    for column in reversed(columns[:-1]):
+        order = order[stable_order(column[order])]
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(run_mask(*(column[order] for column in columns))) - 1
     return numbers
 
 
