@@ -23,9 +23,10 @@ class Instructions:
 
     `of_row`: instruction of every step. `send`, `receive`: rows of the instruction's messages, -1
     for none; `block`: thread block, -1 for none. `parents`, `children`: dependencies between
-    instructions, without the order of blocks. `messages`: rows of matched messages.
-    `switched_work`: int8, 1 for the instruction of a rank that lets switches add up or copy
-    messages, 0 for the other ends of such messages, -1 elsewhere.
+    instructions, without the order of blocks. `messages`: rows of matched messages;
+    `connection`: key of the sender, receiver and channel of each. `switched_work`: int8, 1 for the
+    instruction of a rank that lets switches add up or copy messages, 0 for the other ends of such
+    messages, -1 elsewhere.
     """
 
     of_row: Int64Array
@@ -36,6 +37,7 @@ class Instructions:
     parents: Int64Array
     children: Int64Array
     messages: Messages
+    connection: Int64Array
     switched_work: npt.NDArray[np.int8]
 
     def __len__(self) -> int:
@@ -97,6 +99,11 @@ def build_instructions(
         ends[0][is_between],
         ends[1][is_between],
         messages,
+        connection_keys(
+            steps.rank[messages.send].astype(np.int64),
+            steps.peer[messages.send].astype(np.int64),
+            steps.channel[messages.send].astype(np.int64),
+        ),
         work[rows],
     )
 

@@ -152,6 +152,8 @@ def build_cases(
         kernels = ["exchange" if _is_exchange(algorithm) else "fifo", "nvls"]
     cases = []
     for name in kernels:
+        if name == "nvls" and groups is None:
+            continue
         paths, groups_of_kernel = find_paths(
             steps, topology, npu_of_rank, groups if name == "nvls" else None
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from collhub_kernels.event_queue import Records
@@ -19,7 +21,7 @@ from hub_core.columns import (
     run_mask,
     stable_order,
 )
-from hub_core.model import StepTable, connection_keys
+from hub_core.model import StepTable
 from hub_core.network import Topology, group_of_nodes
 from hub_core.schedules import SwitchGroups
 
@@ -146,6 +148,12 @@ def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) ->
     return topology.bandwidth_bytes_per_s * efficiency
 
 
+# Instructions of all rounds up to which the state before the start is cached: 100 MB.
+_MAX_CACHED = 1 << 20
+# Records of 96 bytes: 400 kB.
+_WRITTEN_AT_ONCE = 1 << 12
+
+
 def build_world(
     steps: StepTable,
     instructions: Instructions,
@@ -158,128 +166,258 @@ def build_world(
 ) -> BlockWorld:
     """Build the state of the simulation before the start.
 
-    `row_bytes` are the bytes of every step in one round, as float64. Instruction i of round p has
-    the number p * len(instructions) + i. `instances` are equal copies that share the links, of
-    which one is simulated: the links are busy that many times longer. An instruction waits for its
-    dependencies, the previous one of its block, received data, and a free slot of its connection;
-    those without any of these are the roots. Times are in picoseconds; the links are free from 0
-    on.
+    `row_bytes` are the bytes of every step in one round, as float64; steps of equal count have
+    equal bytes. Instruction i of round p has the number p * len(instructions) + i. `instances` are
+    equal copies that share the links, of which one is simulated: the links are busy that many times
+    longer. An instruction waits for its dependencies, the previous one of its block, received data,
+    and a free slot of its connection; those without any of these are the roots. Times are in
+    picoseconds; the links are free from 0 on. The next call may reuse the records of the result.
     """
-    count = len(instructions)
-    record = np.zeros(count, INSTRUCTION)
-    record["begin"] = record["end"] = -1
-    messages = instructions.messages
-    send_of = instructions.of_row[messages.send]
-    receive_of = instructions.of_row[messages.receive]
-    sizes = _set_times(record, steps, instructions, paths, timing, row_bytes)
-    has_message = instructions.send >= 0
-    send_rows = np.maximum(instructions.send, 0)
-    record["first_link"] = paths.indptr[send_rows]
-    record["links"] = np.where(has_message, np.diff(paths.indptr)[send_rows], 0)
-    record = np.tile(record, rounds)
-    shift = count * np.arange(rounds)[:, None]
-    key = connection_keys(
-        steps.rank[messages.send].astype(np.int64),
-        steps.peer[messages.send].astype(np.int64),
-        steps.channel[messages.send].astype(np.int64),
+    total = len(instructions) * rounds
+    connect = _connect_rounds if total <= _MAX_CACHED else _connect_rounds.__wrapped__
+    connected = connect(instructions, paths, rounds, timing.slots)
+    sizes, columns = _compute_times(steps, instructions, paths, timing, row_bytes)
+    _write_columns(
+        connected.record,
+        {name: np.tile(values, rounds) for name, values in columns.items()}
+        | {name: connected.initial[name] for name in ("begin", "end", "received", "unmet")},
     )
-    sends, receives = (send_of + shift).ravel(), (receive_of + shift).ravel()
-    edges = [
-        ((instructions.parents + shift).ravel(), (instructions.children + shift).ravel()),
-        _block_order(np.tile(instructions.block, rounds)),
-        _slot_edges(np.tile(key, rounds), sends, receives, timing.slots),
-    ]
-    parents = np.concatenate([one[0] for one in edges])
-    children = np.concatenate([one[1] for one in edges])
-    total = count * rounds
-    record["unmet"] = np.bincount(children, minlength=total)
-    record["unmet"] += np.bincount(receives, minlength=total).astype(np.int32)
-    roots = np.flatnonzero(record["unmet"] == 0)
-    _set_ranges(record, "child", "children", np.bincount(parents, minlength=total))
-    _set_ranges(record, "receiver", "receivers", np.bincount(sends, minlength=total))
     rates, link_class = np.unique(link_rates(topology, paths, timing), return_inverse=True)
     busy = np.rint(sizes[:, None] * instances * timing.wire / rates[None, :] * 1e12).astype(
         np.int64
     )
     return BlockWorld(
-        record,
-        children[stable_order(parents)],
-        receives[stable_order(sends)],
+        connected.record,
+        connected.child,
+        connected.receiver,
         np.ascontiguousarray(paths.links),
         link_class.astype(np.int64).reshape(-1),
         np.zeros(topology.num_links, np.int64),
         np.ascontiguousarray(busy).reshape(-1),
-        roots,
+        connected.roots,
         len(rates),
         round(timing.start_us * PS_PER_US),
         *create_queue(2 * total + 1),
     )
 
 
-def _set_times(
-    record: Records,
+@dataclass(frozen=True, slots=True, eq=False)
+class _ConnectedRounds:
+    """State of all rounds before the start, without the times: it serves all sizes and protocols.
+
+    `record`: instructions with the ranges of their children, receivers and links; all other fields
+    belong to the latest simulation. `initial`: these fields before the start that do not depend on
+    times. `child`, `receiver`: instructions, to whose ranges the records refer. `roots`:
+    instructions without an unmet condition, ascending.
+    """
+
+    record: Records
+    initial: dict[str, Int64Array]
+    child: Int64Array
+    receiver: Int64Array
+    roots: Int64Array
+
+
+@lru_cache(maxsize=3)
+def _connect_rounds(
+    instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
+) -> _ConnectedRounds:
+    """Connect the instructions of several rounds; the last three results are cached.
+
+    Only one round is sorted. The children of an instruction are, in this order: those of its data
+    and control dependencies in its round, the next instruction of its block, and the send that
+    waits for the slot which its receive frees; the last two may belong to a later round. `slots`
+    is the number of messages in flight on a connection.
+    """
+    order = _find_round_order(instructions)
+    count, total = len(instructions), len(instructions) * rounds
+    shift = count * np.arange(rounds)[:, None]
+    successor = np.where(order.next_in_block >= 0, order.next_in_block + shift, -1)
+    is_last = order.first_of_last >= 0
+    successor[:-1, is_last] = order.first_of_last[is_last] + shift[1:]
+    successor = successor.ravel()
+    has_successor = successor >= 0
+    receives, sends = _slot_edges(order, count, rounds, slots)
+    waiting = np.full(total, -1, np.int64)
+    waiting[receives] = sends
+    is_waited_for = waiting >= 0
+    dependent = np.tile(order.dependents, rounds)
+    children = dependent + has_successor + is_waited_for
+    first_child = np.cumsum(children) - children
+    child = np.empty(int(children.sum()), np.int64)
+    child[expanded_ranges(first_child, dependent)] = (order.children + shift).ravel()
+    place = first_child + dependent
+    child[place[has_successor]] = successor[has_successor]
+    place += has_successor
+    child[place[is_waited_for]] = waiting[is_waited_for]
+    unmet = np.tile(order.conditions, rounds)
+    unmet[successor[has_successor]] += 1
+    unmet[sends] += 1
+    receivers = np.tile(order.receivers, rounds)
+    send_rows = np.maximum(instructions.send, 0)
+    links = np.where(instructions.send >= 0, np.diff(paths.indptr)[send_rows], 0)
+    record = np.zeros(total, INSTRUCTION)
+    _write_columns(
+        record,
+        {
+            "first_child": first_child,
+            "children": children,
+            "first_receiver": np.cumsum(receivers) - receivers,
+            "receivers": receivers,
+            "first_link": np.tile(paths.indptr[send_rows], rounds),
+            "links": np.tile(links, rounds),
+        },
+    )
+    never = np.full(total, -1, np.int64)
+    return _ConnectedRounds(
+        record,
+        {"begin": never, "end": never, "received": np.zeros(total, np.int64), "unmet": unmet},
+        child,
+        (order.receiver + shift).ravel(),
+        np.flatnonzero(unmet == 0),
+    )
+
+
+def _write_columns(record: Records, columns: Mapping[str, Int64Array]) -> None:
+    """Write columns to the fields of records of equal names.
+
+    A block of records is written completely before the next one, because a block fits into the
+    cache of a processor and all records do not.
+    """
+    for start in range(0, len(record), _WRITTEN_AT_ONCE):
+        block = record[start : start + _WRITTEN_AT_ONCE]
+        for name, values in columns.items():
+            block[name] = values[start : start + _WRITTEN_AT_ONCE]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RoundOrder:
+    """Order of the instructions of one round, all arrays int64.
+
+    `children`: dependent instructions by parent, of which each has `dependents`; `receiver`,
+    `receivers`: the same for messages. `conditions`: dependencies and received messages that an
+    instruction waits for. `next_in_block`: -1 for the last one of a block and without a block;
+    `first_of_last`: the first instruction of the block for its last one, else -1. Messages by
+    connection, then in order: instructions `message_send`, `message_receive`, the first message
+    `message_start` and the number of messages `message_count` of their connection.
+    """
+
+    children: Int64Array
+    dependents: Int64Array
+    receiver: Int64Array
+    receivers: Int64Array
+    conditions: Int64Array
+    next_in_block: Int64Array
+    first_of_last: Int64Array
+    message_send: Int64Array
+    message_receive: Int64Array
+    message_start: Int64Array
+    message_count: Int64Array
+
+
+@lru_cache(maxsize=4)
+def _find_round_order(instructions: Instructions) -> _RoundOrder:
+    """Sort dependencies, blocks and messages of one round; the last four results are cached."""
+    count = len(instructions)
+    parents, children = instructions.parents, instructions.children
+    messages = instructions.messages
+    sends = instructions.of_row[messages.send]
+    receives = instructions.of_row[messages.receive]
+    in_blocks = np.flatnonzero(instructions.block >= 0)
+    by_block = in_blocks[stable_order(instructions.block[in_blocks])]
+    is_first = run_mask(instructions.block[by_block])
+    next_in_block, first_of_last = np.full((2, count), -1, np.int64)
+    next_in_block[by_block[:-1][~is_first[1:]]] = by_block[1:][~is_first[1:]]
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(by_block))[: len(firsts)] - 1
+    first_of_last[by_block[lasts]] = by_block[firsts]
+    by_connection = stable_order(instructions.connection)
+    starts = np.flatnonzero(run_mask(instructions.connection[by_connection]))
+    counts = np.diff(np.append(starts, len(by_connection)))
+    conditions = np.bincount(children, minlength=count) + np.bincount(receives, minlength=count)
+    return _RoundOrder(
+        children[stable_order(parents)],
+        np.bincount(parents, minlength=count),
+        receives[stable_order(sends)],
+        np.bincount(sends, minlength=count),
+        conditions,
+        next_in_block,
+        first_of_last,
+        sends[by_connection],
+        receives[by_connection],
+        np.repeat(starts, counts),
+        np.repeat(counts, counts),
+    )
+
+
+def _slot_edges(
+    order: _RoundOrder, count: int, rounds: int, slots: int
+) -> tuple[Int64Array, Int64Array]:
+    """Return (receives, sends) as numbers of instructions of all rounds: a message waits until the
+    message `slots` before it on its connection, also of an earlier round, is received. Empty if
+    there are no more messages than slots; `count` is the number of instructions of a round.
+    """
+    messages = len(order.message_send)
+    if slots >= messages * rounds:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    turn = np.arange(rounds)[:, None]
+    number = np.arange(messages) - order.message_start + slots + turn * order.message_count
+    later, number = np.divmod(number, order.message_count)
+    is_waiting = later < rounds
+    receives = (order.message_receive + count * turn)[is_waiting]
+    sends = order.message_send[(order.message_start + number)[is_waiting]]
+    return receives, sends + count * later[is_waiting]
+
+
+def _compute_times(
     steps: StepTable,
     instructions: Instructions,
     paths: MessagePaths,
     timing: KernelTiming,
     row_bytes: Float64Array,
-) -> Float64Array:
-    """Set the times of instructions; return the distinct sizes, to which `size_class` refers.
+) -> tuple[Float64Array, dict[str, Int64Array]]:
+    """Return the distinct sizes in bytes, ascending, and columns of the instructions of a round.
 
-    Modifies `record`: `size_class` is the index of the bytes of an instruction in the ascending
-    sizes; durations, lags and tails are in picoseconds, from the message times of its link kind
-    (network where its path crosses nodes). Receives pay their share only, messages in switches the
-    share stated there. A local step with a stated duration (ns) gets it instead.
+    `size_class` is the index of the bytes of an instruction in the sizes; durations, lags and tails
+    are in picoseconds, from the message times of its link kind (network where its path crosses
+    nodes). Receives pay their share only, messages in switches the share stated there. A local step
+    with a stated duration (ns) gets it instead.
+    """
+    row, first_row, count_class = _classify_counts(instructions, steps)
+    sizes, size_of_count = np.unique(row_bytes[first_row], return_inverse=True)
+    size_class = size_of_count.reshape(-1)[count_class]
+    is_send = instructions.send >= 0
+    # The receiving end of a chain, and local steps; of messages in switches only one costs time.
+    work = np.where(is_send, 1.0, timing.received_share)
+    work = np.where(instructions.switched_work < 0, work, instructions.switched_work)
+    is_network = paths.crosses[row].astype(np.int64)
+    # Row 2 s + k: size s on links within nodes (k = 0) or of the network (k = 1).
+    kind = 2 * size_class + is_network
+    times = [timing.message_times_us(sizes, crosses) for crosses in (False, True)]
+    columns = {"size_class": size_class}
+    for index, name in enumerate(("duration", "first", "lag", "tail")):
+        pair = np.stack([times[0][index], times[1][index]], axis=1)
+        columns[name] = np.rint(pair * PS_PER_US).astype(np.int64).ravel()[kind]
+    for name in ("duration", "tail"):
+        columns[name] = (columns[name] * work).astype(np.int64)
+    stated = steps.duration_ns[row]
+    has_time = ~is_send & (instructions.receive < 0) & (stated >= 0)
+    columns["duration"][has_time] = stated[has_time] * 1000
+    columns["halves"] = np.array([timing.slices - 1, 3 - timing.slices])[is_network]
+    return sizes, columns
+
+
+@lru_cache(maxsize=4)
+def _classify_counts(
+    instructions: Instructions, steps: StepTable
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return (row of each instruction, a row of each count, index of the count of each
+    instruction). The row is that of the send, else of the receive, else of the local step. The last
+    four results are cached.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)
     local[instructions.of_row] = np.arange(len(steps))
     row = np.where(row >= 0, row, local)
-    sizes = distinct(row_bytes[row])
-    size_class = np.searchsorted(sizes, row_bytes[row])
-    record["size_class"] = size_class
-    crosses = paths.crosses[row]
-    is_send = instructions.send >= 0
-    for is_network in (False, True):
-        times = timing.message_times_us(sizes, is_network)
-        chosen = np.flatnonzero(crosses == is_network) if is_network else slice(None)
-        for name, values in zip(("duration", "first", "lag", "tail"), times, strict=True):
-            record[name][chosen] = np.rint(values * PS_PER_US)[size_class[chosen]]
-        record["halves"][chosen] = timing.slices - 1 if not is_network else 3 - timing.slices
-    # The receiving end of a chain, and local steps; of messages in switches only one costs time.
-    work = np.where(is_send, 1.0, timing.received_share)
-    work = np.where(instructions.switched_work < 0, work, instructions.switched_work)
-    for name in ("duration", "tail"):
-        record[name] = record[name] * work
-    stated = steps.duration_ns[row]
-    has_time = ~is_send & (instructions.receive < 0) & (stated >= 0)
-    record["duration"][has_time] = stated[has_time] * 1000
-    return sizes
-
-
-def _set_ranges(record: Records, name: str, number: str, counts: Int64Array) -> None:
-    record[number] = counts
-    record[f"first_{name}"] = np.cumsum(counts) - counts
-
-
-def _block_order(block: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the (earlier, later) pairs of successive instructions of every block, as two int64
-    columns of rows. Instructions with a negative block are in no pair.
-    """
-    order = stable_order(block)
-    is_same = (block[order][1:] == block[order][:-1]) & (block[order][1:] >= 0)
-    return order[:-1][is_same], order[1:][is_same]
-
-
-def _slot_edges(
-    key: Int64Array, sends: Int64Array, receives: Int64Array, slots: int
-) -> tuple[Int64Array, Int64Array]:
-    """Return (receive, send) pairs: a message waits until the message `slots` before it, of the
-    same `key` (connection), is received. Rows have the order in which messages are sent; empty if
-    there are no more messages than slots.
-    """
-    if slots >= len(key):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    order = stable_order(key)
-    is_waiting = key[order][slots:] == key[order][:-slots]
-    return receives[order[:-slots][is_waiting]], sends[order[slots:][is_waiting]]
+    _, first, count_class = np.unique(steps.count[row], return_index=True, return_inverse=True)
+    return row, row[first], count_class.reshape(-1)
