@@ -95,6 +95,21 @@ def test_blocks_together_are_limited_by_their_links(h100: MachineProfile) -> Non
     assert bound_us < times[2] < 1.05 * bound_us
 
 
+def test_a_simulation_does_not_depend_on_earlier_ones() -> None:
+    # The connections of rounds and their records are kept for the next size and protocol.
+    algorithm = replicate(ring(), 2)
+    variants = [(size, name) for size in (4096, 64 * MIB) for name in ("ll", "simple")]
+    first, again = (
+        [simulated(algorithm, size, protocol=name) for size, name in order]
+        for order in (variants, variants[::-1])
+    )
+    for one, other in zip(first, again[::-1], strict=True):
+        assert one.rank_finish_ns == other.rank_finish_ns
+        assert np.array_equal(one.step_end_ns, other.step_end_ns)
+    alone = simulated(replicate(ring(), 2), 4096, protocol="ll")
+    assert alone.rank_finish_ns == first[0].rank_finish_ns
+
+
 def test_messages_cut_through_switches() -> None:
     # A second switch on the path adds no transfer time within a node: nominal latencies of
     # links are part of the constants.
