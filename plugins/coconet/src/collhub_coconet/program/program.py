@@ -67,9 +67,17 @@ def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set
     return names
 
 
-def find_between(operations: Sequence[Operation], members: Iterable[str]) -> list[Operation]:
-    """Find the operations outside a set on a path that leaves the set and enters it again."""
+def find_between(program: Program, members: Iterable[str]) -> list[Operation]:
+    """Find the operations outside a set on a path that leaves the set and enters it again.
+
+    Returns them in program order. `members`: names of operations, at least one.
+    """
     inside = set(members)
+    positions = [program.places[name] for name in inside]
+    # Values are defined before they are read: these paths pass no other operations.
+    operations = program.operations[min(positions) : max(positions) + 1]
+    if len(operations) == len(inside):
+        return []
     names = find_descendants(operations, inside) & find_ancestors(operations, inside) - inside
     return [operation for operation in operations if operation.name in names]
 
@@ -87,33 +95,21 @@ def order_groups(
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)
     for group in groups:
-        first = min(position[name] for name in group)
+        first = min(map(position.__getitem__, group))
         node_of.update(dict.fromkeys(group, first))
-    content: dict[int, list[Operation]] = {}
-    waits: dict[int, set[int]] = {}
+    content: list[list[Operation]] = [[] for _ in operations]
+    # A node that reads another one several times waits once for each time.
+    followers: list[list[int]] = [[] for _ in operations]
+    missing = [0] * len(operations)
     for operation in operations:
         node = node_of[operation.name]
-        content.setdefault(node, []).append(operation)
-        read = {node_of[name] for name in operation.reads if name in node_of}
-        waits.setdefault(node, set()).update(read - {node})
-    return _sort_topologically(content, waits)
-
-
-def _sort_topologically(
-    content: Mapping[int, list[Operation]], waits: Mapping[int, set[int]]
-) -> list[list[Operation]] | None:
-    """Order the nodes after those in `waits`; of several ready nodes the lowest number comes first.
-
-    `waits`: the nodes for which each node waits, with an entry for every node. Returns the content
-    of each node in this order, or None if there is a cycle.
-    """
-    followers: dict[int, list[int]] = {node: [] for node in content}
-    for node, read in waits.items():
-        for source in read:
-            followers[source].append(node)
-    missing = {node: len(read) for node, read in waits.items()}
-    ready = [node for node, count in missing.items() if not count]
-    heapq.heapify(ready)
+        content[node].append(operation)
+        for name in operation.reads:
+            source = node_of.get(name, node)
+            if source != node:
+                followers[source].append(node)
+                missing[node] += 1
+    ready = [node for node, entries in enumerate(content) if entries and not missing[node]]
     order = []
     while ready:
         node = heapq.heappop(ready)
@@ -122,7 +118,7 @@ def _sort_topologically(
             missing[follower] -= 1
             if not missing[follower]:
                 heapq.heappush(ready, follower)
-    return order if len(order) == len(content) else None
+    return order if sum(map(len, order)) == len(operations) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +280,9 @@ class Program:
         # types are the same.
         result = object.__new__(Program)
         vars(result).update(vars(self))
-        for name in ("buckets", "_kernels"):
-            vars(result).pop(name, None)
+        if stages != self.stages:
+            for name in ("buckets", "_kernels"):
+                vars(result).pop(name, None)
         object.__setattr__(result, "stages", stages)
         object.__setattr__(result, "chains", chains)
         result._check_stages()
@@ -317,15 +314,16 @@ class Program:
         stages that depend on one another in a cycle.
         """
         names = [name for stage in self.stages for name in stage.members]
-        known = {operation.name for operation in self.operations}
-        unknown = sorted(set(names) - known)
+        unknown = sorted(set(names) - self.places.keys())
         if unknown:
             self._refuse_stage(f"member {unknown[0]} is no operation", "name operations")
         if len(set(names)) < len(names):
             self._refuse_stage("two stages share an operation", "fuse them into one")
-        labels = known | {stage.name for stage in self.stages}
+        labels = {stage.name for stage in self.stages}
         for chain in self.chains:
-            missing = [name for name in chain.members if name not in labels]
+            missing = [
+                name for name in chain.members if name not in labels and name not in self.places
+            ]
             if missing:
                 self._refuse_stage(f"{missing[0]} of a chain is not there", "name operations")
         for stage in self.stages:

@@ -28,6 +28,7 @@ from collhub_coconet.transformations.legality import (
     choose_name,
     find_members,
 )
+from hub_core.model import InputError
 
 
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:
@@ -47,12 +48,12 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
     inside = {operation.name for operation in chosen}
     first = chosen[0].name if chosen else name
     conditions.require(len(inside) > 1, "several", first, "one operation is a kernel", "add one")
-    remaining = [stage for stage in program.stages if inside.isdisjoint(stage.members)]
-    divided = [
-        stage
-        for stage in program.stages
-        if stage not in remaining and not inside.issuperset(stage.members)
-    ]
+    remaining, divided = [], []
+    for stage in program.stages:
+        if inside.isdisjoint(stage.members):
+            remaining.append(stage)
+        elif not inside.issuperset(stage.members):
+            divided.append(stage)
     culprit = divided[0].name if divided else first
     message = "the stage has members outside the set"
     conditions.require(not divided, "whole-stages", culprit, message, "name the stage itself")
@@ -66,12 +67,15 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
     label = choose_name(program, name, [stage.name for stage in remaining])
     ordered = tuple(operation.name for operation in chosen)
     stages = (*remaining, Stage(label, family, ordered))
-    # Refuse stages that have no common order of execution; the last one is the new stage.
-    order = order_groups(program.operations, [stage.members for stage in stages])
-    message = "it and another stage would wait for one another"
-    cure = "fuse both stages into one"
-    conditions.require(order is not None, "no-cycle", stages[-1].members[0], message, cure)
-    return Rewrite(program.with_stages(stages, program.chains), conditions.to_record())
+    try:
+        # Stages that have no common order of execution are the only mistake that is left.
+        result = program.with_stages(stages, program.chains)
+    except InputError:
+        message = "it and another stage would wait for one another"
+        cure = "fuse both stages into one"
+        raise conditions.build_refusal("no-cycle", ordered[0], message, cure) from None
+    conditions.require(True, "no-cycle", ordered[0], "", "")
+    return Rewrite(result, conditions.to_record())
 
 
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
@@ -104,7 +108,7 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     # Refuse a chain that has no common order of execution with the rest of the program.
     names = [[operation.name for operation in part] for part in parts]
     inside = [name for part in names for name in part]
-    outside = find_between(program.operations, inside)
+    outside = find_between(program, inside)
     culprit = outside[0].name if outside else inside[0]
     message = "it stands between members, so that it orders them as a whole"
     cure = "make it a member, or end the chain before it"

@@ -139,8 +139,8 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     if a condition is violated.
     """
     inside = set(members)
-    operations = [operation for operation in program.operations if operation.name in inside]
-    outside = find_between(program.operations, inside)
+    operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]
+    outside = find_between(program, inside)
     culprit = outside[0].name if outside else operations[0].name
     message = "it reads a member and a member reads it"
     cure = "take it into the set, or leave its readers out"
@@ -290,8 +290,7 @@ def find_members(program: Program, names: Sequence[str], conditions: Conditions)
     for name in names:
         if name not in program.by_name:
             raise conditions.build_refusal("target", name, "no operation has this name", "name one")
-    chosen = set(names)
-    return [operation for operation in program.operations if operation.name in chosen]
+    return [program.by_name[name] for name in sorted(set(names), key=program.places.__getitem__)]
 
 
 def _find_family(operations: list[Operation], conditions: Conditions) -> str:

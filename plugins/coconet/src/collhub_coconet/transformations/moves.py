@@ -151,20 +151,16 @@ def grow_stage(
     is_growing = seed.name not in fused
     while is_growing:
         is_growing = False
-        inside = set(members)
-        for name in [
-            operation.name
-            for operation in program.operations
-            if operation.name not in inside
-            and (
-                not inside.isdisjoint(operation.reads)
-                or any(reader.name in inside for reader in program.readers.get(operation.name, ()))
-            )
-        ]:
+        neighbours: set[str] = set()
+        for member in members:
+            neighbours.update(program.by_name[member].reads)
+            neighbours.update(reader.name for reader in program.readers.get(member, ()))
+        candidates = neighbours & program.places.keys() - excluded - set(members)
+        for name in sorted(candidates, key=program.places.__getitem__):
             extended = [*members, name]
-            if name not in excluded and _can_fuse(program, extended):
+            if _can_fuse(program, extended):
                 members, is_growing = extended, True
-    return [entry.name for entry in program.operations if entry.name in set(members)]
+    return sorted(members, key=program.places.__getitem__)
 
 
 def fuse_scalars(program: Program) -> Rewrite | None:

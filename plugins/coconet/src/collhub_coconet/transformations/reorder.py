@@ -61,7 +61,7 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     conditions.require(uses, "uses-gather", target, message, "name a reader of it")
     # Refuse a set if an operation outside it is on a path between members or from `target`.
     names = [operation.name for operation in moved]
-    left_out = find_between(program.operations, [target, *names])
+    left_out = find_between(program, [target, *names])
     culprit = left_out[0].name if left_out else target
     message = "it stands on a path from the AllGather to a member"
     cure = "make it a member too"
