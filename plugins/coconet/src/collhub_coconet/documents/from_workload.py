@@ -22,7 +22,7 @@ from collhub_coconet.documents.json_document import (
 from collhub_coconet.program.operations import Binding, Kind, Operation, Placement
 from collhub_coconet.program.program import Program, order_groups
 from hub_core import InputError, Location, Workload, parse_json_object
-from hub_core.model import NodeKind
+from hub_core.model import NodeColumns, NodeKind
 
 ATTRIBUTE = "collhub_tensors"
 """Name of the attribute of a node that contains its statement."""
@@ -39,6 +39,14 @@ class Statements:
     _statements: list[dict[str, object]] = field(default_factory=list)
     _views: list[Operation] = field(default_factory=list)
     _declared: set[str] = field(default_factory=set)
+    _stage_numbers: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stage_numbers = {
+            name: number
+            for number, stage in enumerate(self.bound.program.stages)
+            for name in stage.members
+        }
 
     def view(self, operation: Operation) -> None:
         """Add a view, which has no node.
@@ -64,11 +72,13 @@ class Statements:
             self._statements[-1],
             (name for operation in operations_of_node for name in operation.reads),
         )
-        names = {operation.name for operation in operations_of_node}
-        stages = self.bound.program.stages
-        group = next((stage.name for stage in stages if not names.isdisjoint(stage.members)), "")
-        if group:
-            self._statements[-1]["fused_group"] = group
+        numbers = [
+            self._stage_numbers[operation.name]
+            for operation in operations_of_node
+            if operation.name in self._stage_numbers
+        ]
+        if numbers:
+            self._statements[-1]["fused_group"] = self.bound.program.stages[min(numbers)].name
         return len(self._statements) - 1
 
     def extras(self) -> tuple[str, ...]:
@@ -153,6 +163,34 @@ _DEFAULT_CURE = (
     " operator names: -O infer=true"
 )
 _FIELD_TYPES = {"operations": list, "arguments": list, "program": dict}
+
+
+class LoweredStatements(tuple[str, ...]):
+    """Texts of the statements of a lowered program, with this program and its nodes."""
+
+    bound: BoundProgram
+    nodes: NodeColumns
+
+    @classmethod
+    def create(
+        cls, texts: Iterable[str], bound: BoundProgram, nodes: NodeColumns
+    ) -> LoweredStatements:
+        """Create the extras of the workload with these nodes, to which `bound` was lowered."""
+        result = cls(texts)
+        result.bound, result.nodes = bound, nodes
+        return result
+
+
+def find_program(workload: Workload) -> BoundProgram:
+    """Return the program from which `lower` created the workload, or else `extract_program`.
+
+    Both are equal; this saves parsing the statements of thousands of nodes. Raises `InputError` as
+    `extract_program`.
+    """
+    extras = workload.extras
+    if isinstance(extras, LoweredStatements) and extras.nodes is workload.nodes:
+        return extras.bound
+    return extract_program(workload)
 
 
 def extract_program(workload: Workload) -> BoundProgram:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_coconet.documents.from_workload import extract_program
+from collhub_coconet.documents.from_workload import find_program
 from collhub_coconet.documents.json_document import bound_to_json, parse_call
 from collhub_coconet.program.operations import (
     Kind,
@@ -145,7 +145,7 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
     Raises `InputError` for a workload whose nodes do not state a program.
     """
-    content = bound_to_json(extract_program(workload)).encode("ascii")
+    content = bound_to_json(find_program(workload)).encode("ascii")
     return WriteResult((Artifact("", content),))
 
 
@@ -154,7 +154,7 @@ def lines(workload: Workload) -> list[str]:
 
     Raises `InputError` for a workload without a program.
     """
-    return text(extract_program(workload).program).splitlines()
+    return text(find_program(workload).program).splitlines()
 
 
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
@@ -162,7 +162,7 @@ def write_text(workload: Workload, options: NoOptions) -> WriteResult:
 
     Raises `InputError` as `write`. No reader exists for this format.
     """
-    content = text(extract_program(workload).program).encode()
+    content = text(find_program(workload).program).encode()
     # No reader exists for this format.
     losses = [Loss("sizes", "all symbols", "the text has symbols, and is for people")]
     return WriteResult((Artifact("", content),), losses)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_coconet.documents.from_workload import Statements
+from collhub_coconet.documents.from_workload import LoweredStatements, Statements
 from collhub_coconet.documents.json_document import BoundProgram, History, bound_from_json
 from collhub_coconet.plugin import ProgramOptions
 from collhub_coconet.program.operations import (
@@ -158,7 +158,9 @@ class _WorkloadBuilder:
         groups = tuple(
             ProcessGroup(str(number), ranks) for number, ranks in enumerate(self.groups, 1)
         )
-        return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
+        texts, bound = self.statements.extras(), self.statements.bound
+        extras = LoweredStatements.create(texts, bound, nodes)
+        return Workload(nodes, tuple(self.names), groups, extras=extras)
 
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations with no communication between.

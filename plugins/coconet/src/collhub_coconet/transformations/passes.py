@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from collhub_coconet.documents.from_workload import extract_program
+from collhub_coconet.documents.from_workload import find_program
 from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.documents.operator_names import Inference, infer_program
 from collhub_coconet.lowering.workload import lower
@@ -64,7 +64,7 @@ def read_program(workload: Workload, options: StatedOptions) -> Inference:
     """
     if options.infer:
         return infer_program(workload, options.element)
-    return Inference(extract_program(workload), ())
+    return Inference(find_program(workload), ())
 
 
 def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dict[str, JsonValue]:
@@ -246,7 +246,7 @@ def list_moves(workload: Workload, name: str) -> list[PassMove]:
     Programs have few legal moves, so all are built and those of other passes are dropped. Raises
     `InputError` for a workload whose nodes do not describe a program.
     """
-    bound = extract_program(workload)
+    bound = find_program(workload)
     listed = []
     for move in legal_moves(bound.program, bound.binding):
         record = move.rewrite.record
