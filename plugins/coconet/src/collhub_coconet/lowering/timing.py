@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -187,12 +188,12 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
         for operation in kernel
     }
     last = dict(of_kernel)
-    for name in reversed([operation.name for operation in program.operations]):
-        operation = program.by_name[name]
+    for operation in reversed(program.operations):
+        # A reader of a view reads the viewed value.
+        reach = (last if operation.is_free else of_kernel)[operation.name]
         for read in operation.reads:
-            # A reader of a view reads the viewed value.
-            reach = last[name] if operation.is_free else of_kernel[name]
-            last[read] = max(last.get(read, 0), reach)
+            if last.get(read, 0) < reach:
+                last[read] = reach
     last |= dict.fromkeys(program.outputs, len(kernels) - 1)
     peak = 0
     for group in range(program.num_groups):
@@ -201,15 +202,16 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
             for argument in program.arguments
             if argument.type.group == group
         )
-        change = np.zeros(len(kernels) + 1, np.int64)
+        change = [0] * (len(kernels) + 1)
         for operation in program.operations:
             kind, name = program.types[operation.name], operation.name
             is_kept = last[name] > of_kernel[name] or name in program.output_names
             is_new = not operation.is_free and operation.kind is not Kind.UPDATE
             if is_kept and is_new and kind.group == group:
-                change[of_kernel[name]] += binding.bytes_of_rank(kind)
-                change[last[name] + 1] -= binding.bytes_of_rank(kind)
-        peak = max(peak, fixed + int(np.cumsum(change).max(initial=0)))
+                size = binding.bytes_of_rank(kind)
+                change[of_kernel[name]] += size
+                change[last[name] + 1] -= size
+        peak = max(peak, fixed + max(accumulate(change)))
     return peak
 
 

@@ -171,7 +171,7 @@ class _TimeCalculation:
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]
-        computations = [operation for operation in kernel if operation not in communications]
+        computations = [operation for operation in kernel if not operation.is_communication]
         parts = []
         if communications:
             parts.append(sum(self._compute_collective_s(operation) for operation in communications))

@@ -133,13 +133,17 @@ def count_memory_bytes(
         # An opaque operation is a kernel of its own, and states its traffic.
         return sum(_divide_by_ranks(program, entry, entry.traffic, binding) for entry in opaque)
     inside = {operation.name for operation in kernel}.union(same_kernel)
-    computing = [operation for operation in kernel if operation.kind not in VIEWS]
-    views = {operation.name for operation in kernel if operation.kind in VIEWS}
+    computing, in_registers = [], set(inside)
+    for operation in kernel:
+        if operation.kind in VIEWS:
+            in_registers.discard(operation.name)
+        else:
+            computing.append(operation)
     read = {
         name
         for operation in computing
         for name in operation.reads[operation.kind is Kind.GATHER :]
-        if name not in inside or name in views
+        if name not in in_registers
     }
     # A Gather reads as many rows as it writes, and an Index reads nothing.
     gathered = [entry.name for entry in kernel if entry.kind is Kind.GATHER]
