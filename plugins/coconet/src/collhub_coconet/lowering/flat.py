@@ -104,7 +104,8 @@ class _FlatBuilder:
     """Flat graph under construction.
 
     `contents`: algorithm by name of a collective. `orders`: cached results of `_order_chunks`.
-    `tags`: number of message tags in use.
+    `complete_tiles`: by group, the tiles of computations on complete values. `tags`: number of
+    message tags in use.
     """
 
     program: Program
@@ -123,6 +124,7 @@ class _FlatBuilder:
     stage_of: dict[str, Stage] = field(init=False)
     streams: Streams = field(init=False)
     orders: dict[Hashable, Int64Array] = field(default_factory=dict)
+    complete_tiles: dict[int, Tiles] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
     launches: LaunchList = field(default_factory=LaunchList)
@@ -328,7 +330,10 @@ class _FlatBuilder:
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
         if cut is None:
-            return cut_tiles(ranks, [np.zeros(1, np.int64)] * len(ranks), None)
+            if kind.group not in self.complete_tiles:
+                orders = [np.zeros(1, np.int64)] * len(ranks)
+                self.complete_tiles[kind.group] = cut_tiles(ranks, orders, None)
+            return self.complete_tiles[kind.group]
         choice = select_choice(self.choices, cut.lead)
         orders = []
         for position in range(len(ranks)):

@@ -237,9 +237,10 @@ class LaunchList:
         )
         if not nodes or not any(entry.is_communication for entry in operations):
             return
-        chained = {member for chain in program.chains for member in chain.members}
-        labels = {stage.name for stage in program.stages if operations[0].name in stage.members}
-        is_early = not chained.isdisjoint(labels | {operations[0].name})
+        is_early = False
+        if chained := {member for chain in program.chains for member in chain.members}:
+            labels = {stage.name for stage in program.stages if operations[0].name in stage.members}
+            is_early = not chained.isdisjoint(labels | {operations[0].name})
         self.kernels.append(_CommunicationKernel(tuple(operations), kernel, level, nodes, is_early))
 
     def add_nodes(

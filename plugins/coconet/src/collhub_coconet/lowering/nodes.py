@@ -33,26 +33,26 @@ _MAX_DIRECT_DEPENDENCIES = 4
 class NodeList:
     """Nodes in blocks, with the dependencies between them.
 
-    `part`, `item`: by node, its part of the program and its item of that part.
+    `part`, `item`: by node, its part of the program and its item of that part. `blocks`: number of
+    the first node, number of nodes, and the columns of each block without those of default values.
     """
 
     count: int = 0
-    blocks: list[dict[str, Int64Array]] = field(default_factory=list)
+    blocks: list[tuple[int, int, dict[str, npt.ArrayLike]]] = field(default_factory=list)
     data: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
     control: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
-    def add(self, rank: Int64Array, part: int, item: Int64Array, **columns: object) -> Int64Array:
+    def add(
+        self, rank: Int64Array, part: int, item: Int64Array, **columns: npt.ArrayLike
+    ) -> Int64Array:
         """Add one node per entry of `rank`, and return their numbers.
 
         `part`: number of the flat program's part; `item`: position of every node in it; columns are
         arrays, or one value for all nodes, with the defaults of a workload.
         """
         rows = len(rank)
-        block = {"rank": rank, "part": np.full(rows, part), "item": item}
-        for name in _COLUMNS[1:]:
-            values = columns.get(name, NODE_DEFAULTS[name])
-            block[name] = np.broadcast_to(np.asarray(values, np.int64), rows)
-        self.blocks.append(block)
+        block = {"rank": rank, "part": part, "item": item, **columns}
+        self.blocks.append((self.count, rows, block))
         self.count += rows
         return np.arange(self.count - rows, self.count)
 
@@ -61,8 +61,11 @@ class NodeList:
 
         Empty without nodes.
         """
-        values = [block[name] for block in self.blocks]
-        return np.concatenate(values) if values else np.zeros(0, np.int64)
+        values = np.full(self.count, NODE_DEFAULTS.get(name, 0), np.int64)
+        for first, rows, block in self.blocks:
+            if name in block:
+                values[first : first + rows] = block[name]
+        return values
 
     def columns(self) -> dict[str, npt.ArrayLike]:
         """Return the columns of the workload model that this list fills, by name.
@@ -166,6 +169,8 @@ class Producers:
         is_near = ready.region == region
         if not is_near or grid is None or ready.grid is None or not grid.is_comparable(ready.grid):
             complete = self._find_complete(value, ready)
+            if is_ascending(rank) and np.array_equal(complete.rank, rank):
+                return np.arange(len(rank)), complete.node
             return complete.nodes_of(rank, np.zeros_like(rank))
         index, overlapping = grid.overlaps(chunk, ready.grid)
         inner, node = ready.nodes_of(rank[index], overlapping)
@@ -179,13 +184,19 @@ class Producers:
         """
         if value not in self.complete:
             rank, node = ready.rank, ready.node
-            ranks, counts = np.unique(rank, return_counts=True)
-            if counts.max(initial=0) > _MAX_DIRECT_DEPENDENCIES:
-                markers = self.add_barrier(value, ranks)
-                self.nodes.data.append((node, markers[np.searchsorted(ranks, rank)]))
-                rank, node = ranks, markers
+            if not is_ascending(rank):
+                ranks, counts = np.unique(rank, return_counts=True)
+                if counts.max(initial=0) > _MAX_DIRECT_DEPENDENCIES:
+                    markers = self.add_barrier(value, ranks)
+                    self.nodes.data.append((node, markers[np.searchsorted(ranks, rank)]))
+                    rank, node = ranks, markers
             self.complete[value] = Ready(ready.region, None, rank, np.zeros_like(rank), node)
         return self.complete[value]
+
+
+def is_ascending(rank: Int64Array) -> bool:
+    """Whether ranks ascend strictly: each occurs at most once, so that nothing must be sorted."""
+    return bool((rank[1:] > rank[:-1]).all())
 
 
 class Streams:
@@ -203,15 +214,18 @@ class Streams:
         A kernel that communicates (`stage` of another family than pointwise) runs concurrently with
         other kernels; only its own computations are ordered.
         """
-        nodes.chain(numbers, rank)
+        ranks, first_nodes, last_nodes = rank, numbers, numbers
+        if not is_ascending(rank):
+            nodes.chain(numbers, rank)
+            order = np.argsort(rank, kind="stable")
+            ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+            first_nodes, last_nodes = numbers[order][first], numbers[order][first + counts - 1]
         if stage is not None and stage.family != "pointwise":
             return
-        order = np.argsort(rank, kind="stable")
-        ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
         before = self._last[ranks]
         has_predecessor = before >= 0
-        nodes.control.append((before[has_predecessor], numbers[order][first][has_predecessor]))
-        self._last[ranks] = numbers[order][first + counts - 1]
+        nodes.control.append((before[has_predecessor], first_nodes[has_predecessor]))
+        self._last[ranks] = last_nodes
 
 
 def limit_pieces_in_flight(
@@ -287,6 +301,10 @@ def compute_tile_costs(
     members = stage.members if stage else ()
     count = sum(count_operations(program, operation, binding) for operation in operations)
     traffic = count_memory_bytes(program, operations, binding, members)
+    if is_ascending(tiles.rank):
+        # Every rank has a single tile.
+        shape = len(tiles.rank)
+        return np.full(shape, count, np.int64), np.full(shape, traffic, np.int64)
     size = np.bincount(tiles.tile, minlength=len(tiles.rank))
     end = np.cumsum(size)
     ranks, first = np.unique(tiles.rank, return_index=True)

@@ -125,6 +125,8 @@ def _descend(
         for candidate in exploration.candidates
     ]
     for index, candidate in changes:
+        if index >= 0 and candidate is selection[index]:
+            continue
         trial = list(selection)
         if index >= 0:
             trial[index] = candidate
