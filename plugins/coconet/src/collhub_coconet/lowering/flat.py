@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 from collhub_templates import Template
 
 from collhub_coconet.lowering.algorithms import (
@@ -389,7 +390,7 @@ class _FlatBuilder:
         choice = select_choice(self.choices, operation.name)
         size = self.binding.bytes_of_rank(kind)
         parts = grid.parts if kind.layout.is_sliced else grid.chunks
-        common = {
+        common: dict[str, npt.ArrayLike] = {
             "name": self._add_name([operation]),
             "bytes": max(1, ceil(-(-size // parts) / choice.data_share)) + choice.step_bytes,
             "tag": self.tags + tiles.chunk,

@@ -147,18 +147,21 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     conditions.require(not outside, "no-cycle", culprit, message, cure)
     family = _find_family(operations, conditions)
     for operation in operations:
-        is_fusible = operation.kind in _FUSIBLE_COMPUTATIONS or operation.is_communication
-        message = f"{operation.kind} is not pointwise"
-        cure = "fuse pointwise operations, norms, sums and one communication"
-        conditions.require(is_fusible, "pointwise", operation.name, message, cure)
+        if operation.kind not in _FUSIBLE_COMPUTATIONS and not operation.is_communication:
+            message = f"{operation.kind} is not pointwise"
+            cure = "fuse pointwise operations, norms, sums and one communication"
+            raise conditions.build_refusal("pointwise", operation.name, message, cure)
+        conditions.require(True, "pointwise", operation.name, "", "")
     # Refuse operations that do not iterate over one shape, in one layout, on one group.
     spaces = [_find_space(program, operation) for operation in operations]
     largest = max(spaces, key=lambda space: len(space.shape))
     for operation, space in zip(operations, spaces, strict=True):
-        fits = _fits(space, largest)
-        message = f"it runs over {space}, others over {largest}"
-        cure = "fuse operations of one shape, layout and group"
-        conditions.require(fits, "one-space", operation.name, message, cure)
+        # Copies of equal tensors share the object of their type.
+        if space is not largest and not _fits(space, largest):
+            message = f"it runs over {space}, others over {largest}"
+            cure = "fuse operations of one shape, layout and group"
+            raise conditions.build_refusal("one-space", operation.name, message, cure)
+        conditions.require(True, "one-space", operation.name, "", "")
     if family == "RS-C-AG":
         _check_slices(program, operations, conditions)
     return family
