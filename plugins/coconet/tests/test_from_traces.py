@@ -19,7 +19,12 @@ from collhub_coconet import (
     reorder,
     sliced,
 )
-from collhub_coconet.documents.from_workload import ATTRIBUTE, extract_program, get_attribute
+from collhub_coconet.documents.from_workload import (
+    ATTRIBUTE,
+    extract_program,
+    find_program,
+    get_attribute,
+)
 from collhub_coconet.documents.operator_names import infer_program
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import ScatterOptions
@@ -211,6 +216,18 @@ def changed(workload: Workload, change: dict[str, Any]) -> Workload:
 def test_wrong_attributes_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         extract_program(changed(lowered(), change))
+
+
+def test_lowered_workload_has_its_program_until_statements_or_nodes_change() -> None:
+    workload = lowered()
+    assert find_program(workload) == extract_program(workload)
+    assert find_program(workload) is find_program(workload)
+    other = changed(workload, {"kind": "Add"})
+    assert find_program(other).program.by_name["z"].kind is Kind.ADD
+    columns = {name: getattr(workload.nodes, name) for name in ("rank", "kind", "collective")}
+    other = replace(workload, nodes=NodeColumns.from_columns(RANKS, columns))
+    with pytest.raises(InputError, match="lacks collhub_tensors"):
+        find_program(other)
 
 
 def test_attributes_of_numbers_alone_need_no_header() -> None:
