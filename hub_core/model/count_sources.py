@@ -22,6 +22,8 @@ from hub_core.model.kinds import COUNTS_HELP, CollectiveKind
 _DEFAULT_UNITS = 4096
 _MAX_DRAWN = 1 << 26
 _MAX_EXPERTS = 1 << 16
+# Valid first values of generators, for errors.
+_EXAMPLES = {"shift": "1", "zipf": "1.2", "experts": "64"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,13 +130,15 @@ class TokenRouting:
 def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
     """Return the counts of a generator form, or None for any other text, such as a file.
 
-    `uniform[:N]`: N units (1) for every pair or rank. `zipf:S[,seed=N][,units=U]`: every rank sends
-    U units (4096); a rank of popularity k receives them in proportion to k^-S, at random; per rank,
-    a part is such a column. `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the
+    `uniform[:N]`: N units (1) for every pair or rank. `shift:K`: every rank sends one unit, to the
+    rank K positions later, cyclically: the pattern of ring attention; per pair only.
+    `zipf:S[,seed=N][,units=U]`: every rank sends U units (4096); a rank of popularity k receives
+    them in proportion to k^-S, at random; per rank, a part is such a column.
+    `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the
     tokens of `TokenRouting`. Equal texts give equal counts. Raises `UsageError` for invalid values.
     """
     name, _, rest = text.partition(":")
-    if name not in ("uniform", "zipf", "experts"):
+    if name not in ("uniform", "shift", "zipf", "experts"):
         return None
     is_per_pair = kind.traits.has_counts_per_pair
     fields = _split_fields(text, name, rest)
@@ -142,6 +146,12 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
     if name == "uniform":
         units = _number(text, fields, "uniform", 1, 1, 1 << 40)
         return UnitCounts.from_table(np.full(shape, int(units), np.int64), is_per_pair)
+    if name == "shift":
+        if not is_per_pair:
+            raise _usage(text, f"{kind} has counts per rank, shift has counts per pair")
+        distance = int(_number(text, fields, "shift", 0, 1, max(1, num_ranks - 1)))
+        shifted = np.roll(np.eye(num_ranks, dtype=np.int64), distance, axis=1)
+        return UnitCounts.from_table(shifted, is_per_pair)
     if name == "zipf":
         table = _draw_zipf(text, fields, num_ranks)
     else:
@@ -215,6 +225,7 @@ def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
     first, *others = rest.split(",") if rest else [""]
     allowed = {
         "uniform": (),
+        "shift": (),
         "zipf": ("seed", "units"),
         "experts": ("top", "tokens", "skew", "seed", "replicas"),
     }[name]
@@ -226,7 +237,7 @@ def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
             raise _usage(text, f"{entry!r} is not expected, but {expected}")
         fields[key.strip()] = value
     if name != "uniform" and name not in fields:
-        raise _usage(text, f"{name} needs a number, as {name}:{'64' if name == 'experts' else 1.2}")
+        raise _usage(text, f"{name} needs a number, as {name}:{_EXAMPLES[name]}")
     return fields
 
 

@@ -184,7 +184,9 @@ _KIND_OF_JOB = {
     if job is not JobCollective.BARRIER
 }
 
-COUNTS_HELP = "a CSV or JSON file, uniform, zipf:1.2[,seed=1], experts:64[,top=8,tokens=4096]"
+COUNTS_HELP = (
+    "a CSV or JSON file, uniform, shift:1, zipf:1.2[,seed=1], experts:64[,top=8,tokens=4096]"
+)
 """Forms of the option `--counts`, for help texts and errors."""
 
 # All kinds without a table, those with a table of counts, and sets of kinds for membership tests.

@@ -22,7 +22,9 @@ from hub_core.model import (
     StepKind,
     StepTableBuilder,
     UnitCounts,
+    UsageError,
 )
+from hub_core.model.count_sources import parse_counts
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.verification import verify
@@ -134,6 +136,23 @@ def test_buffers_and_contents_follow_from_prefix_sums(data):
             offset += len(units)
         assert collective.output_units()[rank] == offset
     assert [tuple(map(int, row)) for row in actual] == expected
+
+
+def test_a_shift_is_a_permutation_of_neighbours():
+    """Every rank sends one unit, K positions later, and receives one."""
+    kind = CollectiveKind.ALL_TO_ALL_V
+    counts = parse_counts("shift:2", kind, 5)
+    assert counts is not None
+    sender, receiver = np.nonzero(counts.table)
+    assert counts.total == 5
+    assert receiver.tolist() == ((sender + 2) % 5).tolist()
+    assert verify(exchange(counts.table.tolist())).ok
+    with pytest.raises(UsageError, match=r"shift is 5, expected 1\.\.4"):
+        parse_counts("shift:5", kind, 5)
+    with pytest.raises(UsageError, match="shift needs a number, as shift:1"):
+        parse_counts("shift", kind, 5)
+    with pytest.raises(UsageError, match="all-gather-v has counts per rank"):
+        parse_counts("shift:1", CollectiveKind.ALL_GATHER_V, 5)
 
 
 def test_a_document_with_wrong_counts_names_file_path_and_position(tmp_path):
