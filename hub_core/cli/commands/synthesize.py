@@ -93,7 +93,7 @@ def _parse_ranks_option(
 @click.option(
     "--group",
     "single",
-    metavar="NPUS[:COLLECTIVE[:SIZE]]",
+    metavar="NPUS[:COLLECTIVE[:SIZE[:START]]]",
     multiple=True,
     help="One such group, as 0-7:all-gather:1MiB; repeatable.",
 )

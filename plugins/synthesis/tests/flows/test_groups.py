@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, UsageError
+from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, StepKind, UsageError
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SearchBudget, synthesis
 from hub_core.verification import verify
@@ -53,6 +53,30 @@ def test_contents_of_each_group_and_of_all_are_right(kind: str, text: str) -> No
     assert all(verify(algorithm).ok for algorithm in plan.algorithms)
     assert plan.joint is not None
     assert verify(plan.joint).ok
+
+
+def test_a_group_sends_nothing_before_its_start() -> None:
+    """Two buckets of gradients on the same NPUs: the second is ready after 5 us."""
+    text, ranks = "ring:4", [0, 1, 2, 3]
+    first, second = wish(ranks, "all-reduce"), wish(ranks, "all-reduce", MIB // 2)
+    late = replace(second, start_ns=5_000)
+    plan = planned(text, first, late)
+    assert verify(plan.joint).ok
+    assert plan.bound_ns <= plan.time.ns <= plan.one_by_one.ns
+    assert plan.one_by_one.ns == sum(one.ns for one in plan.alone)
+    # A start after the end of the first one determines the end.
+    very_late = replace(second, start_ns=10**6)
+    plan = planned(text, first, very_late)
+    assert plan.time.ns == 10**6 + plan.alone[1].ns
+    waits = plan.joint.steps.duration_ns[plan.joint.steps.is_kind(StepKind.COMPUTE)]
+    assert waits.tolist() == [10**6] * 4
+
+
+def test_the_start_of_a_group_is_a_time() -> None:
+    (parsed,) = parse_groups(None, ["0-3:all-gather:1MiB:20us"], CommonWish())
+    assert parsed.start_ns == 20_000
+    with pytest.raises(UsageError, match="20"):
+        parse_groups(None, ["0-3:all-gather:1MiB:20"], CommonWish())
 
 
 _KINDS = st.sampled_from([str(kind) for kind in STANDARD_KINDS])
@@ -187,7 +211,7 @@ def test_a_group_says_what_it_wants() -> None:
         (("--group", "0,1,0"), "NPU 0 is listed more than once in '0,1,0'"),
         (("--group", "0-3:nothing"), "there is no collective 'nothing'"),
         (("--group", "0-3:all-gather:x"), "size 'x' is not a number with a unit"),
-        (("--group", "0-3:a:b:c"), "'0-3:a:b:c' is not a group"),
+        (("--group", "0-3:a:b:c:d"), "'0-3:a:b:c:d' is not a group"),
         (("--groups", "a;b"), "'a' is not a list of NPUs"),
         (("--groups", ";"), "no group is named"),
         (("--groups", "0-3", "--ranks", "0-3"), "--ranks has no meaning with --groups"),

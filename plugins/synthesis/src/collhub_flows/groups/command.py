@@ -68,9 +68,9 @@ class GroupOptions:
 @click.option(
     "--group",
     "single",
-    metavar="NPUS[:COLLECTIVE[:SIZE]]",
+    metavar="NPUS[:COLLECTIVE[:SIZE[:START]]]",
     multiple=True,
-    help="One group, as 0-7:all-gather:1MiB; repeatable.",
+    help="One group, as 0-7:all-gather:1MiB or 0-7:all-gather:1MiB:20us; repeatable.",
 )
 @collective_option("Of groups that name none.")
 @topology_option("For example torus:8x8, a file.", required=True)
@@ -369,6 +369,7 @@ def _list_groups(plan: GroupPlan) -> list[GroupItem]:
             npus=wish.npus,
             collective=str(wish.kind),
             size=wish.size,
+            start_ns=wish.start_ns,
             alone_ns=plan.alone[number].ns,
             alone_maker=plan.alone_makers[number],
         )

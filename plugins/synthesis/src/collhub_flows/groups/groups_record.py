@@ -14,6 +14,9 @@ class GroupItem(Record, frozen=True, kw_only=True):
     npus: Annotated[Sequence[int], Meta(description="NPU of every rank.")]
     collective: str
     size: Annotated[int, Meta(description="Bytes of the full buffer.")]
+    start_ns: Annotated[
+        int, Meta(description="Start: no message of the group is sent before this time.")
+    ]
     alone_ns: Annotated[
         int, Meta(description="Time of the group in isolation, with other NPUs as relays.")
     ]

@@ -20,6 +20,7 @@ from hub_core.model import (
     CustomContract,
     InputError,
     Provenance,
+    StepKind,
     StepTable,
 )
 
@@ -55,6 +56,7 @@ def combine_algorithms(
     algorithms: Sequence[Algorithm],
     provenance: Provenance,
     turns: Turns | None = None,
+    starts_ns: Sequence[int] = (),
 ) -> Algorithm:
     """Combine algorithms into one that executes all of them at the same time.
 
@@ -62,7 +64,9 @@ def combine_algorithms(
     separate channels. A unit is the largest common divisor of the units of all algorithms; the size
     is rounded up to whole bytes. The result is custom, with the operator of the first algorithm; it
     states no expected contents if it is too large. `turns`: order of the messages of different
-    algorithms, by default none. Raises `InputError` if the common unit is too small to count in it.
+    algorithms, by default none. `starts_ns`: start of every algorithm in ns (default: 0 for all),
+    before which its ranks wait in COMPUTE steps. Raises `InputError` if the common unit is too
+    small to count in it.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -72,6 +76,13 @@ def combine_algorithms(
     bases = np.cumsum(sizes, axis=0) - sizes
     total = np.sum(sizes, axis=0)
     steps = _build_steps(algorithms, factors, bases, turns or Turns.none(algorithms))
+    if any(starts_ns):
+        groups = np.repeat(np.arange(len(algorithms)), [len(one.steps) for one in algorithms])
+        order = (turns or Turns.none(algorithms)).order
+        by_rank = np.argsort(
+            np.concatenate([one.steps.rank for one in algorithms])[order], kind="stable"
+        )
+        steps = _delay_steps(steps, groups[order][by_rank], np.asarray(starts_ns, np.int64))
     units = int(total.max())
     contributions = None
     if int(total.sum()) + int(steps.count[steps.sends].sum()) <= _MAX_MEMORY:
@@ -171,6 +182,47 @@ def _build_steps(
     data, control = (position[np.concatenate(edges[name], axis=1)] for name in ("data", "control"))
     num_ranks = algorithms[0].num_ranks
     return StepTable.from_columns(num_ranks, table, (data[0], data[1]), (control[0], control[1]))
+
+
+def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> StepTable:
+    """Return the steps, each of which begins at the start of its group or later.
+
+    `group`: of every step; `starts_ns`: of every group. Every rank of a group with a start gets a
+    COMPUTE step of that duration, for which the steps of the group wait that wait for no other.
+    Steps of this kind run concurrently on a rank.
+    """
+    ranks = steps.num_ranks
+    key = group * ranks + steps.rank
+    delayed = np.unique(key[starts_ns[group] > 0])
+    added = len(delayed)
+    no_operand = np.zeros(added, np.int64)
+    unused = np.full(added, Buffer.UNKNOWN, np.int64)
+    additions: dict[str, Int64Array] = {
+        "rank": delayed % ranks,
+        "kind": np.full(added, StepKind.COMPUTE, np.int64),
+        "peer": np.full(added, -1, np.int64),
+        "src_buffer": unused,
+        "dst_buffer": unused,
+        "duration_ns": starts_ns[delayed // ranks],
+    }
+    names = (*_COPIED, "channel", "count", "src_offset", "dst_offset")
+    table = {
+        name: np.concatenate([additions.get(name, no_operand), getattr(steps, name)])
+        for name in names
+    }
+    edges = {}
+    has_parent = np.zeros(len(steps), np.bool_)
+    for name in ("data", "control"):
+        lengths = np.diff(getattr(steps, f"{name}_indptr"))
+        has_parent |= lengths > 0
+        children = np.repeat(np.arange(len(steps)), lengths)
+        edges[name] = np.stack([getattr(steps, f"{name}_indices"), children]) + added
+    waiting = np.flatnonzero(np.isin(key, delayed) & ~has_parent)
+    delays = np.stack([np.searchsorted(delayed, key[waiting]), waiting + added])
+    control = np.concatenate([edges["control"], delays], axis=1)
+    return StepTable.from_columns(
+        ranks, table, (edges["data"][0], edges["data"][1]), (control[0], control[1])
+    )
 
 
 def _shift_offsets(

@@ -69,8 +69,12 @@ class GroupPlan:
 
     @property
     def one_by_one(self) -> GroupTime:
-        """Time of all groups one after the other: the sum of their times in isolation."""
-        return GroupTime.total(self.alone)
+        """Time of all groups one after the other, in the order of their starts.
+
+        Each begins at its start, or later when the one before has finished; without starts it is
+        the sum of their times in isolation.
+        """
+        return _run_one_by_one(self.wishes, self.alone)
 
     @property
     def ratio(self) -> float:
@@ -155,15 +159,16 @@ def plan_groups(
         budget.cut("groups together", "more parts and trees")
     together = schedule.algorithms(wishes)
     provenance = own_provenance(topology.name)
-    joint = combine_algorithms(together, provenance, schedule.turns(together))
+    starts = [wish.start_ns for wish in wishes]
+    joint = combine_algorithms(together, provenance, schedule.turns(together), starts)
     alone, not_tried = _plan_separately(network, wishes, chosen, progress)
     times = tuple(judge(single.algorithm) for single in alone)
     candidates: list[_Candidate] = [("together", together, joint, judge(joint))]
     # For a single group these candidates would be the same.
     if len(wishes) > 1:
         separate = tuple(single.algorithm for single in alone)
-        candidates += _combine_separate(separate, topology, judge)
-        candidates.append(("one by one", separate, None, GroupTime.total(times)))
+        candidates += _combine_separate(separate, topology, judge, starts)
+        candidates.append(("one by one", separate, None, _run_one_by_one(wishes, times)))
     progress(0.95, "bounds")
     method, algorithms, best, time = min(candidates, key=lambda candidate: candidate[3].ps)
     return GroupPlan(
@@ -249,8 +254,21 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
     return {"occupancy": str(choices.occupancy)}
 
 
+def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> GroupTime:
+    """Return the end of all groups one after the other, in the order of their starts."""
+    total = GroupTime(0, 0)
+    for number in sorted(range(len(wishes)), key=lambda number: wishes[number].start_ns):
+        start_ns = wishes[number].start_ns
+        begin = GroupTime(max(total.ns, start_ns), max(total.ps, 1000 * start_ns), total.slack_ps)
+        total = GroupTime.total([begin, times[number]])
+    return total
+
+
 def _combine_separate(
-    single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], GroupTime]
+    single: tuple[Algorithm, ...],
+    topology: Topology,
+    judge: Callable[[Algorithm], GroupTime],
+    starts_ns: Sequence[int],
 ) -> list[_Candidate]:
     """Return the candidate in which the separate algorithms of all groups run at the same time.
 
@@ -263,7 +281,7 @@ def _combine_separate(
     more than 2^40 of these units.
     """
     try:
-        joint = combine_algorithms(single, own_provenance(topology.name))
+        joint = combine_algorithms(single, own_provenance(topology.name), None, starts_ns)
     except InputError:
         return []
     return [("at once", single, joint, judge(joint))]

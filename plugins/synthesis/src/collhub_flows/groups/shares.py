@@ -28,25 +28,30 @@ from hub_core.model import (
     UsageError,
     parse_ranks,
     parse_size,
+    parse_time,
     standard_kind,
 )
 from hub_core.schedules import Chunks
 
 _CURE = "write --groups '0-7,8-15', or '0,5,9;1,2,4' where groups are no ranges"
-_FIELDS = "NPUS[:COLLECTIVE[:SIZE]], as 0-7:all-gather:1MiB"
+_FIELDS = "NPUS[:COLLECTIVE[:SIZE[:START]]], as 0-7:all-gather:1MiB:20us"
+# Later starts than this number of ns are refused: no job waits that long.
+_MAX_START_NS = 10**15
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWish:
     """A requested collective of `size` bytes among `npus`; its rank r runs on `npus[r]`.
 
-    A rooted collective has its root on the first NPU.
+    A rooted collective has its root on the first NPU. `start_ns`: time at which its data are ready
+    on all of its NPUs; no message of the group is sent before.
     """
 
     npus: tuple[int, ...]
     kind: CollectiveKind
     size: int
     reduce_op: ReduceOp = ReduceOp.SUM
+    start_ns: int = 0
 
     def collective(self, units: int) -> Collective:
         """Return the collective of the group with this number of units per share, in place.
@@ -128,11 +133,11 @@ def _split_groups(text: str) -> list[str]:
 
 def _parse_group(text: str, common: CommonWish) -> GroupWish:
     fields = text.split(":")
-    if len(fields) > 3:
+    if len(fields) > 4:
         message = f"{text[:80]!r} is not a group"
         raise UsageError(message, cure=f"write {_FIELDS}", code="invalid-group")
     # Empty fields have the default values.
-    values = [*fields, "", ""]
+    values = [*fields, "", "", ""]
     kind, size = values[1] or common.kind, values[2] or common.size
     if not kind or not size:
         missing = "size" if kind else "collective"
@@ -142,7 +147,12 @@ def _parse_group(text: str, common: CommonWish) -> GroupWish:
     if len(npus) < 2:
         message = f"group {text[:80]!r} has one NPU, which has nobody to talk to"
         raise UsageError(message, cure=_CURE, code="group-of-one")
-    return GroupWish(npus, _parse_kind(kind, text), parse_size(size), common.reduce_op)
+    start_ns = round(parse_time(values[3]) * 1e9) if values[3] else 0
+    if start_ns > _MAX_START_NS:
+        message = f"group {text[:80]!r} starts too late"
+        raise UsageError(message, cure="give a start of at most 1e6 s", code="invalid-group")
+    parsed = _parse_kind(kind, text)
+    return GroupWish(npus, parsed, parse_size(size), common.reduce_op, start_ns)
 
 
 def _parse_kind(name: str, text: str) -> CollectiveKind:
