@@ -113,7 +113,8 @@ _JOBS = (
         "ranks",
         "The number of ranks cannot be derived, or lines contradict each other.",
         "The log has no bandwidths, or lines of jobs of different sizes.",
-        "Give it: `-O ranks=N`.",
+        "Give the log of one job, with an all-reduce, all-gather, reduce-scatter or all-to-all of "
+        "some KB.",
         "a DeepSpeed log with bus bandwidth factors of 4 and 8 ranks",
     ),
     (

@@ -46,6 +46,14 @@ _PROFILES = (
         '`"tables": 3`',
     ),
     (
+        "other-constants",
+        "The constants of a profile belong to the version of the model that this collhub uses.",
+        "The profile was calibrated by an earlier or later collhub, in whose model constants of "
+        "the same names have other meanings.",
+        "Calibrate the machine again, or upgrade collhub; the message says which.",
+        '`"constants_version": 1` in a profile that an earlier collhub wrote',
+    ),
+    (
         "unknown-machine",
         "No profile has this name.",
         "The name is misspelled.",
