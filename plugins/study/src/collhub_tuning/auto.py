@@ -62,7 +62,7 @@ _MAX_DIRECT_PAIRS, _SEARCHED_FROM_RATIO = 64_000_000, 1.25
 # On large networks, the search ends at this ratio to the lower bound.
 _NEAR_BOUND = 1.01
 # Beyond the reach of searches, patterns without an estimate, of up to n^2 messages, are tried only
-# if the best time is above this ratio to the lower bound.
+# if the best time is above this ratio to the lower bound, up to `_MAX_DIRECT_PAIRS`.
 _FAR_FROM_BOUND = 2.0
 
 
@@ -371,7 +371,8 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             if adapts and (is_near or is_too_large or _has_within_option(name, registry)):
                 search.not_tried[name] = "large network: its search would take minutes"
                 continue
-            if not adapts and not is_far and math.isinf(_estimate_ns(name, registry, request)):
+            is_tried = is_far and _count_pairs(request.topology) <= _MAX_DIRECT_PAIRS
+            if not adapts and not is_tried and math.isinf(_estimate_ns(name, registry, request)):
                 search.not_tried[name] = "large network: its time cannot be estimated"
                 continue
         # Without a candidate, every synthesizer may use one simulation beyond the work limit.
@@ -472,22 +473,26 @@ def _is_large(topology: Topology) -> bool:
     """Return whether NPUs times links exceed `_MAX_PAIRS`, so that some synthesizers may take
     minutes.
     """
-    return topology.num_npus * topology.num_links > _MAX_PAIRS
+    return _count_pairs(topology) > _MAX_PAIRS
+
+
+def _count_pairs(topology: Topology) -> int:
+    return topology.num_npus * topology.num_links
 
 
 def _is_beyond_search(topology: Topology) -> bool:
     """Return whether NPUs times links exceed `_MAX_SEARCHED_PAIRS`, so that searches that adapt to
     the links may take minutes.
     """
-    return topology.num_npus * topology.num_links > _MAX_SEARCHED_PAIRS
+    return _count_pairs(topology) > _MAX_SEARCHED_PAIRS
 
 
 def _is_searched_if_far(topology: Topology) -> bool:
     """Return whether searches are tried if patterns are far from the bound: up to
     `_MAX_DIRECT_PAIRS`, without switches.
     """
-    pairs = topology.num_npus * topology.num_links
-    return topology.num_nodes == topology.num_npus and pairs <= _MAX_DIRECT_PAIRS
+    is_direct = topology.num_nodes == topology.num_npus
+    return is_direct and _count_pairs(topology) <= _MAX_DIRECT_PAIRS
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
