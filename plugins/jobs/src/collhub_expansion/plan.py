@@ -125,7 +125,7 @@ class Blocks:
     def lists(self, listed: Lists) -> Lists:
         """Convert lists of rows per catalogue entry to lists of new nodes per block, as CSR.
 
-        `listed`: starts or ends of the entries.
+        `listed` contains the first rows of each catalogue entry, or its last rows.
         """
         pointer, values = listed
         counts = np.diff(pointer)[self.entry]

@@ -23,7 +23,7 @@ _FILES = (
     ),
     (
         "truncated",
-        "The file ends within its JSON.",
+        "The JSON document of the file is incomplete.",
         "The job was killed while it wrote the file, or the copy is incomplete.",
         "Record the file again, and copy it completely.",
         '`{"traceEvents": [{"name":`',

@@ -155,7 +155,7 @@ _TOPOLOGIES = (
         "link-target",
         "A link leads to a device that is not in the file.",
         "The file contains a part of the machine.",
-        "Get the whole dump.",
+        "Write the file again with `NCCL_TOPO_DUMP_FILE`, and use all of it.",
         '`<nvlink target="0000:ff:00.0">`',
     ),
     (
@@ -197,7 +197,7 @@ _TOPOLOGIES = (
         "pcilink-target",
         "A link between PCI switches leads to a switch that is not in the file.",
         "The file contains a part of the machine.",
-        "Get the whole dump.",
+        "Write the file again with `NCCL_TOPO_DUMP_FILE`, and use all of it.",
         "`<pcilink>` to an unknown bus id",
     ),
     (

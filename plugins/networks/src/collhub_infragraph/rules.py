@@ -30,7 +30,7 @@ _RULES = (
     ),
     (
         "unconnected-npus",
-        "NPUs have no links to the others.",
+        "Some NPUs cannot reach the others over links.",
         "Edges are missing.",
         "Add edges, or read a part of the document.",
         "two hosts without a network",

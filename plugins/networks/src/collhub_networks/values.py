@@ -371,8 +371,8 @@ def _fail(
     code: str,
     cure: str = "",
 ) -> NoReturn:
-    """Raise `InputError` with this message, cure and code, at a line of the file `name`; None for
-    the file as a whole.
+    """Raise `InputError` with this message, cure and code, at a line of the file `name`. With
+    the line None, the error belongs to the entire file.
     """
     raise InputError(
         message,

@@ -56,8 +56,8 @@ _MAX_FITTED = 3
 _MAX_PAIRS = 100_000
 # (NPU, link) pairs above which a search that adapts to the links may take more than a minute.
 _MAX_SEARCHED_PAIRS = 4_000_000
-# Above this number, and on networks with switches, it is not tried beside patterns. On others it
-# is tried if the best pattern is above the ratio to the lower bound.
+# Such a search is tried after the fixed patterns only on a network without switches and with at
+# most so many pairs, and only if the best pattern exceeds this ratio to the lower bound.
 _MAX_DIRECT_PAIRS, _SEARCHED_FROM_RATIO = 64_000_000, 1.25
 # On large networks, the search ends at this ratio to the lower bound.
 _NEAR_BOUND = 1.01

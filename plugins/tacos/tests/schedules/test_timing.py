@@ -60,7 +60,7 @@ def test_link_begins_with_one_message_and_ends_at_its_window() -> None:
 
 
 def test_message_waits_for_the_last_to_arrive_of_all_before_its_window() -> None:
-    # The first message goes far, the second one does not: nobody may wait for the second one alone.
+    # The first message arrives at 20, after the second one: later messages wait for both.
     row, start = np.zeros(5, np.int64), np.arange(5, dtype=np.int64)
     found = compute_windows(row, start, np.asarray([20, 3, 4, 5, 6]), np.full(5, 2), 4)
     assert (start - found).tolist() == [-1, 0, 0, 0, 0]

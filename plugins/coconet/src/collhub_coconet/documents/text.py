@@ -113,7 +113,7 @@ class _ExpressionWriter:
         right one that binds equally (and a left one of a power). All other kinds are calls: the
         reduction (`+` for a sum), the operands, then dimension, root, element type, rate, first
         position, number of largest elements or positions, shape, axes, order of dimensions, seed
-        and signed offset, as far as stated.
+        and signed offset. Arguments that the operation does not state are omitted.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
