@@ -98,7 +98,7 @@ class CheckReport:
     first causes first, and warnings. `lines`: examined items, for subjects of several parts.
     `calls`: only for RUNTIME. `facts`: computed values by name, for JSON. `details`: the same as
     text. `is_applicable`: False if the check does not know this kind of subject, for example an
-    algorithm without a certificate.
+    algorithm without a certificate, or a file of a format that a runtime does not read.
     """
 
     ok: bool

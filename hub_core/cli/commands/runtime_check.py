@@ -59,7 +59,7 @@ class RuntimeVerdict:
             version=version or None,
             ok=report.ok,
             is_accepted=bool(report.facts.get("is_accepted", report.ok)),
-            is_applicable=bool(report.facts.get("is_applicable", True)),
+            is_applicable=report.is_applicable,
             calls=[UsedCall(**asdict(call)) for call in report.calls],
             diagnostics=list_findings(report.diagnostics),
         )
@@ -218,7 +218,7 @@ def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
                     report.ok,
                     bool(report.facts.get("is_accepted", report.ok)),
                     report.diagnostics,
-                    bool(report.facts.get("is_applicable", True)),
+                    report.is_applicable,
                 )
             )
     return AllRuntimesVerdict(source, verdicts)
