@@ -220,8 +220,8 @@ def check_runtime(
     rules of the versions that use such files, and a warning reports if the newest version does not.
     Findings on opening the file go to `report`. Raises `HubError` for an unknown runtime, version
     or option and for an unreadable file; a file that is not used is no error. A file of another
-    format than those that the runtime reads is not checked: the report has `is_applicable` False and
-    the finding `not-applicable`.
+    format than those that the runtime reads is not checked: the report has `is_applicable` False
+    and the finding `not-applicable`.
     """
     registry = registry or run_registry()
     check, versions = find_runtime(runtime, registry)
