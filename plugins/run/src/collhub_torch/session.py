@@ -35,15 +35,15 @@ class Session:
         """
         if self._communicator is None:
             self._communicator = self._join(source.device)
+        is_on_gpu = source.device.type == "cuda"
+        stream = int(torch.cuda.current_stream(source.device).cuda_stream) if is_on_gpu else 0
         call = NativeCall(
             source.data_ptr(),
             target.data_ptr(),
             count,
             DATATYPES[source.dtype],
             OPS[op],
-            0
-            if source.device.type != "cuda"
-            else int(torch.cuda.current_stream(source.device).cuda_stream),
+            stream,
         )
         self._library.run(self._communicator, call)
 

@@ -446,24 +446,23 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     topology = request.topology
     is_large = _is_large(topology)
     is_beyond_search = _is_beyond_search(topology)
+    is_searched_if_far = _is_searched_if_far(topology)
     size = request.collective_bytes
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
         """Return the sort key (late, time in ns, no estimate, takes a time).
 
-        Late are synthesizers with a time option if the problem is large, and those that adapt if it
-        is beyond the search. The time of those that adapt is the bound.
+        Late are synthesizers with a time option if the problem is large. If it is beyond the
+        search, those that adapt are late, and without switches patterns far from the bound. The
+        time of those that adapt is the bound.
         """
-        takes_a_time, offer = (
-            _has_within_option(name, registry),
-            registry.find(Synthesizer, name).offer,
-        )
+        takes_a_time = _has_within_option(name, registry)
+        offer = registry.find(Synthesizer, name).offer
         has_estimate = offer.adapts or bool(offer.estimate)
         time_ns = bound_ns if offer.adapts else _estimate_ns(name, registry, request)
-        is_late = (takes_a_time and is_large) or (offer.adapts and is_beyond_search)
-        if is_beyond_search and _is_searched_if_far(topology) and not takes_a_time:
-            is_late = offer.adapts or time_ns > _FAR_FROM_BOUND * bound_ns
+        is_far = is_searched_if_far and time_ns > _FAR_FROM_BOUND * bound_ns
+        is_late = (takes_a_time and is_large) or (is_beyond_search and (offer.adapts or is_far))
         return is_late, time_ns, not has_estimate, takes_a_time
 
     return sorted(names, key=rank)
