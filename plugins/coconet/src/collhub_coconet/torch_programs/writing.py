@@ -635,7 +635,7 @@ class _ModuleWriter:
             Kind.GATHER: lambda: self._format_gather(operation),
             Kind.SCATTER: lambda: (
                 f"_scatter({operands[0]}, {operands[1]},"
-                f" {list(self._find_block_shape(operation.name))})"
+                f" {list(self._find_local_shape(operation.name, needs_lengths=True))})"
             ),
             Kind.PERMUTE: lambda: f"{operands[0]}.permute({list(operation.order or ())})",
             Kind.PART: lambda: (
@@ -673,18 +673,6 @@ class _ModuleWriter:
         size = self.bound.binding.shape(kind.shape)[0]
         return f"_gather_rows({rows}, {indices}, {size}, {self._format_group(axes)})"
 
-    def _find_block_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value on a rank; raises `InputError` for unequal blocks."""
-        kind = self.program.types[name]
-        shape = list(self.bound.binding.shape(kind.shape))
-        for layout, ranks in zip(kind.layout.by_axis, self.bound.binding.axis_sizes, strict=True):
-            if layout.is_sliced and shape[layout.dimension] % ranks:
-                cure = f"use sizes that are multiples of {ranks}"
-                raise self._refuse(f"{name} has blocks of unequal length", cure)
-            if layout.is_sliced:
-                shape[layout.dimension] //= ranks
-        return tuple(shape)
-
     def _format_scalar(self, operation: Operation) -> str:
         """Return the expression of a reduction to a scalar.
 
@@ -721,18 +709,22 @@ class _ModuleWriter:
                     text = f"_block({text}, {len(kind.shape) - distance}, {group})"
         return text
 
-    def _find_local_shape(self, name: str) -> tuple[int, ...]:
+    def _find_local_shape(self, name: str, *, needs_lengths: bool = False) -> tuple[int, ...]:
         """Return the shape of a value on a rank; -1 for blocks, whose lengths may differ.
 
-        On a mesh of several axes the lengths of equal blocks are known.
+        On a mesh of several axes the lengths of equal blocks are known. With `needs_lengths`, the
+        shape has all lengths; raises `InputError` for unequal blocks.
         """
         kind = self.program.types[name]
         shape = list(self.bound.binding.shape(kind.shape))
         for layout, ranks in zip(kind.layout.by_axis, self.bound.binding.axis_sizes, strict=True):
             if layout.is_sliced:
                 length, remainder = divmod(shape[layout.dimension], ranks)
+                if needs_lengths and remainder:
+                    cure = f"use sizes that are multiples of {ranks}"
+                    raise self._refuse(f"{name} has blocks of unequal length", cure)
                 is_equal = bool(kind.layout.axes) and not remainder and length > 0
-                shape[layout.dimension] = length if is_equal else -1
+                shape[layout.dimension] = length if needs_lengths or is_equal else -1
         return tuple(shape)
 
     def _refuse(self, message: str, cure: str) -> InputError:
