@@ -336,7 +336,9 @@ def _gather_rows(x: torch.Tensor, indices: torch.Tensor, size: int, group: Group
     if not x.shape[0]:
         return x.new_zeros((*indices.shape, *x.shape[1:]))
     rows = x[places.where(is_inside, 0)]
-    return rows * is_inside.reshape(*indices.shape, *[1] * (x.dim() - 1)).to(x.dtype)
+    # Not a product with the mask: the first row, which stands for all others, may be infinite.
+    is_row_inside = is_inside.reshape(*indices.shape, *[1] * (x.dim() - 1))
+    return torch.where(is_row_inside, rows, 0)
 
 
 def _scatter(indices: torch.Tensor, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
