@@ -601,6 +601,7 @@ def _list_error_codes(file: Path) -> Iterable[str]:
                     yield str(keyword.value.value)
 
 
+@pytest.mark.once
 def test_every_error_of_a_reader_has_a_declared_rule() -> None:
     files = _list_modules_of_readers()
     assert len(files) > 150

@@ -82,6 +82,7 @@ def test_one_cable_is_the_same_network_in_every_format() -> None:
     validate_all(pair, read=texts, write=expected, registry=REGISTRY)
 
 
+@pytest.mark.once
 def test_every_writer_takes_part() -> None:
     table = list(conversions(REGISTRY))
     writers = {one.name for kind in (FormatWriter, TopologyWriter) for one in REGISTRY.all(kind)}

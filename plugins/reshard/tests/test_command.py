@@ -108,6 +108,7 @@ def test_strategies_are_verified_and_named(collhub, strategy: str) -> None:
     assert list(report["strategies"]) == [strategy]
 
 
+@pytest.mark.once
 def test_trees_are_packed_on_a_topology(collhub, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     arguments = (*SMALL, "--topology", "switch:8?bandwidth=10GB/s", "-O", "strategy=tree")
@@ -125,6 +126,7 @@ def test_tiles_row_by_row_take_copies(collhub) -> None:
     assert rows["copies"] > 0
 
 
+@pytest.mark.once
 def test_a_state_dict_is_one_schedule(collhub, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     entry = {"tensor": "8x8:float32", "from": "mesh(2,2): S0 R", "to": "mesh(2,2): R S0"}

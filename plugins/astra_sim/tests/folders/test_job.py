@@ -13,6 +13,7 @@ from golden_folders import golden_folder, golden_options
 Collhub = Callable[..., Any]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("part", range(4))
 def test_simulate_takes_the_folder_alone(
     collhub: Collhub, corpus: Path, tmp_path: Path, part: int

@@ -74,6 +74,7 @@ def collective(rank: int, kind: JobCollective, size: int, **others: int) -> dict
     return {**node, "bytes": size, "on_host": 0, "tag": 0, **others}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("part", range(4))
 def test_what_was_read_from_a_folder_is_written_back(
     corpus: Path, tmp_path: Path, part: int

@@ -175,6 +175,7 @@ def direct_all_reduce(ranks: int) -> Algorithm:
     return algorithm_of(CollectiveKind.ALL_REDUCE, steps, ranks, units=ranks)
 
 
+@pytest.mark.once
 @given(
     ranks=st.integers(2, 9),
     size=st.integers(100, 100_000),

@@ -32,6 +32,7 @@ def all_reduce(number: int, group: str = "", after: int | None = None) -> dict[s
     return node if after is None else {**node, "deps": [after]}
 
 
+@pytest.mark.once
 def test_jobs_that_finish_have_no_errors(collhub: Collhub, corpus: Path, tmp_path: Path) -> None:
     wrong = []
     for number, case in enumerate(golden(corpus)):

@@ -22,6 +22,7 @@ MIXED = "fc:3?bandwidth=40GB/s+switch:3?bandwidth=10GB/s"
 
 # Wang et al., MLSys 2020, section 3.5, with 2 ms to switch peer access: GB/s by its formula,
 # computed 2026-11.
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("topology", "gigabytes", "expected"),
     [

@@ -117,6 +117,7 @@ def mutated_samples(samples: Path, count: int) -> Iterator[tuple[str, bytes]]:
         yield source.name, mutate(source.read_bytes(), generator)
 
 
+@pytest.mark.once
 def test_the_command_reads_or_refuses_mutated_samples(
     collhub, samples: Path, tmp_path: Path
 ) -> None:

@@ -172,6 +172,7 @@ def test_wrong_fields_of_ras_are_refused_with_their_place(
     assert message.replace("\\", "") in line
 
 
+@pytest.mark.once
 def test_mutated_output_of_ras_is_read_or_refused(collhub, tmp_path: Path) -> None:
     content = json.dumps({"communicators": [communicator("0xa", {0: 5, 1: 4}, missing=[2])]})
     generator = random.Random(5)

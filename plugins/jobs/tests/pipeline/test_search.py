@@ -100,6 +100,7 @@ SHAPES = st.builds(
 )
 
 
+@pytest.mark.once
 @settings(max_examples=8, deadline=None)
 @given(SHAPES, st.integers(0, 3))
 def test_the_search_fits_and_is_never_behind_a_named_schedule(shape: Shape, more: int) -> None:

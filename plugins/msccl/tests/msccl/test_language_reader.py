@@ -175,6 +175,7 @@ def test_endless_program_is_stopped_with_its_line() -> None:
     )
 
 
+@pytest.mark.once
 def test_sleeping_program_is_stopped_with_its_line() -> None:
     finding = refused("import time\ntime.sleep(60)", time_limit=1)
     assert finding.code == "time-limit"
@@ -194,6 +195,7 @@ open({file!r}, "wb").write(os.read(reader, 20))
 """
 
 
+@pytest.mark.once
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no subreapers")
 @pytest.mark.parametrize("ending", [PROGRAM + "pass", "time.sleep(300)", "os._exit(0)", "1 / 0"])
 def test_process_that_leaves_its_group_and_its_parent_ends_with_the_program(

@@ -96,6 +96,7 @@ def test_a_header_without_communicator_splits_is_refused_by_name(
     assert "NCCL 2.18 or later is needed" in said
 
 
+@pytest.mark.once
 def test_the_library_for_the_oldest_version_runs(sources: Path) -> None:
     make(sources, "CXXFLAGS=-O0 -DNCCL_VERSION_CODE=21800", "double")
     done = run(sources, "--size", "4096")

@@ -85,6 +85,7 @@ def test_one_lane_has_the_records_of_the_program() -> None:
     np.testing.assert_array_equal(one.records[:, 3], one.program.level)
 
 
+@pytest.mark.once
 def test_program_with_many_lanes_gets_what_the_collective_defines(folder: Path) -> None:
     link(folder, tables(ring_by_block(4), lanes=16))
     found = run(folder, "--size", "6400", COLLHUB_DOUBLE_ASYNC="1")

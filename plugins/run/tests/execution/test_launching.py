@@ -72,6 +72,7 @@ def test_no_descriptor_stays_open() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.once
 def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
     program = remove_send(levelled_program(algorithm, True))

@@ -31,6 +31,7 @@ def points(measured_corpus: Path) -> Sequence[Mapping[str, object]]:
     return points
 
 
+@pytest.mark.once
 def test_algorithms_of_nccl_reach_the_bars(script, points) -> None:
     errors = np.abs([one.error for one in script["compare_nccl"](points, "aiconfigurator")])
     assert len(errors) == 165

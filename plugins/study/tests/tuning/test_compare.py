@@ -384,6 +384,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert [line for line in run.err.splitlines() if "results are not kept: " in line] != []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("measured", "timeout_s", "says"),
     [

@@ -91,6 +91,7 @@ _GROUPS = st.lists(
 )
 
 
+@pytest.mark.once
 @settings(max_examples=12, deadline=None)
 @given(_GROUPS, st.sampled_from(["ring:8", "hypercube:3", "switch:8"]), st.sampled_from(Occupancy))
 def test_law_right_between_the_bound_and_one_by_one(

@@ -114,6 +114,7 @@ def _public_files() -> list[Row]:
     ]
 
 
+@pytest.mark.once
 def test_what_the_public_compilers_wrote_gets_no_slower_with_thread_blocks_of_ours(
     corpus: Path,
 ) -> None:

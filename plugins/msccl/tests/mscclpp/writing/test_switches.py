@@ -182,6 +182,7 @@ def test_chains_of_single_messages_need_no_switch_channels() -> None:
     assert groups(plan, 0) == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("slices", [None, 4096])
 def test_more_members_than_a_thread_block_has_channels(slices: int | None) -> None:
     topology = f"switch:20?{BOTH}"
