@@ -203,39 +203,60 @@ def _insert_relays(
         path, channel = paths[connection], channels[connection]
         columns["peer"][send], columns["channel"][send] = path[1], channel
         columns["peer"][receive], columns["channel"][receive] = path[-2], channel
+        count = int(steps.count[send])
         for hop, rank in enumerate(path[1:-1], 1):
-            count = int(steps.count[send])
-            place = int(scratch[rank])
-            scratch[rank] += count
             if lanes[rank] >= 0 and (connection, rank) not in relay_lane:
                 lanes[rank] += 1
                 relay_lane[connection, rank] = lanes[rank]
-            shared = {
-                "rank": rank,
-                "channel": channel,
-                "count": count,
-                "lane": relay_lane.get((connection, rank), -1),
-            }
-            rows = (
-                {
-                    "kind": StepKind.RECV,
-                    "peer": path[hop - 1],
-                    "dst_buffer": Buffer.SCRATCH,
-                    "dst_offset": place,
-                },
-                {
-                    "kind": StepKind.SEND,
-                    "peer": path[hop + 1],
-                    "src_buffer": Buffer.SCRATCH,
-                    "src_offset": place,
-                },
-            )
-            for row in rows:
+            lane = relay_lane.get((connection, rank), -1)
+            ends = (path[hop - 1], path[hop + 1])
+            for row in _relay_rows(rank, ends, channel, count, int(scratch[rank]), lane):
                 for name, column in columns.items():
-                    column.append(int({**COLUMN_DEFAULTS, **shared, **row}[name]))
+                    column.append(row[name])
                 keys.append(keys[send] + hop / len(path))
             parents.append(len(keys) - 2)
             children.append(len(keys) - 1)
+            scratch[rank] += count
+    return replace(
+        algorithm,
+        steps=_order_rows(steps, columns, keys, parents, children),
+        scratch_units=scratch,
+        extensions={
+            name: value for name, value in algorithm.extensions.items() if name == PLACEMENT
+        },
+    )
+
+
+def _relay_rows(
+    rank: int, ends: tuple[int, int], channel: int, count: int, offset: int, lane: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the columns of the receive and of the send by which a rank relays a message.
+
+    `ends`: the ranks before and after it on the path. `offset`: the scratch unit of `rank` where
+    the message of `count` units is stored.
+    """
+    shared = {**COLUMN_DEFAULTS, "rank": rank, "channel": channel, "count": count, "lane": lane}
+    receive = {"kind": StepKind.RECV, "peer": ends[0], "dst_buffer": Buffer.SCRATCH}
+    send = {"kind": StepKind.SEND, "peer": ends[1], "src_buffer": Buffer.SCRATCH}
+    return (
+        {**shared, **receive, "dst_offset": offset},
+        {**shared, **send, "src_offset": offset},
+    )
+
+
+def _order_rows(
+    steps: StepTable,
+    columns: dict[str, list[int]],
+    keys: list[float],
+    parents: list[int],
+    children: list[int],
+) -> StepTable:
+    """Build the table of the original and the added rows, sorted by rank and then by key.
+
+    `columns`: values of all rows, those of `steps` first. `keys`: a number per row; rows of equal
+    rank and key keep their order. `parents`, `children`: data dependencies of added rows, in
+    addition to those of `steps`.
+    """
     order = np.lexsort((np.arange(len(keys)), np.asarray(keys), np.asarray(columns["rank"])))
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
@@ -245,19 +266,11 @@ def _insert_relays(
         position[np.append(data_children, children).astype(np.int64)],
     )
     control = _list_edges(steps.control_indptr, steps.control_indices)
-    table = StepTable.from_columns(
+    return StepTable.from_columns(
         steps.num_ranks,
         {name: np.asarray(column)[order] for name, column in columns.items()},
         data,
         (position[control[0]], position[control[1]]),
-    )
-    return replace(
-        algorithm,
-        steps=table,
-        scratch_units=scratch,
-        extensions={
-            name: value for name, value in algorithm.extensions.items() if name == PLACEMENT
-        },
     )
 
 

@@ -149,19 +149,50 @@ def simulate(
             raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")
     topology = given_topology or _read_network_of_input(session, opened)
     algorithm = session.read_input(opened, options["reader"])
-    sizes = sizes or _get_size_of_input(opened.name, algorithm)
-    machine = machine or options["simulator"].get("machine")
-    source_of_times = choose_timing(machine, backend, topology, session.registry())
-    simulator_options = {**options["simulator"], **source_of_times.options}
+    source_of_times = choose_timing(
+        machine or options["simulator"].get("machine"), backend, topology, session.registry()
+    )
+    return _simulate_algorithm(
+        session,
+        algorithm,
+        topology,
+        sizes or _get_size_of_input(opened.name, algorithm),
+        backend,
+        {**options["simulator"], **source_of_times.options},
+        source_of_times,
+        outputs,
+        opened,
+        has_failures=has_failures,
+    )
+
+
+def _simulate_algorithm(
+    session: Session,
+    algorithm: Algorithm,
+    topology: Topology,
+    sizes: Sequence[int],
+    backend: str,
+    options: Assignments,
+    source_of_times: TimingSource,
+    outputs: SimulationOutputs,
+    opened: OpenedAlgorithm,
+    *,
+    has_failures: bool,
+) -> int:
+    """Simulate an algorithm for every size, write the outputs and print the findings.
+
+    `options`: those of the simulator `backend`. With `has_failures`, the first size is also
+    simulated without each link. Returns the exit code. Raises `HubError`.
+    """
     timings = _simulate_sizes(
         session,
         algorithm,
         topology,
         sizes,
         backend,
-        simulator_options,
+        options,
         source_of_times,
-        wants_transfers=view_out is not None,
+        wants_transfers=outputs.view_out is not None,
     )
     failures = None
     if has_failures:
@@ -174,7 +205,7 @@ def simulate(
                 timings[0].collective_bytes,
                 timings[0].time_ns,
                 backend=backend,
-                options=simulator_options,
+                options=options,
                 registry=session.registry(),
             )
     _write_outputs(session, algorithm, topology, source_of_times, timings, outputs, failures)
