@@ -66,7 +66,7 @@ class SessionInputs(SessionState):
             source,
             format=source_format,
             registry=self.registry(),
-            report=output.print_diagnostic,
+            report=self.report,
             more=more,
         )
 

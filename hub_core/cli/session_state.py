@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hub_core.cli import output
 
 if TYPE_CHECKING:
+    from hub_core.model import Diagnostic
     from hub_core.plugin_api import Option
     from hub_core.registry.plugins import Plugin, Registry
 
@@ -20,7 +21,8 @@ class SessionState:
     `separated_arguments`: number of arguments after `--` on the command line. `source_arguments`:
     those of them that are for IN, for readers whose input is a program. `rank_files`: files that
     are one input together, IN first, if their names do not show it. `verify_policy`: the value of
-    `--verify`. `refused_plugins`: reasons, by name, for plugins that must not be imported because
+    `--verify`. `reported`: findings of readers and runtimes that were printed by `report`, in
+    order. `refused_plugins`: reasons, by name, for plugins that must not be imported because
     their trial failed.
 
     Modules are imported inside the methods, because the help of a command needs no numpy.
@@ -33,8 +35,14 @@ class SessionState:
     source_arguments: tuple[str, ...] = ()
     rank_files: tuple[str, ...] = ()
     verify_policy: str = "refuse"
+    reported: list[Diagnostic] = field(default_factory=list)
     refused_plugins: dict[str, str] = field(default_factory=dict)
     _registry: Registry | None = field(default=None, repr=False)
+
+    def report(self, finding: Diagnostic) -> None:
+        """Print a finding, and keep it for files of findings."""
+        output.print_diagnostic(finding)
+        self.reported.append(finding)
 
     def registry(self) -> Registry:
         """Return the plugins of this run; the first call discovers and imports them.

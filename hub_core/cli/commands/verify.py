@@ -194,7 +194,7 @@ def verify(
 
     If an input is a program, its arguments follow after --, as in `program.py -- 8 2`.
     """
-    files = open_report_files(sources, session.registry(), **report_files)
+    files = open_report_files(sources, session.registry(), session.reported, **report_files)
     if runtime is not None:
         options: dict[str, object] = {
             "--from": source_format,

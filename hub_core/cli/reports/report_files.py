@@ -31,20 +31,29 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Files that are written after the verification, and the accepted findings."""
+    """Files that are written after the verification, and the accepted findings.
+
+    `reported`: findings that readers reported since the last verdict; `note` removes them.
+    """
 
     sarif: str | None
     junit: str | None
     new_baseline: str | None
     baseline: Baseline | None
     registry: Registry
+    reported: list[Diagnostic]
 
     def note(self, source: str, ok: bool, diagnostics: Sequence[Diagnostic]) -> CheckedSource:
-        """Return the verdict on one input in the form that `write` needs."""
+        """Return the verdict on one input in the form that `write` needs.
+
+        Its findings are those of the reader, then those of the verification.
+        """
         # Imported here, as below: the help of the command needs no reports.
         from hub_core.cli.reports.check_results import CheckedSource
 
-        return CheckedSource(source, ok, tuple(diagnostics))
+        of_reader = [finding for finding in self.reported if finding not in diagnostics]
+        self.reported.clear()
+        return CheckedSource(source, ok, (*of_reader, *diagnostics))
 
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
         """Write the files; return whether every error is accepted.
@@ -87,6 +96,7 @@ def report_file_options(function: Function) -> Function:
 def open_report_files(
     sources: Sequence[str],
     registry: Registry,
+    reported: list[Diagnostic],
     *,
     sarif: str | None,
     junit: str | None,
@@ -95,6 +105,7 @@ def open_report_files(
 ) -> ReportFiles | None:
     """Return the requested files with the accepted findings; None without any of the options.
 
+    `reported`: list to which the session adds the findings of readers.
     Raises `UsageError` if a file would replace an input or another of the files, or if both options
     for baselines are given, and `InputError` if the baseline cannot be read.
     """
@@ -119,7 +130,7 @@ def open_report_files(
     from hub_core.cli.reports.check_results import read_baseline
 
     accepted = None if baseline is None else read_baseline(baseline)
-    return ReportFiles(sarif, junit, write_baseline, accepted, registry)
+    return ReportFiles(sarif, junit, write_baseline, accepted, registry, reported)
 
 
 def _write_file(out: str, content: bytes) -> None:
