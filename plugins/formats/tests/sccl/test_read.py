@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collhub_sccl.algorithms import EXTENSION, build_document, read, samples
@@ -17,16 +18,17 @@ from hub_core.plugin_api import NoOptions, Source
 CORPUS = Path(__file__).parents[5] / "shared" / "corpus" / "taccl"
 
 
-def _rows() -> list[dict[str, str]]:
+def _rows() -> list[Any]:
     index = CORPUS / "index.csv"
     if not index.exists():
         return []
     with index.open() as lines:
-        return [row for row in csv.DictReader(lines) if row["file"].endswith(".json")]
+        rows = [row for row in csv.DictReader(lines) if row["file"].endswith(".json")]
+    return [pytest.param(row, id=row["file"]) for row in rows]
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason=f"no corpus at {CORPUS}")
-@pytest.mark.parametrize("row", _rows(), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", _rows())
 def test_a_real_file_is_as_the_index_says(row):
     algorithm = hub_core.read(str(CORPUS / row["file"]))
     stated = algorithm.extensions[EXTENSION]

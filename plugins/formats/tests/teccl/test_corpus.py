@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +18,19 @@ CORPUS = Path(__file__).parents[5] / "shared" / "corpus" / "teccl"
 KINDS = {"allgather": CollectiveKind.ALL_GATHER, "alltoall": CollectiveKind.ALL_TO_ALL}
 
 
-def _rows(kind: str) -> list[dict[str, str]]:
+def _rows(kind: str) -> list[Any]:
     index = CORPUS / "index.csv"
     if not index.exists():
         return []
     with index.open() as lines:
-        return [row for row in csv.DictReader(lines) if row["kind"] == kind]
+        rows = [row for row in csv.DictReader(lines) if row["kind"] == kind]
+    return [pytest.param(row, id=row["file"]) for row in rows]
 
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason=f"no corpus at {CORPUS}")
 
 
-@pytest.mark.parametrize("row", _rows("schedule"), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", _rows("schedule"))
 def test_a_schedule_is_as_the_index_says_and_right(row):
     path = CORPUS / row["file"]
     algorithm = hub_core.read(str(path))
@@ -45,7 +47,7 @@ def test_a_schedule_is_as_the_index_says_and_right(row):
     assert hub_core.verify(algorithm).ok
 
 
-@pytest.mark.parametrize("row", _rows("schedule"), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", _rows("schedule"))
 def test_the_columns_are_as_the_index_says(row):
     document = ScheduleDocument.parse((CORPUS / row["file"]).read_bytes(), row["file"])
     paths = document.paths
@@ -59,7 +61,7 @@ def test_the_columns_are_as_the_index_says(row):
     assert document.lost_flows == int(row["flow_hops_with_lost_volume"])
 
 
-@pytest.mark.parametrize("row", _rows("solver input"), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", _rows("solver input"))
 def test_an_input_of_the_solver_is_named(row):
     with pytest.raises(InputError, match="an input of TE-CCL's solver, not a schedule"):
         hub_core.read(str(CORPUS / row["file"]))

@@ -20,6 +20,7 @@ from hub_core.plugin_api import Source
 
 CORPUS = Path(__file__).resolve().parents[5].parent / "shared" / "corpus" / "infragraph"
 TRUTHS = json.loads((CORPUS / "index.json").read_text())["truths"] if CORPUS.exists() else []
+CASES = [pytest.param(truth, id=truth["file"]) for truth in TRUTHS]
 UNLIMITED = InfragraphReadOptions(missing="unlimited")
 
 pytestmark = pytest.mark.skipif(not TRUTHS, reason="shared/corpus/infragraph is not there")
@@ -34,14 +35,14 @@ def graph_of(name: str):
     return parse_graph(document_of(source(name), CODE), NetworkFindings())
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["file"])
+@pytest.mark.parametrize("truth", CASES)
 def test_expansion_has_the_vertices_and_edges_of_the_index(truth) -> None:
     graph = graph_of(truth["file"])
     assert (len(graph.names), len(graph.first_vertex)) == (truth["vertices"], truth["edges"])
     assert Counter(graph.kinds) == truth["types"]
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["file"])
+@pytest.mark.parametrize("truth", CASES)
 def test_links_have_the_bandwidths_and_edges_of_the_index(truth) -> None:
     graph = graph_of(truth["file"])
     edges: Counter[str] = Counter()
@@ -62,7 +63,7 @@ def test_links_have_the_bandwidths_and_edges_of_the_index(truth) -> None:
         assert (stated[name]["gbytes_per_s"], stated[name]["latency_ns"]) == values
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["file"])
+@pytest.mark.parametrize("truth", CASES)
 def test_network_has_the_nodes_and_links_of_the_index(truth) -> None:
     graph, reduced = graph_of(truth["file"]), truth["reduced"]
     is_npu = [kind == "xpu" for kind in graph.kinds]
