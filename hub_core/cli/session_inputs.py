@@ -66,7 +66,7 @@ class SessionInputs(SessionState):
             source,
             format=source_format,
             registry=self.registry(),
-            report=self.report,
+            report=self.report_finding,
             more=more,
         )
 

@@ -21,9 +21,9 @@ class SessionState:
     `separated_arguments`: number of arguments after `--` on the command line. `source_arguments`:
     those of them that are for IN, for readers whose input is a program. `rank_files`: files that
     are one input together, IN first, if their names do not show it. `verify_policy`: the value of
-    `--verify`. `reported`: findings of readers and runtimes that were printed by `report`, in
-    order. `refused_plugins`: reasons, by name, for plugins that must not be imported because
-    their trial failed.
+    `--verify`. `reported`: findings of readers and runtimes that `report_finding` printed, in order.
+    `refused_plugins`: reasons, by name, for plugins that must not be imported because their trial
+    failed.
 
     Modules are imported inside the methods, because the help of a command needs no numpy.
     """
@@ -39,7 +39,7 @@ class SessionState:
     refused_plugins: dict[str, str] = field(default_factory=dict)
     _registry: Registry | None = field(default=None, repr=False)
 
-    def report(self, finding: Diagnostic) -> None:
+    def report_finding(self, finding: Diagnostic) -> None:
         """Print a finding, and keep it for files of findings."""
         output.print_diagnostic(finding)
         self.reported.append(finding)

@@ -240,7 +240,7 @@ def check_file(session: Session, source: str, runtime: str, options: Assignments
             runtime=runtime,
             options=options,
             registry=session.registry(),
-            report=session.report,
+            report=session.report_finding,
         )
     return RuntimeVerdict(source, runtime, report)
 
