@@ -30,7 +30,14 @@ from collhub_coconet.program.operations import ElementType, Rule
 from hub_core.model import InputError
 
 
-def apply(operands: list[Value], rule: str, *shape: int, work: int = 8, traffic: int = 64) -> Value:
+def apply(
+    operands: list[Value],
+    rule: str,
+    *shape: int,
+    work: int = 8,
+    traffic: int = 64,
+    count: int | None = None,
+) -> Value:
     """Add an opaque operation to the program of its operands."""
     return operands[0].builder.apply(
         Kind.OPAQUE,
@@ -41,6 +48,7 @@ def apply(operands: list[Value], rule: str, *shape: int, work: int = 8, traffic:
         rule=Rule(rule),
         work=work,
         traffic=traffic,
+        count=count,
     )
 
 
@@ -63,6 +71,9 @@ def test_layout_follows_the_rule_of_an_opaque_operation() -> None:
     assert apply([local, same], "per_rank", 4).type.layout == LOCAL
     assert apply([same], "random", 4).type.layout == LOCAL
     assert apply([blocks, same], "rows", 8).type.layout == sliced(0)
+    assert apply([blocks, local], "rows", 8).type.layout == sliced(0)
+    assert apply([blocks, same], "parts", 8).type.layout == LOCAL
+    assert apply([same], "parts", 8).type.layout == REPLICATED
     assert apply([local], "to_blocks", 8).type.layout == sliced(0)
     assert apply([blocks], "to_local", 4).type.layout == LOCAL
 
@@ -72,6 +83,31 @@ def test_operator_without_a_rule_for_slices_is_refused() -> None:
     blocks = builder.argument("s", "float32", 8, layout=sliced(0))
     with pytest.raises(InputError, match="s is S_0, which the rule per_rank does not permit"):
         apply([blocks], "per_rank", 8)
+
+
+def test_every_dimension_of_a_row_may_be_sliced() -> None:
+    builder = ProgramBuilder("rows")
+    heads = builder.argument("q", "float32", 2, 8, 6, layout=sliced(1))
+    batches = builder.argument("k", "float32", 2, 8, 6, layout=sliced(0))
+    sequence = builder.argument("v", "float32", 2, 8, 6, layout=sliced(2))
+    assert apply([heads, heads], "rows", 2, 8, 6, count=2).type.layout == sliced(1)
+    assert apply([batches], "rows", 2, 8, 6, count=2).type.layout == sliced(0)
+    for operands, count in (([heads, batches], 2), ([sequence], 2), ([heads], 1)):
+        with pytest.raises(InputError, match="which the rule rows does not permit"):
+            apply(operands, "rows", 2, 8, 6, count=count)
+    with pytest.raises(InputError, match="4 dimensions of rows are stated"):
+        apply([heads], "rows", 2, 8, 6, count=4)
+
+
+def test_blocks_of_heads_equal_the_complete_tensor() -> None:
+    """Slices of a gathered result, whose rows are positions of two dimensions."""
+    builder = ProgramBuilder("heads")
+    heads = builder.argument("q", "float32", 2, 8, 6, layout=sliced(1))
+    whole = builder.program(apply([all_gather(heads)], "rows", 2, 8, 6, count=2).named("y"))
+    builder = ProgramBuilder("heads")
+    heads = builder.argument("q", "float32", 2, 8, 6, layout=sliced(1))
+    cut = builder.program(all_gather(apply([heads], "rows", 2, 8, 6, count=2)).named("y"))
+    assert whole.types["y"] == cut.types["y"]
 
 
 def test_document_keeps_opaque_operations() -> None:

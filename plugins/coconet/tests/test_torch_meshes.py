@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator
+from math import erf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_captured_graphs import graph_from_json
-from collhub_captured_graphs.graph import GraphOutput, OutputRole
+from collhub_captured_graphs.graph import (
+    ElementName,
+    GraphNode,
+    GraphOutput,
+    OutputRole,
+    Reference,
+    Tensor,
+)
 from collhub_coconet import Kind, coalesce_by_size, compare, movable, reorder, split, statements
 from collhub_coconet.documents.json_document import BoundProgram, bound_from_json, bound_to_json
 from collhub_coconet.execution.ranks import simulate_ranks
@@ -188,10 +196,21 @@ def test_values_are_those_of_the_graph() -> None:
 GROUPS = {"0": (0, 1), "1": (0, 2), "2": (0, 1, 2, 3)}
 
 
-class RandomRun:
-    """Random graph of rank 0 with its values on four ranks, computed step by step with numpy."""
+def gelu(x: Any, form: str) -> Any:
+    """GELU in float64: with the error function, or with tanh."""
+    if form == "tanh":
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
 
-    def __init__(self, seed: int) -> None:
+
+class RandomRun:
+    """Random graph of rank 0 with its values on four ranks, computed step by step with numpy.
+
+    `is_extended`: with lists, parts, tables, masks, reductions and gradients, too.
+    """
+
+    def __init__(self, seed: int, *, is_extended: bool = False) -> None:
+        self.is_extended = is_extended
         self.draw = Random(seed)
         self.random = np.random.default_rng(seed)
         self.graph = graph_of_mesh()
@@ -223,6 +242,8 @@ class RandomRun:
     def add(self, number: int) -> None:
         """Add a random node; values are square matrices of 4 rows."""
         kinds = ["unary", "binary", "mm", "t", "view", *["group"] * 3]
+        if self.is_extended:
+            kinds += ["parts", "list", "rows", "batches", "table", "mask", "gradient"]
         name, kind = f"n{number}", self.draw.choice(kinds)
         x, y = (self.draw.choice([*self.values]) for _ in range(2))
         a, b = self.values[x], self.values[y]
@@ -247,8 +268,150 @@ class RandomRun:
         elif kind == "t":
             call("aten.t.default", name, 4, 4, self=x)
             self.values[name] = [one.T for one in a]
-        else:
+        elif kind == "group":
             self.add_collectives(name, x, a)
+        else:
+            self.values[name] = getattr(self, f"add_{kind}")(name, x, y, a, b)
+
+    def add_parts(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Cut along a dimension, in one of four ways, and join in the other order."""
+        call, axis = self.graph.call, self.draw.randrange(2)
+        shape = (2, 4) if axis == 0 else (4, 2)
+        first, last = f"{name}_a", f"{name}_b"
+        kind = self.draw.choice(["split", "slice", "unbind", "select"])
+        if kind in ("split", "slice"):
+            if kind == "split":
+                operator = self.draw.choice(["split.Tensor", "split_with_sizes.default"])
+                sizes = {"split_size": 2} if operator == "split.Tensor" else {"split_sizes": (2, 2)}
+                parts = (Tensor(first, "float32", shape), Tensor(last, "float32", shape))
+                arguments: dict[str, Any] = {"self": Reference(x), **sizes, "dim": axis}
+                self.graph.nodes.append(GraphNode(name, f"aten.{operator}", arguments, parts))
+            else:
+                for part, start in ((first, 0), (last, 2)):
+                    end = start + 2
+                    call("aten.slice.Tensor", part, *shape, self=x, dim=axis, start=start, end=end)
+            tensors = (Reference(last), Reference(first))
+            call("aten.cat.default", f"{name}_c", 4, 4, tensors=tensors, dim=axis - 2)
+            call("aten.mul.Tensor", name, 4, 4, self=f"{name}_c", other=y)
+            return [np.roll(one, 2, axis) * two for one, two in zip(a, b, strict=True)]
+        rows = [f"{name}_{row}" for row in range(4)]
+        if kind == "unbind":
+            parts = tuple(Tensor(row, "float32", (4,)) for row in rows)
+            arguments = {"self": Reference(x), "dim": axis}
+            self.graph.nodes.append(GraphNode(name, "aten.unbind.int", arguments, parts))
+        else:
+            for row, part in enumerate(rows):
+                call("aten.select.int", part, 4, self=x, dim=axis, index=row - 4)
+        tensors = tuple(Reference(row) for row in rows)
+        stacked = self.draw.randrange(2)
+        call("aten.stack.default", f"{name}_c", 4, 4, tensors=tensors, dim=stacked)
+        call("aten.mul.Tensor", name, 4, 4, self=f"{name}_c", other=y)
+        turned = [one if axis == stacked else one.T for one in a]
+        return [one * two for one, two in zip(turned, b, strict=True)]
+
+    def add_list(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Apply an operator of lists; both results are used."""
+        parts = tuple(Tensor(f"{name}_{part}", "float32", (4, 4)) for part in "ab")
+        lists = {"self": (Reference(x), Reference(y)), "other": (Reference(y), Reference(x))}
+        operator = self.draw.choice(["add", "mul", "maximum"])
+        node = GraphNode(f"{name}_l", f"aten._foreach_{operator}.List", lists, parts)
+        self.graph.nodes.append(node)
+        self.graph.call("aten.add.Tensor", name, 4, 4, self=f"{name}_a", other=f"{name}_b", alpha=2)
+        functions: dict[str, Any] = {"add": np.add, "mul": np.multiply, "maximum": np.maximum}
+        return [3 * functions[operator](one, two) for one, two in zip(a, b, strict=True)]
+
+    def add_rows(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Center rows or columns by their sum, mean or maximum."""
+        axis, kind = self.draw.randrange(2), self.draw.choice(["sum", "mean", "amax"])
+        shape = (1, 4) if axis == 0 else (4, 1)
+        operator = {"sum": "sum.dim_IntList", "mean": "mean.dim", "amax": "amax.default"}[kind]
+        self.graph.call(f"aten.{operator}", f"{name}_r", *shape, self=x, dim=(axis,), keepdim=True)
+        self.graph.call("aten.sub.Tensor", name, 4, 4, self=y, other=f"{name}_r")
+        reduce: Any = {"sum": np.sum, "mean": np.mean, "amax": np.max}[kind]
+        return [two - reduce(one, axis=axis, keepdims=True) for one, two in zip(a, b, strict=True)]
+
+    def add_batches(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Permute batches of matrices, multiply and add them, and permute back."""
+        call, order = self.graph.call, self.draw.choice([(1, 0, 2), (0, 2, 1), (2, 0, 1)])
+        for part, operand in (("x", x), ("y", y)):
+            call("aten.view.default", f"{name}_{part}", 4, 2, 2, self=operand, size=(4, 2, 2))
+            sizes = [(4, 2, 2)[axis] for axis in order]
+            operand = f"{name}_{part}"
+            call("aten.permute.default", f"{operand}p", *sizes, self=operand, dims=order)
+        x, y, turned = f"{name}_xp", f"{name}_yp", [sizes[0], sizes[2], sizes[1]]
+        call("aten.transpose.int", f"{name}_t", *turned, self=y, dim0=-1, dim1=1)
+        square = (*sizes[:2], sizes[1])
+        call("aten.bmm.default", f"{name}_m", *square, self=x, mat2=f"{name}_t")
+        call(
+            "aten.baddbmm.default", f"{name}_b", *sizes, self=x, batch1=f"{name}_m", batch2=y,
+            beta=0.5, alpha=2,
+        )  # fmt: skip
+        call("aten.view.default", name, 4, 4, self=f"{name}_b", size=(4, 4))
+        results = []
+        for one, two in zip(a, b, strict=True):
+            p, q = (entry.reshape(4, 2, 2).transpose(order) for entry in (one, two))
+            product = p @ q.transpose(0, 2, 1)
+            results.append((0.5 * p + 2 * product @ q).reshape(4, 4))
+        return results
+
+    def add_table(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Look rows up by the place of the largest elements, or add up the rows of equal places."""
+        call = self.graph.call
+        call("aten.mul.Scalar", f"{name}_h", 4, 4, self=x, other=0.0)
+        call("aten.lt.Scalar", f"{name}_z", 4, 4, element="bool", self=f"{name}_h", other=1.0)
+        call(
+            "aten._to_copy.default",
+            f"{name}_j",
+            4,
+            4,
+            element="int64",
+            self=f"{name}_z",
+            dtype=ElementName("int64"),
+        )
+        call("aten.select.int", f"{name}_i", 4, element="int64", self=f"{name}_j", dim=1, index=0)
+        if self.draw.random() < 0.5:
+            call("aten.embedding.default", name, 4, 4, weight=y, indices=f"{name}_i")
+            return [np.repeat(two[1:2], 4, 0) for two in b]
+        call(
+            "aten.embedding_dense_backward.default", name, 4, 4, grad_output=y,
+            indices=f"{name}_i", num_weights=4, padding_idx=-1, scale_grad_by_freq=False,
+        )  # fmt: skip
+        return [np.eye(4, dtype=np.float32)[[1]].T * two.sum(0) for two in b]
+
+    def add_mask(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """Combine comparisons, and choose by them."""
+        call, less = self.graph.call, self.draw.choice(["le", "ge", "ne", "gt"])
+        joined = self.draw.choice(["logical_and", "logical_or"])
+        call(f"aten.{less}.Tensor", f"{name}_p", 4, 4, element="bool", self=x, other=y)
+        call("aten.lt.Scalar", f"{name}_q", 4, 4, element="bool", self=y, other=0.0)
+        parts = {"self": f"{name}_p", "other": f"{name}_q"}
+        call(f"aten.{joined}.default", f"{name}_m", 4, 4, element="bool", **parts)
+        call("aten.logical_not.default", f"{name}_n", 4, 4, element="bool", self=f"{name}_m")
+        call("aten.where.self", name, 4, 4, condition=f"{name}_n", self=x, other=y)
+        compare = {"le": np.less_equal, "ge": np.greater_equal, "ne": np.not_equal}
+        function: Any = compare.get(less, np.greater)
+        join = np.logical_and if joined == "logical_and" else np.logical_or
+        return [
+            np.where(join(function(one, two), two < 0), two, one)
+            for one, two in zip(a, b, strict=True)
+        ]
+
+    def add_gradient(self, name: str, x: str, y: str, a: list[Any], b: list[Any]) -> list[Any]:
+        """GELU, or its gradient, in one of two forms."""
+        form = self.draw.choice(["none", "tanh"])
+        more = {"approximate": form}
+        is_gradient = self.draw.random() < 0.5
+        operator = "gelu_backward" if is_gradient else "gelu"
+        more |= {"grad_output": y} if is_gradient else {}
+        self.graph.call(f"aten.{operator}.default", name, 4, 4, self=x, **more)
+        results = []
+        for one, two in zip(a, b, strict=True):
+            wide, step = one.astype(np.float64), 1e-5
+            value = gelu(wide, form)
+            if is_gradient:
+                value = two * (gelu(wide + step, form) - gelu(wide - step, form)) / (2 * step)
+            results.append(value.astype(np.float32))
+        return results
 
     def add_collectives(self, name: str, x: str, a: list[Any]) -> None:
         """Add a collective, or a gather and a scatter, which have other shapes in between."""
@@ -275,12 +438,9 @@ class RandomRun:
         self.values[name] = [reduce(np.stack(one), axis=0) for one in parts]
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(40), *(pytest.param(n, marks=pytest.mark.slow) for n in range(40, 400))]
-)
-def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> None:
-    """Layouts never change a value: the program equals the graph on every rank."""
-    expected = RandomRun(seed)
+def check_random_graph(seed: int, *, is_extended: bool = False) -> set[str]:
+    """Compare a random graph with its program on every rank; return the names of its kinds."""
+    expected = RandomRun(seed, is_extended=is_extended)
     for number in range(12):
         expected.add(number)
     names = [name for name in expected.values if name not in expected.arguments][-6:]
@@ -297,6 +457,34 @@ def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> N
             assert error < 1e-3 or not np.isfinite(scale), (name, rank)
     again = bound_from_json(bound_to_json(bound).encode(), "")
     assert again.program.types == bound.program.types
+    return {str(one.kind) for one in bound.program.operations}
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(n, marks=pytest.mark.slow) for n in range(40, 400))]
+)
+def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> None:
+    """Layouts never change a value: the program equals the graph on every rank."""
+    check_random_graph(seed)
+
+
+EXTENDED_KINDS = {
+    *("Part", "Concat", "Permute", "Gather", "Scatter", "BatchMatMul", "Erf", "RowReduce"),
+    *("Select", "Equal", "Less", "Greater"),
+}
+
+
+@pytest.mark.once
+def test_random_graphs_with_all_typed_operators_compute_the_values_of_each_rank() -> None:
+    kinds = set[str]().union(*(check_random_graph(seed, is_extended=True) for seed in range(40)))
+    assert kinds >= EXTENDED_KINDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 2000, 200))
+def test_two_thousand_random_graphs_compute_the_values_of_each_rank(start: int) -> None:
+    for seed in range(start, start + 200):
+        check_random_graph(seed, is_extended=True)
 
 
 def test_document_of_a_mesh_is_read(tmp_path: Path) -> None:

@@ -12,11 +12,24 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from collhub_captured_graphs import CapturedGraph, GraphInput, GraphOutput, Tensor  # noqa: E402
+from collhub_captured_graphs import (  # noqa: E402
+    CapturedGraph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    Tensor,
+)
 from collhub_captured_graphs.fx_graphs import convert_fx  # noqa: E402
-from collhub_captured_graphs.graph import InputRole, OutputRole  # noqa: E402
+from collhub_captured_graphs.graph import InputRole, OutputRole, Reference  # noqa: E402
 from collhub_captured_graphs.operators import describe_node  # noqa: E402
-from collhub_coconet import LOCAL, Kind, text  # noqa: E402
+from collhub_coconet import (  # noqa: E402
+    LOCAL,
+    Kind,
+    program_from_json,
+    program_to_json,
+    sliced,
+    text,
+)
 from collhub_coconet.documents.json_document import BoundProgram  # noqa: E402
 from collhub_coconet.execution.ranks import simulate_ranks  # noqa: E402
 from collhub_coconet.lowering.workload import lower  # noqa: E402
@@ -65,6 +78,7 @@ def draw(*shape: int) -> Any:
 
 
 IDS = torch.tensor([[3, 0, 3], [1, 2, 4]])
+UNORDERED = torch.tensor([[0.5, float("nan"), -1.0], [2.0, 0.0, float("nan")], [-1.0, 3.0, -0.5]])
 
 
 def differentiate(function: Function) -> Function:
@@ -115,6 +129,14 @@ FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "dropout without effect": (
         lambda x: functional.dropout(x, 0.0) * functional.dropout(x, 0.5, training=False), (draw(3, 4),),
     ),
+    "comparisons": (
+        lambda x, y: (x <= y, x >= y, x != y, x.le(0.5), y.ge(0.0), x.ne(y[0, 1]), x.maximum(y), y.minimum(x)),
+        (UNORDERED, UNORDERED.t().contiguous()),
+    ),
+    "logic": (
+        lambda x, y: ((x < 0).logical_and(y > 0), (x < 0).logical_or(y > 0), (x < y).logical_not()),
+        (UNORDERED, UNORDERED.t().contiguous()),
+    ),
     "masked fill": (lambda x: (x + 1).masked_fill(x < 0.25, -1e9).abs(), (draw(3, 4),)),
 }  # fmt: skip
 
@@ -156,9 +178,7 @@ def test_list_operators_of_adamw_are_typed_per_tensor() -> None:
 
 
 def test_list_operator_that_stays_opaque_has_the_work_of_all_entries() -> None:
-    graph = capture_function(
-        lambda x, y: torch._foreach_maximum([x, y], [y, x]), draw(3, 4), draw(3, 4)
-    )
+    graph = capture_function(lambda x, y: torch._foreach_floor([x, y]), draw(3, 4), draw(3, 4))
     (node,) = (one for one in graph.nodes if "_foreach_" in one.operator)
     facts = describe_node(graph, node)
     assert (facts.is_known, facts.work, facts.traffic) == (True, 24, 4 * 48)
@@ -234,3 +254,74 @@ def test_operator_in_place_is_refused_if_a_view_would_change() -> None:
     assert [node.operator for node in graph.nodes] == ["aten.mul.Tensor", "aten.add.Tensor"]
     with pytest.raises(InputError, match=r"add_.*writes to an operand"):
         capture_function(lambda x: x.add_(1.0), draw(2, 3))
+
+
+def normalize(x: Any, y: Any, z: Any) -> Any:
+    return functional.layer_norm(x * y, (8,), torch.arange(8.0) / 8) * z
+
+
+def attend(q: Any, k: Any, v: Any) -> Any:
+    mask = torch.ones(q.shape[2], k.shape[2]).tril().bool()
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+# Number of dimensions that may be sliced, of 4.
+KERNELS: dict[str, tuple[int, Function]] = {
+    "attention": (2, ATTENTION["forward"]),
+    "attention with a mask": (2, attend),
+    "gradients of attention": (2, ATTENTION["backward"]),
+    "norms": (3, ATTENTION["layer norm"]),
+    "gradients of a norm": (3, differentiate(normalize)),
+    "softmax": (3, lambda q, k, v: (q.softmax(-1), k.log_softmax(-1))),
+    "gradient of softmax": (3, differentiate(lambda q, k, v: q.softmax(-1) * k * v)),
+    "softmax of heads": (1, lambda q, k, v: (q * v).softmax(1)),
+}
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize("name", KERNELS)
+def test_blocks_of_a_fused_kernel_are_blocks_of_its_complete_result(
+    name: str, dimension: int
+) -> None:
+    """Batches and heads of attention, and dimensions that are not normalized, stay sliced."""
+    count, function = KERNELS[name]
+    inputs = [draw(4, 4, 4, 8) * size for size in (1, 0.5, 0.25)]
+    parts = [one.chunk(2, dimension) for one in inputs]
+    blocks = [[one[rank] for one in parts] for rank in range(2)]
+    graph = capture_function(function, *blocks[0])
+    placements = {one.tensor.name: f"S({dimension})" for one in graph.inputs if one.tensor.shape}
+    program = type_graph(graph, TypingChoices(2, placements=placements)).program
+    layouts = [program.types[one].layout for one in program.outputs]
+    assert set(layouts) == {sliced(dimension) if dimension < count else LOCAL}
+    if dimension < count:
+        complete, *of_ranks = (
+            torch.utils._pytree.tree_leaves(function(*one)) for one in (inputs, *blocks)
+        )
+        for expected, *found in zip(complete, *of_ranks, strict=True):
+            joined = torch.cat(found, dimension)
+            np.testing.assert_allclose(joined, expected, rtol=4e-6, atol=4e-6)
+
+
+def test_gradients_of_weights_of_a_layer_norm_are_local_beside_blocks() -> None:
+    """They are sums of the rows of one rank, even if they have as many elements as rows."""
+    function = differentiate(lambda x, weight: functional.layer_norm(x, (4,), weight))
+    graph = capture_function(function, draw(4, 4), draw(4))
+    names = [one.tensor.name for one in graph.inputs]
+    bound = type_graph(graph, TypingChoices(2, placements={names[0]: "S(0)"}))
+    layouts = [bound.program.types[one].layout for one in bound.program.outputs]
+    assert layouts == [sliced(0), LOCAL]
+    assert program_from_json(program_to_json(bound.program)) == bound.program
+    (artifact,) = write(lower(bound.program, bound.binding), TorchModuleOptions()).artifacts
+    assert "_results[1]" in artifact.content().decode()
+
+
+def test_attention_with_dropout_differs_between_ranks() -> None:
+    call = {
+        "query": Reference("q"), "key": Reference("q"), "value": Reference("q"), "dropout_p": 0.5,
+    }  # fmt: skip
+    tensor = Tensor("q", "float32", (2, 3, 4, 8))
+    name = "aten.scaled_dot_product_attention.default"
+    node = GraphNode("y", name, call, (Tensor("y", "float32", tensor.shape),))
+    inputs = (GraphInput(tensor, InputRole.INPUT, "", "R"),)
+    graph = CapturedGraph("dropout", inputs, (node,), (GraphOutput("y", OutputRole.OUTPUT),))
+    assert type_graph(graph, TypingChoices(2)).program.types["y"].layout == LOCAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,33 @@ def test_tensor_parallel_layer_is_typed_with_its_shards() -> None:
     bound = graph.type(y)
     assert layouts(bound, "mm", "mm_1", "y_") == ["S_1", "L", "R"]
     assert bound.program.types["mm"].shape == (2, 32)
+
+
+@pytest.mark.parametrize(
+    ("operator", "result", "message"),
+    [
+        ("mm", (4, 7), "the shape [4, 6]"),
+        ("add", (5, 6), "the shapes [4, 6] and [6, 6], which do not fit"),
+        ("view", (5, 5), "24 elements of x [4, 6]"),
+        ("gelu", (6, 4), "the shape [4, 6]"),
+        ("layer_norm", (4, 5), "the shape [4, 6]"),
+        ("scaled_dot_product_attention", (4, 5), "the shape [4, 6]"),
+    ],
+)
+def test_result_that_contradicts_its_operands_is_refused(
+    operator: str, result: tuple[int, ...], message: str
+) -> None:
+    graph = Graph()
+    x, w = graph.input("x", 4, 6, placement="L"), graph.input("w", 6, 6, placement="R")
+    arguments: dict[str, Any] = {
+        "mm": {"self": x, "mat2": w},
+        "add": {"self": x, "other": w},
+        "scaled_dot_product_attention": {"query": x, "key": w, "value": w},
+    }.get(operator, {"self": x})
+    y = graph.call(f"aten.{operator}.default", "y", *result, **arguments)
+    expected = rf"y \(aten.{operator}.default\) has the result .*{re.escape(message)}"
+    with pytest.raises(InputError, match=expected):
+        graph.type(y)
 
 
 def test_other_number_of_ranks_is_refused() -> None:

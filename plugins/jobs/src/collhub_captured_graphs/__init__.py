@@ -19,6 +19,7 @@ from collhub_captured_graphs.operators import (
     find_operator,
     is_collective,
 )
+from collhub_captured_graphs.result_shapes import find_contradiction
 
 __all__ = [
     "CapturedGraph",
@@ -29,6 +30,7 @@ __all__ = [
     "Tensor",
     "derive_axes",
     "describe_node",
+    "find_contradiction",
     "find_operator",
     "graph_from_json",
     "graph_to_json",

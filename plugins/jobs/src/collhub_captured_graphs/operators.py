@@ -19,6 +19,9 @@ from collhub_captured_graphs.graph import (
     Tensor,
 )
 
+LIST_PREFIX = "aten._foreach_"
+"""Beginning of the names of operators that are applied to every entry of a list."""
+
 _COLLECTIVES = frozenset(
     {
         "all_reduce",
@@ -86,18 +89,30 @@ Slices = Callable[[Call], frozenset[str]]
 """Names of the operands that may be sliced along dimension 0: row i (for a reshape, block i) of
 the first result depends only on row i of these, if all of them with that dimension are sliced."""
 
+RowDimensions = Callable[[Call], int]
+"""Number of leading dimensions along each of which the operands of `Slices` may be sliced, with
+the same condition: a row is a position of all these dimensions."""
+
+
+def _count_first(call: Call) -> int:
+    return 1
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """Operator of the table. `is_view`: the result shares the memory of the operand.
 
-    `is_random`: ranks compute different results even for equal operands.
+    `is_random`: ranks compute different results even for equal operands. `row_results`: number of
+    results, from the first, that have the rows of the operands; None for all. Other results, such
+    as the gradient of a weight, depend on all rows of a rank.
     """
 
     work: Work
     slices: Slices
     is_view: bool = False
     is_random: bool = False
+    row_dimensions: RowDimensions = _count_first
+    row_results: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,9 @@ class Layouts:
     """Costs and layout properties of one node of a graph.
 
     `work`: arithmetic operations; `traffic`: bytes of memory read and written; `sliceable`: values
-    that may be sliced along dimension 0; `is_known`: whether the operator is in the table.
+    that may be sliced along one of the first `row_dimensions` dimensions; `row_results`: number of
+    results, from the first, that are then sliced alike; `is_known`: whether the operator is in the
+    table.
     """
 
     work: int
@@ -113,6 +130,8 @@ class Layouts:
     sliceable: frozenset[str]
     is_known: bool
     is_random: bool
+    row_dimensions: int = 1
+    row_results: int = 0
 
 
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
@@ -129,11 +148,16 @@ def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     call = Call(node, graph.tensors)
     work = 0 if operator.is_view else operator.work(call)
     slices = operator.slices(call)
-    if node.operator.startswith(_LIST_PREFIX):
+    if node.operator.startswith(LIST_PREFIX):
         # The operator is applied to every entry of a list; rows of different entries are unrelated.
         elements = sum(tensor.num_elements for tensor in node.tensors)
         work, slices = work * elements // max(call.result.num_elements, 1), frozenset()
-    return Layouts(work, 0 if operator.is_view else traffic, slices, True, operator.is_random)
+    traffic = 0 if operator.is_view else traffic
+    row_dimensions = max(1, operator.row_dimensions(call)) if slices else 1
+    row_results = len(node.results) if operator.row_results is None else operator.row_results
+    # Attention with Dropout.
+    is_random = operator.is_random or call.argument("dropout_p") not in (None, 0, 0.0)
+    return Layouts(work, traffic, slices, True, is_random, row_dimensions, row_results)
 
 
 def find_operator(name: str) -> Operator | None:
@@ -142,10 +166,12 @@ def find_operator(name: str) -> Operator | None:
     A list operator such as `aten._foreach_add.List` has the entry of the operator of one tensor.
     """
     base = ".".join(name.split(".")[:2])
-    return _OPERATORS.get(base.replace(_LIST_PREFIX, "aten."))
+    return _OPERATORS.get(base.replace(LIST_PREFIX, "aten."))
 
 
-_LIST_PREFIX = "aten._foreach_"
+def is_pointwise(operator: Operator) -> bool:
+    """Whether an operator computes elements from those at the same position, with broadcasting."""
+    return operator.slices is _slice_pointwise and not operator.is_view
 
 
 def _count_results(factor: int) -> Work:
@@ -211,6 +237,14 @@ def _slice_pointwise(call: Call) -> frozenset[str]:
     )
 
 
+def _count_common(call: Call) -> int:
+    """Count the leading dimensions that have the size of the result in all operands of rows."""
+    shape = call.result.shape
+    shapes = [call.tensors[name].shape for name in _slice_pointwise(call)]
+    same = [all(one[axis] == size for one in shapes) for axis, size in enumerate(shape)]
+    return same.index(False) if False in same else len(same)
+
+
 def _slice_first(*names: str) -> Slices:
     """Return a rule that permits slices of the first named operand, or of all if they are equal."""
 
@@ -234,6 +268,16 @@ def _slice_batches(*names: str) -> Slices:
     return find
 
 
+def _count_batches(name: str) -> RowDimensions:
+    """Return a rule that counts the dimensions before the last two of the named operand."""
+
+    def count(call: Call) -> int:
+        operand = call.operand(name)
+        return 1 if operand is None else len(operand.shape) - 2
+
+    return count
+
+
 def _slice_rows(*names: str) -> Slices:
     """Return a rule for reductions: slices of `self`, if dimension 0 is not reduced.
 
@@ -249,13 +293,36 @@ def _slice_rows(*names: str) -> Slices:
     return find
 
 
-def _slice_normalized(call: Call) -> frozenset[str]:
-    """Permit slices of the operand of a normalization whose dimension 0 is not normalized."""
+def _count_kept(*names: str) -> RowDimensions:
+    """Return a rule for reductions: the dimensions before the first one that is reduced.
+
+    `names`: of the argument with the reduced dimensions.
+    """
+
+    def count(call: Call) -> int:
+        operand = call.operand("self", "input", "grad_output", "grad")
+        return 1 if operand is None else min(call.dimensions(operand, *names))
+
+    return count
+
+
+def _count_unnormalized(call: Call) -> int:
+    """Count the dimensions of the operand of a normalization before the normalized ones."""
     operand, shape = call.operand("input", "self"), call.argument("normalized_shape")
     count = len(shape) if isinstance(shape, tuple) else 1
-    if operand is None or len(operand.shape) <= count:
-        return frozenset()
-    return frozenset({operand.name})
+    return 0 if operand is None else len(operand.shape) - count
+
+
+def _slice_normalized(*names: str) -> Slices:
+    """Return a rule that permits slices of the named operands of a normalization outside of the
+    normalized dimensions."""
+
+    def find(call: Call) -> frozenset[str]:
+        operands = [operand for name in names if (operand := call.operand(name)) is not None]
+        is_row = _count_unnormalized(call) > 0
+        return frozenset(operand.name for operand in operands) if is_row else frozenset()
+
+    return find
 
 
 def _slice_reshaped(call: Call) -> frozenset[str]:
@@ -304,7 +371,7 @@ def _name_operators(entry: Operator, names: str) -> dict[str, Operator]:
 
 _OPERATORS: dict[str, Operator] = {
     **_name_operators(
-        Operator(_count_results(1), _slice_pointwise),
+        Operator(_count_results(1), _slice_pointwise, row_dimensions=_count_common),
         "add add_ sub sub_ rsub mul mul_ div div_ neg neg_ pow sqrt sqrt_ rsqrt reciprocal exp log"
         " log1p abs sign square relu threshold_backward where eq ne lt le gt ge logical_and"
         " logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not maximum minimum"
@@ -313,10 +380,11 @@ _OPERATORS: dict[str, Operator] = {
         " empty_like clone contiguous tril triu",
     ),
     **_name_operators(
-        Operator(_count_results(2), _slice_pointwise), "addcmul addcmul_ addcdiv addcdiv_"
+        Operator(_count_results(2), _slice_pointwise, row_dimensions=_count_common),
+        "addcmul addcmul_ addcdiv addcdiv_",
     ),
     **_name_operators(
-        Operator(_count_results(8), _slice_pointwise),
+        Operator(_count_results(8), _slice_pointwise, row_dimensions=_count_common),
         "tanh sigmoid silu gelu tanh_backward sigmoid_backward silu_backward gelu_backward softplus"
         " hardtanh hardtanh_backward",
     ),
@@ -357,23 +425,34 @@ _OPERATORS: dict[str, Operator] = {
     **_name_operators(Operator(_count_product, _slice_batches("batch1", "batch2")), "baddbmm"),
     **_name_operators(Operator(_count_convolution, _slice_first("input")), "convolution conv2d"),
     **_name_operators(
-        Operator(_count_operands(1), _slice_rows("dim")),
+        Operator(_count_operands(1), _slice_rows("dim"), row_dimensions=_count_kept("dim")),
         "sum mean amax amin max min any all argmax argmin cumsum prod logsumexp",
     ),
     **_name_operators(
-        Operator(_count_operands(2), _slice_rows("dim")), "var std var_mean linalg_vector_norm norm"
+        Operator(_count_operands(2), _slice_rows("dim"), row_dimensions=_count_kept("dim")),
+        "var std var_mean linalg_vector_norm norm",
     ),
     **_name_operators(
-        Operator(_count_operands(5), _slice_rows("dim")),
+        Operator(_count_operands(5), _slice_rows("dim"), row_dimensions=_count_kept("dim")),
         "_softmax softmax _log_softmax log_softmax _softmax_backward_data"
         " _log_softmax_backward_data",
     ),
     **_name_operators(
-        Operator(_count_operands(8), _slice_normalized),
+        Operator(
+            _count_operands(8),
+            _slice_normalized("input", "self"),
+            row_dimensions=_count_unnormalized,
+        ),
         "native_layer_norm layer_norm rms_norm _fused_rms_norm",
     ),
+    # The gradients of weight and bias are sums of all rows.
     **_name_operators(
-        Operator(_count_operands(14), _slice_nothing),
+        Operator(
+            _count_operands(14),
+            _slice_normalized("grad_out", "input", "mean", "rstd"),
+            row_dimensions=_count_unnormalized,
+            row_results=1,
+        ),
         "native_layer_norm_backward _fused_rms_norm_backward",
     ),
     **_name_operators(
@@ -383,19 +462,34 @@ _OPERATORS: dict[str, Operator] = {
     ),
     **_name_operators(Operator(_count_no_work, _slice_first("indices")), "embedding"),
     **_name_operators(Operator(_count_operands(1), _slice_nothing), "embedding_dense_backward"),
-    **_name_operators(Operator(_count_operands(4), _slice_rows("dim")), "topk sort argsort"),
     **_name_operators(
-        Operator(_count_attention(4), _slice_batches("query", "key", "value")),
+        Operator(_count_operands(4), _slice_rows("dim"), row_dimensions=_count_kept("dim")),
+        "topk sort argsort",
+    ),
+    **_name_operators(
+        Operator(
+            _count_attention(4),
+            _slice_batches("query", "key", "value"),
+            row_dimensions=_count_batches("query"),
+            # Output and logarithm of the sum; then state of random numbers and sizes.
+            row_results=2,
+        ),
         "scaled_dot_product_attention _scaled_dot_product_flash_attention"
         " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention"
         " _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
     ),
     **_name_operators(
-        Operator(_count_attention(10), _slice_nothing),
+        Operator(
+            _count_attention(10),
+            _slice_batches("grad_out", "grad_out_", "query", "key", "value", "out", "logsumexp"),
+            row_dimensions=_count_batches("query"),
+            row_results=3,
+        ),
         "_scaled_dot_product_flash_attention_backward"
         " _scaled_dot_product_flash_attention_for_cpu_backward"
         " _scaled_dot_product_efficient_attention_backward"
-        " _scaled_dot_product_cudnn_attention_backward",
+        " _scaled_dot_product_cudnn_attention_backward"
+        " _scaled_dot_product_fused_attention_overrideable_backward",
     ),
     **_name_operators(
         Operator(_count_operands(12), _slice_nothing),

@@ -17,6 +17,7 @@ from collhub_coconet.program.operations import (
     Binding,
     ElementType,
     Kind,
+    Operation,
     Placement,
     Reduction,
     TensorType,
@@ -351,22 +352,25 @@ def find_largest_term(kind: Kind, parts: OnRanks) -> float:
 
 
 def mix_operands(
-    call: str, seed: int, operands: OnRanks, shape: tuple[int, ...], kind: TensorType
+    operation: Operation, seed: int, operands: OnRanks, shape: tuple[int, ...], kind: TensorType
 ) -> Array:
     """Compute a stand-in for an operator that cannot be executed without its library.
 
-    It depends on `call` and on every element of the operands, deterministically: programs that
-    apply the operator to equal operands have equal results. If the result is sliced, row i depends
-    only on row i of operands with as many rows, so that blocks equal the complete tensor.
+    It depends on the call of the operation and on every element of the operands, deterministically:
+    programs that apply the operator to equal operands have equal results. If the result is sliced,
+    row i, a position of the first `operation.count` dimensions or 1, depends only on row i of
+    operands with the same rows, so that blocks equal the complete tensor. `shape`: of the result on
+    this rank; `kind`: type of the result.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
-    rows = shape[0] if has_rows else 1
-    start = zlib.crc32(call.encode()) % 1009 / 1009 + seed
+    sizes = shape[: operation.count or 1] if has_rows else ()
+    rows = math.prod(sizes)
+    start = zlib.crc32((operation.call or "").encode()) % 1009 / 1009 + seed
     totals = np.full(rows, start)
     for position, operand in enumerate(operands, 1):
         wide = np.asarray(operand, np.float64)
-        is_by_row = has_rows and wide.ndim and wide.shape[0] == rows
-        parts = wide.reshape(rows, -1) if is_by_row else wide.reshape(1, -1)
+        is_by_row = has_rows and wide.shape[: len(sizes)] == sizes
+        parts = wide.reshape(rows, -1) if is_by_row and rows else wide.reshape(1, -1)
         weights = np.cos(np.arange(parts.shape[1]) + position)
         totals = totals + (parts * weights).sum(axis=1)
     width = int(np.prod(shape, dtype=np.int64)) // max(rows, 1)

@@ -218,14 +218,13 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
         positions = np.searchsorted(elements_of[operation.name], elements)
         return values.read(operation.reads[0], rank, elements_of[operation.reads[0]][positions])
     operands = [values.on_rank(name, position) for name in operation.reads]
-    first_element = 0
     if kind.layout.is_sliced:
-        first_row, last_row = block_bounds(shape[0], binding.num_ranks, position)
-        first_element = first_row * prod(shape[1:])
-        shape = (last_row - first_row, *shape[1:])
+        dimension = kind.layout.dimension
+        first, last = block_bounds(shape[dimension], binding.num_ranks, position)
+        shape = (*shape[:dimension], last - first, *shape[dimension + 1 :])
     seed = position if operation.rule is Rule.RANDOM else 0
-    result = mix_operands(operation.call or "", seed, operands, shape, kind)
-    return result.reshape(-1)[elements - first_element]
+    result = mix_operands(operation, seed, operands, shape, kind).reshape(-1)
+    return result[np.searchsorted(find_elements(kind, binding, position), elements)]
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:

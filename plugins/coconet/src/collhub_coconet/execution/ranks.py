@@ -329,7 +329,7 @@ def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
         seed = rank if operation.rule is Rule.RANDOM else 0
         # Operands with as many rows as the block are read row by row.
         values = [operand[rank] for operand in operands]
-        results.append(mix_operands(operation.call or "", seed, values, shape_of_rank, kind))
+        results.append(mix_operands(operation, seed, values, shape_of_rank, kind))
     return results
 
 

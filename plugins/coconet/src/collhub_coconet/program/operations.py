@@ -127,16 +127,19 @@ class Rule(StrEnum):
 
     PER_RANK: every rank computes with its values; the result of replicated operands is replicated,
     else local. RANDOM: as PER_RANK, but ranks differ even for equal operands. ROWS: row i of the
-    result depends only on rows i of the sliced operands and on replicated ones. TO_BLOCKS: the
-    local values of the ranks are the blocks of a tensor sliced along the dimension that the
-    operation names, or 0. TO_LOCAL: the part of a tensor that a rank has, in row-major order, as
-    its local value. On a mesh of several axes a rule applies to each axis; ROWS is PER_RANK on axes
-    without slices.
+    result depends only on rows i of the sliced operands, and on the other operands. A row is a
+    position of the first `count` dimensions (1 if absent), such as batch and head of attention;
+    each of them may be sliced. PARTS: every rank computes with its parts of the operands; the
+    result is local unless all operands are replicated. TO_BLOCKS: the local values of the ranks are
+    the blocks of a tensor sliced along the dimension that the operation names, or 0. TO_LOCAL: the
+    part of a tensor that a rank has, in row-major order, as its local value. On a mesh of several
+    axes a rule applies to each axis; ROWS is PER_RANK on axes without slices.
     """
 
     PER_RANK = "per_rank"
     RANDOM = "random"
     ROWS = "rows"
+    PARTS = "parts"
     TO_BLOCKS = "to_blocks"
     TO_LOCAL = "to_local"
 
@@ -195,7 +198,7 @@ TRAITS = {
     Kind.PERMUTE: Traits(1, ("order",)),
     Kind.PART: Traits(1, ("dimension", "start", "count")),
     Kind.OPAQUE: Traits(
-        -1, ("element", "call", "shape", "rule", "work", "traffic"), ("axes", "dimension")
+        -1, ("element", "call", "shape", "rule", "work", "traffic"), ("axes", "dimension", "count")
     ),
 }
 
@@ -251,10 +254,10 @@ class Operation:
     group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
     numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
     number of largest elements that a top-k selects, or of positions of a Part, which begins at
-    position `start` of the dimension. `axes`: of the mesh, over whose ranks a
-    communication goes, in their order; None: the only axis. Of an opaque view: on which it
-    changes the layout; None: all axes. `order`: dimensions of the operand that
-    become the dimensions of the result. Of opaque operations: `call` names the
+    position `start` of the dimension, or of the dimensions of a row of the rule ROWS. `axes`: of
+    the mesh, over whose ranks a communication goes, in their order; None: the only axis. Of an
+    opaque view: on which it changes the layout; None: all axes. `order`: dimensions of the operand
+    that become the dimensions of the result. Of opaque operations: `call` names the
     operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the
     bytes of memory for the complete result.
     """

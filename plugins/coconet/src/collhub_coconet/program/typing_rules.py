@@ -183,7 +183,8 @@ def type_update(operands: Operands) -> TensorType:
 _OPAQUE_LAYOUTS = {
     Rule.PER_RANK: ({Placement.LOCAL}, LOCAL),
     Rule.RANDOM: ({Placement.LOCAL}, LOCAL),
-    Rule.ROWS: ({Placement.SLICED}, sliced(0)),
+    Rule.ROWS: ({Placement.LOCAL, Placement.SLICED}, sliced(0)),
+    Rule.PARTS: ({Placement.LOCAL, Placement.SLICED}, LOCAL),
     Rule.TO_BLOCKS: ({Placement.LOCAL}, sliced(0)),
     Rule.TO_LOCAL: (set(Placement), LOCAL),
 }
@@ -196,10 +197,11 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 def type_opaque(operands: Operands) -> TensorType:
     """Type an opaque operation: the declared element type and shape, and the layout of its rule.
 
-    Operands must be tensors of one group; sliced ones must be sliced along dimension 0, except for
-    TO_LOCAL, which takes every layout. On a mesh of several axes the rule applies to every axis,
-    that of a view to its `axes` only; axes on which all operands are replicated remain so, except
-    for RANDOM and the axes that a view names. TO_BLOCKS may name another dimension than 0. Raises
+    Operands must be tensors of one group. ROWS takes slices of one of its first `count` dimensions,
+    PARTS slices of any dimension, and TO_LOCAL every layout. On a mesh of several axes the rule
+    applies to every axis, that of a view to its `axes` only; axes on which all operands are
+    replicated remain so, except for RANDOM and the axes that a view names. TO_BLOCKS may name
+    another dimension than 0. Raises
     `TypingMistakeError` for a layout that the rule does not permit, such as a sliced operand of an
     operator without a rule for slices.
     """
@@ -211,6 +213,12 @@ def type_opaque(operands: Operands) -> TensorType:
     if operation.dimension is not None and operation.rule is not Rule.TO_BLOCKS:
         message = f"a dimension is stated for the rule {operation.rule}"
         raise TypingMistakeError("attribute", message, "leave dimension out")
+    if operation.count is not None:
+        is_rank = 1 <= operation.count <= len(operation.shape)
+        if operation.rule is not Rule.ROWS or not is_rank:
+            message = f"{operation.count} dimensions of rows are stated for the rule"
+            cure = "state count for the rule rows only, at most the dimensions of the result"
+            raise TypingMistakeError("count", f"{message} {operation.rule}", cure)
     count = max(1, len(operands.mesh))
     active = operands.find_view_axes() if operation.axes is not None else range(count)
     by_axis = [_type_opaque_axis(operands, axis, axis in active) for axis in range(count)]
@@ -241,18 +249,24 @@ def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     has_slices = any(operand.is_sliced for operand in found)
     if operation.rule is Rule.ROWS and len(operands.mesh) > 1 and not has_slices:
         permitted, layout = _OPAQUE_LAYOUTS[Rule.PER_RANK]
+    takes_all_slices = operation.rule in (Rule.TO_LOCAL, Rule.PARTS)
+    slices = [operand for operand in found if operand.is_sliced]
+    dimension = slices[0].dimension if slices and operation.rule is Rule.ROWS else 0
     for position, operand in enumerate(found):
-        is_inner_slice = operand.dimension > 0 and operation.rule is not Rule.TO_LOCAL
-        if operand.placement not in permitted | {Placement.REPLICATED} or is_inner_slice:
+        is_other_slice = operand.is_sliced and (
+            operand.dimension != dimension or operand.dimension >= (operation.count or 1)
+        )
+        is_other_slice &= not takes_all_slices
+        if operand.placement not in permitted | {Placement.REPLICATED} or is_other_slice:
             message = f"{operands.name(position)} is {operand}, which the rule {operation.rule}"
             cure = "AllGather it first" if operand.is_sliced else "state another rule"
             raise TypingMistakeError("layout", f"{message} does not permit", cure)
     is_view = operation.rule in _OPAQUE_VIEWS
-    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS)
+    keeps_replicated = operation.rule in (Rule.PER_RANK, Rule.ROWS, Rule.PARTS)
     keeps_replicated |= is_view and len(operands.mesh) > 1 and operation.axes is None
     is_replicated = all(operand == REPLICATED for operand in found)
-    if layout.is_sliced and operation.dimension is not None:
-        layout = sliced(operation.dimension)
+    if layout.is_sliced:
+        layout = sliced(dimension if operation.dimension is None else operation.dimension)
     return REPLICATED if keeps_replicated and is_replicated else layout
 
 

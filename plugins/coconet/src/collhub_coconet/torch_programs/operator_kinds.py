@@ -579,6 +579,53 @@ def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
     return (x, *[None] * (len(build.results()) - 1))
 
 
+def _compare_or_equal(kind: Kind) -> Expansion:
+    """Return the expansion of a comparison by `kind` that also holds for equal operands.
+
+    It is false where an operand is NaN.
+    """
+
+    def expand(build: Builder) -> str:
+        operands = build.operand("self"), build.operand("other")
+        strict = build.add(kind, *operands)
+        return build.finish(Kind.SELECT, strict, strict, build.add(Kind.EQUAL, *operands))
+
+    return expand
+
+
+def _differ(build: Builder) -> str:
+    """Add the comparison that is true for different operands, and where one is NaN."""
+    same = build.add(Kind.EQUAL, build.operand("self"), build.operand("other"))
+    return build.finish(Kind.EQUAL, same, 0)
+
+
+def _negate_truth(build: Builder) -> str:
+    return build.finish(Kind.EQUAL, build.operand("self"), 0)
+
+
+def _combine_truths(is_and: bool) -> Expansion:
+    """Return the expansion of `and`, or of `or`, of two bool operands; others are refused."""
+
+    def expand(build: Builder) -> str:
+        x, y = build.operand("self"), build.operand("other")
+        return build.finish(Kind.SELECT, x, *((y, x) if is_and else (x, y)))
+
+    return expand
+
+
+def _choose_extreme(kind: Kind) -> Expansion:
+    """Return the expansion of the larger (`kind` Greater) or smaller (Less) operand; NaN if one is
+    NaN."""
+
+    def expand(build: Builder) -> str:
+        x, y = build.operand("self"), build.operand("other")
+        chosen = build.add(Kind.SELECT, build.add(kind, x, y), x, y)
+        # A NaN differs from itself; a NaN of y is chosen above.
+        return build.finish(Kind.SELECT, build.add(Kind.EQUAL, x, x), chosen, x)
+
+    return expand
+
+
 def _fill_masked(build: Builder) -> str:
     operands = build.operand("mask"), build.operand("value"), build.operand("self")
     return build.finish(Kind.SELECT, *operands)
@@ -600,6 +647,14 @@ EXPANSIONS: dict[str, Expansion] = {
     "aten.lt": _add_binary(Kind.LESS),
     "aten.gt": _add_binary(Kind.GREATER),
     "aten.eq": _add_binary(Kind.EQUAL),
+    "aten.ne": _differ,
+    "aten.le": _compare_or_equal(Kind.LESS),
+    "aten.ge": _compare_or_equal(Kind.GREATER),
+    "aten.logical_not": _negate_truth,
+    "aten.logical_and": _combine_truths(is_and=True),
+    "aten.logical_or": _combine_truths(is_and=False),
+    "aten.maximum": _choose_extreme(Kind.GREATER),
+    "aten.minimum": _choose_extreme(Kind.LESS),
     "aten.sqrt": _add_unary(Kind.SQRT),
     "aten.tanh": _add_unary(Kind.TANH),
     "aten.exp": _add_unary(Kind.EXP),

@@ -21,8 +21,10 @@ from collhub_captured_graphs import (
     GraphInput,
     GraphNode,
     GraphOutput,
+    Layouts,
     Tensor,
     describe_node,
+    find_contradiction,
     is_collective,
 )
 from collhub_captured_graphs.graph import ArgumentValue, InputRole, OutputRole, Reference
@@ -253,6 +255,10 @@ class _GraphTyper:
             return
         elif not node.tensors:
             self.graph.refuse(node, "returns no tensor", "operator", "capture without it")
+        elif (reason := find_contradiction(self.graph, node)) is not None:
+            result = next(iter(node.tensors))
+            message = f"has the result {result.element}{list(result.shape)}, but its operands have"
+            self.graph.refuse(node, f"{message} {reason}", "shape", "capture it again")
         elif not self._alias(node, base) and not self._add_kind(node, base):
             self._add_opaque(node)
 
@@ -357,8 +363,9 @@ class _GraphTyper:
         """Add a node as one opaque operation per result; the first one has all work and traffic.
 
         Operands stay blocks of rows if the operator permits it (`_find_row_axes`), and become local
-        otherwise. An operator without an entry in the table is refused if it reads a block, unless
-        the options take unknown operators as local.
+        otherwise. Results that do not have the rows of the operands, such as the gradient of a
+        weight, are local then. An operator without an entry in the table is refused if it reads a
+        block, unless the options take unknown operators as local.
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
@@ -368,57 +375,65 @@ class _GraphTyper:
             message = f"has no entry in the table of operators and reads {blocks[0]}, a block"
             cure = "-O unknown=local takes the block as the rank's value"
             self.graph.refuse(node, message, "unknown-operator", cure)
-        row_axes = self._find_row_axes(values, facts.sliceable) if blocks else ()
-        if row_axes is None or any(not tensor.shape for tensor in node.tensors):
-            row_axes = ()
+        row_axes = self._find_row_axes(values, facts) if blocks and not facts.is_random else {}
         if not row_axes:
             for name in blocks:
                 values[name] = self._make_local(values[name], self.find_divided(values[name]))
         operands = [values[name] for name in reads]
-        rule = Rule.RANDOM if facts.is_random else Rule.PER_RANK
-        rule = Rule.ROWS if row_axes else rule
-        scale = self.mesh.count(row_axes)
         first: str | None = None
         for position, tensor in enumerate(node.results):
             if tensor is None:
                 continue
+            has_rows = bool(row_axes) and position < facts.row_results
+            has_rows &= len(tensor.shape) >= facts.row_dimensions
+            dimensions = row_axes if has_rows else {}
             layouts = [
-                sliced(0) if axis in row_axes else LOCAL for axis in range(len(self.mesh.sizes))
+                sliced(dimensions[axis]) if axis in dimensions else LOCAL
+                for axis in range(len(self.mesh.sizes))
             ]
             kind = self._type_tensor(tensor, on_mesh(*layouts))
             name = self.name_value(tensor.name)
+            rule = Rule.PARTS if row_axes else Rule.PER_RANK
             attributes: dict[str, object] = {"element": kind.element, "shape": kind.shape}
+            attributes["rule"] = Rule.ROWS if has_rows else rule
+            if has_rows and facts.row_dimensions > 1:
+                attributes["count"] = facts.row_dimensions
             if first is None:
+                scale = self.mesh.count(tuple(dimensions))
                 attributes |= {"work": facts.work * scale, "traffic": facts.traffic * scale}
-                attributes |= {"rule": rule, "call": _format_call(node, reads, position)}
+                attributes["call"] = _format_call(node, reads, position)
+                if facts.is_random:
+                    attributes["rule"] = Rule.RANDOM
                 first = self.emit(name, Kind.OPAQUE, operands, **attributes)
             else:
                 attributes |= {"work": 0, "traffic": 0, "call": _format_result(position)}
-                attributes["rule"] = Rule.ROWS if row_axes else Rule.PER_RANK
                 self.emit(name, Kind.OPAQUE, [first], **attributes)
             self._values[tensor.name] = name
 
-    def _find_row_axes(
-        self, values: Mapping[str, str], sliceable: Collection[str]
-    ) -> tuple[int, ...] | None:
-        """Return the positions of axes along which an operator is applied to blocks of rows; empty
-        if none.
+    def _find_row_axes(self, values: Mapping[str, str], facts: Layouts) -> dict[int, int]:
+        """Return the sliced dimension by axis if an operator can be applied to blocks; else empty.
 
-        `values`: program values by the names of the operands; `sliceable`: operands that may be
-        blocks. None if another operand is a block, or is local on an axis of blocks.
+        `values`: program values by the names of the operands. On each axis all blocks must be of
+        operands that the operator permits, along the same dimension of its rows. Operands that are
+        replicated or local on the axis are read as they are.
         """
         by_axis = {name: self.types[value].layout.by_axis for name, value in values.items()}
-        axes = []
+        dimensions = {}
         for axis in range(len(self.mesh.sizes)):
-            layouts = {name: layouts[axis] for name, layouts in by_axis.items()}
-            blocks = [name for name, layout in layouts.items() if layout == sliced(0)]
-            others = {layout for name, layout in layouts.items() if name not in blocks}
-            if not blocks and others <= {LOCAL, REPLICATED}:
+            divided = {
+                name: layouts[axis]
+                for name, layouts in by_axis.items()
+                if layouts[axis] not in (LOCAL, REPLICATED)
+            }
+            if not divided:
                 continue
-            if not set(blocks) <= set(sliceable) or not others <= {REPLICATED}:
-                return None
-            axes.append(axis)
-        return tuple(axes)
+            found = {one.dimension if one.is_sliced else -1 for one in divided.values()}
+            dimension = found.pop()
+            is_row = not found and 0 <= dimension < facts.row_dimensions
+            if not is_row or not divided.keys() <= facts.sliceable:
+                return {}
+            dimensions[axis] = dimension
+        return dimensions
 
     def _add_collective(self, node: GraphNode, kind: str) -> None:
         """Add a collective of the given kind; a coalesced one becomes one collective per tensor.

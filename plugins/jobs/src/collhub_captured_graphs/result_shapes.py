@@ -1,0 +1,113 @@
+"""Check results of nodes against their operands: a contradicting shape is refused, not typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from collhub_captured_graphs.graph import CapturedGraph, GraphNode
+from collhub_captured_graphs.operators import LIST_PREFIX, Call, find_operator, is_pointwise
+
+_Shape = tuple[int, ...]
+
+_VIEWS = frozenset(
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "t",
+        "transpose",
+        "permute",
+        "alias",
+        "detach",
+        "clone",
+        "contiguous",
+    ]
+)
+_NORMS = frozenset(
+    [
+        "native_layer_norm",
+        "layer_norm",
+        "rms_norm",
+        "_fused_rms_norm",
+        "_softmax",
+        "softmax",
+        "_log_softmax",
+        "log_softmax",
+    ]
+)
+
+
+def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
+    """Return how the first result of a node contradicts its operands; None if it does not.
+
+    Checked are views (number of elements), pointwise operators (broadcasting), matrix products,
+    normalizations and attention. All other operators, and operators of lists, are not checked.
+    """
+    operator = find_operator(node.operator)
+    if operator is None or not node.results or node.results[0] is None:
+        return None
+    if node.operator.startswith(LIST_PREFIX) or not node.reads:
+        return None
+    call = Call(node, graph.tensors)
+    name = node.operator.split(".")[1]
+    found = node.results[0].shape
+    if name in _VIEWS:
+        sizes = graph.tensors[node.reads[0]].shape
+        is_equal = prod(sizes) == prod(found)
+        return None if is_equal else f"{prod(sizes)} elements of {node.reads[0]} {list(sizes)}"
+    rule = _find_rule(name, is_pointwise(operator))
+    try:
+        expected = None if rule is None else rule(call)
+    except ValueError:
+        shapes = [list(graph.tensors[one].shape) for one in node.reads]
+        return f"the shapes {' and '.join(map(str, shapes))}, which do not fit"
+    return None if expected in (None, found) else f"the shape {list(expected or ())}"
+
+
+def _find_rule(name: str, is_pointwise: bool) -> Callable[[Call], _Shape | None] | None:
+    """Return the function that computes the shape of a result; None if there is no rule."""
+    if is_pointwise:
+        return _broadcast
+    if name in _NORMS:
+        return _keep_shape
+    if name in ("mm", "addmm", "bmm", "baddbmm"):
+        return _multiply
+    return _attend if name.startswith(("scaled_dot", "_scaled_dot")) else None
+
+
+def _broadcast(call: Call) -> _Shape:
+    return np.broadcast_shapes(*(call.tensors[name].shape for name in call.node.reads))
+
+
+def _keep_shape(call: Call) -> _Shape | None:
+    operand = call.operand("input", "self")
+    return None if operand is None else operand.shape
+
+
+def _multiply(call: Call) -> _Shape | None:
+    """Compute the shape of a product of matrices, or of batches. Raises `ValueError`."""
+    x = call.operand("mat1", "batch1", "self")
+    w = call.operand("mat2", "batch2")
+    if x is None or w is None:
+        return None
+    if x.shape[:-2] != w.shape[:-2] or x.shape[-1:] != w.shape[-2:-1]:
+        raise ValueError
+    return (*x.shape[:-1], w.shape[-1])
+
+
+def _attend(call: Call) -> _Shape | None:
+    """Compute the shape of attention; None for gradients, and for batches that are broadcast."""
+    query, key, value = (call.operand(name) for name in ("query", "key", "value"))
+    if query is None or key is None or value is None or call.operand("grad_out", "grad_out_"):
+        return None
+    if query.shape[:-3] != value.shape[:-3]:
+        return None
+    if query.shape[-1:] != key.shape[-1:] or key.shape[-2:-1] != value.shape[-2:-1]:
+        raise ValueError
+    return (*query.shape[:-1], value.shape[-1])
