@@ -468,6 +468,23 @@ def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> N
     check_random_graph(seed)
 
 
+def test_indices_of_an_embedding_count_in_the_block_of_a_rank() -> None:
+    """A Gather of a table in blocks of rows would count in the complete table."""
+    graph = graph_of_mesh()
+    table = graph.input("table", 4, 3, placement="(S(0), S(1))")
+    ids = graph.input("ids", 2, placement="R")
+    cast = {"self": ids, "dtype": ElementName("int64")}
+    ids = graph.call("aten._to_copy.default", "i", 2, element="int64", **cast)
+    y = graph.call("aten.embedding.default", "y", 2, 3, weight=table, indices=ids)
+    bound = graph.type(y, mesh=MESH)
+    assert str(bound.program.types[bound.program.outputs[0]].layout) == "(L, L)"
+    tables = [np.full((4, 3), rank, np.float32) for rank in range(4)]
+    arguments = {"table": tables, "ids": [np.ones(2, np.float32)] * 4}
+    values = simulate_ranks(bound.program, bound.binding, arguments).values
+    for rank, value in enumerate(values[bound.program.outputs[0]]):
+        np.testing.assert_array_equal(value, tables[rank][:2])
+
+
 EXTENDED_KINDS = {
     *("Part", "Concat", "Permute", "Gather", "Scatter", "BatchMatMul", "Erf", "RowReduce"),
     *("Select", "Equal", "Less", "Greater"),

@@ -30,8 +30,11 @@ class Builder(Protocol):
         Raises `TypingMistakeError` if it is neither, or none is present.
         """
 
-    def is_sliced(self, operand: Operand) -> bool:
-        """Whether an operand is a value that any axis of the mesh slices; False for a number."""
+    def is_sliced(self, operand: Operand, dimension: int | None = None) -> bool:
+        """Whether an operand is a value that any axis of the mesh slices; False for a number.
+
+        With `dimension`, only slices along it count.
+        """
 
     def list_operands(self, name: str) -> list[Operand]:
         """Return an argument that is a list of values or numbers.
@@ -552,7 +555,13 @@ def _stack(build: Builder) -> str:
 
 
 def _look_up(build: Builder) -> str:
-    """Add a Gather of the rows of an embedding."""
+    """Add a Gather of the rows of an embedding.
+
+    Refused for a block of rows: indices of the graph count in the block, those of a Gather in the
+    complete table.
+    """
+    if build.is_sliced(build.operand("weight"), 0):
+        raise _refuse("a table in blocks of rows")
     return build.finish(Kind.GATHER, build.operand("weight"), build.operand("indices"))
 
 

@@ -822,11 +822,15 @@ class _NodeBuilder:
             raise TypingMistakeError("operand", f"{name} is no tensor or number", "")
         return value
 
-    def is_sliced(self, operand: Operand) -> bool:
-        """Whether an operand is a value that any axis of the mesh slices; False for a number."""
+    def is_sliced(self, operand: Operand, dimension: int | None = None) -> bool:
+        """Whether an operand is a value that any axis of the mesh slices; False for a number.
+
+        With `dimension`, only slices along it count.
+        """
         if not isinstance(operand, str):
             return False
-        return any(layout.is_sliced for layout in self.typer.types[operand].layout.by_axis)
+        layouts = self.typer.types[operand].layout.by_axis
+        return any(one.is_sliced and dimension in (None, one.dimension) for one in layouts)
 
     def shape(self, operand: Operand) -> Shape:
         """Return the complete shape of an operand; empty for a number."""
