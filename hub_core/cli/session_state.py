@@ -21,7 +21,7 @@ class SessionState:
     `separated_arguments`: number of arguments after `--` on the command line. `source_arguments`:
     those of them that are for IN, for readers whose input is a program. `rank_files`: files that
     are one input together, IN first, if their names do not show it. `verify_policy`: the value of
-    `--verify`. `reported`: findings of readers and runtimes that `report_finding` printed, in order.
+    `--verify`. `reported`: findings of readers and runtimes that `report_finding` printed.
     `refused_plugins`: reasons, by name, for plugins that must not be imported because their trial
     failed.
 
