@@ -137,6 +137,10 @@ class _Step:
             message = f"{type(self.module).__name__} cannot be captured: {error}"
             first_line = message.splitlines()[0][:300]
             cure = "remove branches, .item() and sizes that depend on data"
+            if "dynamo" in first_line:
+                cure = "capture the module without torch.compile"
+            elif "got mixed" in first_line:
+                cure = "distribute all parameters and inputs, or none"
             raise InputError(first_line, cure=cure, code="graph-break") from error
         graph.graph.eliminate_dead_code()
         return convert_fx(graph, described, self.outputs, type(self.module).__name__, self.axes)

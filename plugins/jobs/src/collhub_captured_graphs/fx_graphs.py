@@ -111,11 +111,20 @@ class _FxReader:
         return candidate
 
     def _add_constant(self, node: torch.fx.Node) -> None:
-        """Let a constant tensor of the module be an input."""
-        value = self._module
+        """Let a constant tensor of the module be an input.
+
+        Other objects, such as process groups, have no value; operators that read them are refused.
+        """
+        import torch
+
+        value: Any = self._module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        tensor = self._describe(node.name, node.meta.get("val", value))
+        value = node.meta.get("val", value)
+        if not isinstance(value, torch.Tensor):
+            self._values[node.name] = ()
+            return
+        tensor = self._describe(node.name, value)
         self._values[node.name] = tensor
         self._inputs.append(GraphInput(tensor, InputRole.CONSTANT, str(node.target), "R"))
 
@@ -137,6 +146,9 @@ class _FxReader:
         if not isinstance(node.target, torch._ops.OpOverload):
             self._refuse(node, "is no operator of aten", "capture it with make_fx")
         target = node.target
+        if target.namespace == "c10d":
+            cure = "communicate by torch.distributed._functional_collectives or DTensor"
+            self._refuse(node, "is a collective in place, which a graph does not order", cure)
         if target._schema.is_mutable and not is_collective(str(target)):
             target = _find_functional_form(node)
         if target is None:

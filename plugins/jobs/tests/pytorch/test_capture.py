@@ -107,6 +107,28 @@ def test_branch_on_data_is_refused_in_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_collective_in_place_is_refused(mesh: Any, tmp_path: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    class Reduced(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            dist.all_reduce(y)
+            return y
+
+    with pytest.raises(InputError, match=r"allreduce_.* is a collective in place"):
+        capture(Reduced(), (torch.zeros(4),), mesh, path=tmp_path / "x.graph.json")
+
+
+def test_compiled_module_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    import torch
+
+    with pytest.raises(InputError) as refusal:
+        capture(torch.compile(torch.nn.Linear(2, 2)), (torch.zeros(4, 2),), path=tmp_path / "x")
+    assert refusal.value.diagnostics[0].cure == "capture the module without torch.compile"
+
+
 def test_unsupported_optimizer_is_refused(tmp_path: Path) -> None:
     import torch
 
