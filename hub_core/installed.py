@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 _INFO_FOLDER = re.compile(r"(?P<name>.+?)(-(?P<version>[^-]+)(-.*)?)?\.(dist|egg)-info\Z")
@@ -148,11 +148,22 @@ def find_distribution(name: str) -> Distribution:
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None.
+
+    A version that was found once on a path is not searched for again.
+    """
     try:
-        return find_distribution(name).version
+        return _find_version(name, tuple(sys.path))
     except ModuleNotFoundError:
         return None
+
+
+@lru_cache(maxsize=64)
+def _find_version(name: str, path: tuple[str, ...]) -> str:
+    """Return the version of a distribution on `path`, which is `sys.path`; raises as
+    `find_distribution`.
+    """
+    return find_distribution(name).version
 
 
 def _find_archived(entry: str) -> Iterator[Distribution]:

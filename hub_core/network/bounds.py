@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
+from hub_core.network.links import whole_ps
 from hub_core.network.routes import Traffic, dependent_pairs
 from hub_core.network.topology import Topology
 
@@ -23,8 +24,6 @@ _EXAMINED_SETS = 2
 _MAX_DISTANCE_WORK = 1 << 19
 # Sending ranks of an uneven collective from which latencies are examined.
 _EXAMINED_SENDERS = 64
-# Number of leading bits of a bound that sums of doubles compute correctly.
-_EXACT_BITS = 50
 UNICAST = (
     CollectiveKind.ALL_TO_ALL,
     CollectiveKind.GATHER,
@@ -86,7 +85,7 @@ def lower_bounds_ps(
     if n < 2:
         return (0.0,) * len(sizes)
     links = _links(collective, topology, npus)
-    return tuple(_whole_ps(links.bound_ns(Traffic(collective, size))) for size in sizes)
+    return tuple(links.bound_ps(size) for size in sizes)
 
 
 def cut_bounds_ps(
@@ -103,7 +102,7 @@ def cut_bounds_ps(
     """
     links = _links(collective, topology, npus)
     traffics = (Traffic(collective, size) for size in sizes)
-    return tuple(_whole_ps(max(links.partition_ns(label, traffic))) for traffic in traffics)
+    return tuple(whole_ps(max(links.partition_ns(label, traffic))) for traffic in traffics)
 
 
 def distance_bounds_ps(
@@ -122,13 +121,21 @@ def distance_bounds_ps(
     links = _links(collective, topology, npus)
     distance, capacity = links.distances(length)
     traffics = (Traffic(collective, size) for size in sizes)
-    return tuple(_whole_ps(_byte_lengths(distance, traffic) / capacity) for traffic in traffics)
+    return tuple(whole_ps(_byte_lengths(distance, traffic) / capacity) for traffic in traffics)
 
 
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
-    """Create the links for a collective; rank r runs on NPU `npus[r]`, by default on NPU r."""
+    """Return the links for a collective; rank r runs on NPU `npus[r]`, by default on NPU r."""
     ranks = range(collective.num_ranks) if npus is None else npus
-    return _Links(topology, np.asarray(ranks, np.int64), collective)
+    return _create_links(collective, topology, tuple(ranks))
+
+
+@lru_cache(maxsize=4)
+def _create_links(collective: Collective, topology: Topology, npus: tuple[int, ...]) -> _Links:
+    """Create the links; the last four are cached, since all algorithms of a collective and a
+    network ask for the same bounds.
+    """
+    return _Links(topology, np.asarray(npus, np.int64), collective, {})
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
@@ -140,28 +147,23 @@ def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
     return float(lengths[has_bytes] @ traffic.share[has_bytes])
 
 
-def _whole_ps(bound_ns: float) -> float:
-    """Convert a bound in nanoseconds to picoseconds, rounded down to an integer.
-
-    Infinity and NaN are returned unchanged. Values up to 1e-4 ps below an integer count as this
-    integer. Above 2^50 ps (about 20 minutes) the bound is lowered further by its 2^50th part, so
-    that errors of doubles never increase it.
-    """
-    if not math.isfinite(bound_ns):
-        return bound_ns
-    # Sums of doubles err by less than 1e-4 ps, which is treated as equal; above about 20 minutes
-    # they err by units in the last of 53 bits, which must not increase a bound.
-    bound_ps = math.floor(bound_ns * 1000 + 1e-4)
-    return bound_ps - (bound_ps >> _EXACT_BITS)
-
-
 @dataclass(frozen=True)
 class _Links:
-    """The links of a topology for a collective whose rank r is NPU `members[r]`, int64[ranks]."""
+    """The links of a topology for a collective whose rank r is NPU `members[r]`, int64[ranks].
+
+    `bounds_ps`: the bounds in ps computed so far, by size in bytes.
+    """
 
     topology: Topology
     members: Int64Array
     collective: Collective
+    bounds_ps: dict[int, float]
+
+    def bound_ps(self, size: int) -> float:
+        """Return the largest of all bounds for a size in bytes, in whole ps; computed once."""
+        if size not in self.bounds_ps:
+            self.bounds_ps[size] = whole_ps(self.bound_ns(Traffic(self.collective, size)))
+        return self.bounds_ps[size]
 
     def bound_ns(self, traffic: Traffic) -> float:
         """Return the largest of all bounds for a size, in nanoseconds.

@@ -5,6 +5,7 @@ Simulators, synthesizers and bounds all use this definition of the time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,8 @@ from hub_core.network.topology import Dimension, Topology
 _MAX_MESSAGE_PS = 5e16
 # The same for nanoseconds, 146 years: the sum of two fits 64 bits.
 _MAX_MESSAGE_NS = float(1 << 62)
+# Number of leading bits of a bound that sums of doubles compute correctly.
+_EXACT_BITS = 50
 
 
 class Occupancy(StrEnum):
@@ -160,6 +163,21 @@ def link_times_ps(
     serialization = _rounded_ps(np.asarray(sizes, np.float64) * 1e12 / bandwidth_bytes_per_s)
     arrival = latency + serialization
     return _busy_times(serialization, arrival, occupancy), arrival
+
+
+def whole_ps(bound_ns: float) -> float:
+    """Convert a lower bound in nanoseconds to picoseconds, rounded down to an integer.
+
+    Infinity and NaN are returned unchanged. Values up to 1e-4 ps below an integer count as this
+    integer. Above 2^50 ps (about 20 minutes) the bound is lowered further by its 2^50th part, so
+    that errors of doubles never increase it.
+    """
+    if not math.isfinite(bound_ns):
+        return bound_ns
+    # Sums of doubles err by less than 1e-4 ps, which is treated as equal; above about 20 minutes
+    # they err by units in the last of 53 bits, which must not increase a bound.
+    bound_ps = math.floor(bound_ns * 1000 + 1e-4)
+    return bound_ps - (bound_ps >> _EXACT_BITS)
 
 
 def _rounded_ps(exact_ps: Float64Array) -> Int64Array:

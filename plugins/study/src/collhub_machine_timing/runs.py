@@ -28,7 +28,7 @@ from collhub_machine_timing.kernel import run
 from collhub_machine_timing.plugin import PROTOCOLS_OF_KERNEL
 from collhub_machine_timing.profiles import node_rate, select_profile
 from collhub_machine_timing.world import MessagePaths, build_world, find_paths, link_rates
-from hub_core.columns import Float64Array, Int64Array, distinct
+from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
 from hub_core.schedules import SwitchGroups, find_switch_groups, separate_phases
@@ -280,11 +280,30 @@ def run_case(
     # Up to the limit rounds are equal ones, so that no partial round remains.
     rounds = max(rounds, simulated) if rounds > simulated else simulated
     arguments = (variant, timing, sizes / rounds, simulated, rounds)
-    once = _run_rounds(case, case.instructions, *arguments)
-    if math.isinf(once.time_ps) and (steps.lane < 0).all():
-        apart = build_instructions(steps, case.groups, fuses=False)
-        return _run_rounds(case, apart, *arguments)
-    return once
+    has_lanes = not (steps.lane < 0).all()
+    # Which instructions never end depends on their order alone, not on sizes and times.
+    is_blocked = _find_outcome(case, simulated, timing.slots)
+    if has_lanes or not is_blocked[0]:
+        once = _run_rounds(case, case.instructions, *arguments)
+        is_blocked[0] = math.isinf(once.time_ps)
+        if has_lanes or not is_blocked[0]:
+            return once
+    return _run_rounds(case, _separate_messages_of(case), *arguments)
+
+
+@lru_cache(maxsize=16)
+def _find_outcome(case: Case, rounds: int, slots: int) -> BoolArray:
+    """Return bool[1] for `run_case`: whether a simulation of these rounds never ended.
+
+    It is False before the first one. The last sixteen results are cached.
+    """
+    return np.zeros(1, np.bool_)
+
+
+@lru_cache(maxsize=4)
+def _separate_messages_of(case: Case) -> Instructions:
+    """Return the instructions of a case without fused messages; the last four are cached."""
+    return build_instructions(case.algorithm.steps, case.groups, fuses=False)
 
 
 @lru_cache(maxsize=4)

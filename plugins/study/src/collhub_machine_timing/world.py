@@ -148,8 +148,10 @@ def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) ->
     return topology.bandwidth_bytes_per_s * efficiency
 
 
-# Instructions of all rounds up to which the state before the start is cached: 100 MB.
+# Instructions of all rounds up to which the state before the start is cached: 100 MB each.
 _MAX_CACHED = 1 << 20
+# Instructions of all rounds up to which more of these states are cached: 15 MB each.
+_MAX_CACHED_OFTEN = 1 << 17
 # Records of 96 bytes: 400 kB.
 _WRITTEN_AT_ONCE = 1 << 12
 
@@ -174,8 +176,7 @@ def build_world(
     picoseconds; the links are free from 0 on. The next call may reuse the records of the result.
     """
     total = len(instructions) * rounds
-    connect = _connect_rounds if total <= _MAX_CACHED else _connect_rounds.__wrapped__
-    connected = connect(instructions, paths, rounds, timing.slots)
+    connected = _find_connected(instructions, paths, rounds, timing.slots)
     sizes, columns = _compute_times(steps, instructions, paths, timing, row_bytes)
     _write_columns(
         connected.record,
@@ -218,11 +219,26 @@ class _ConnectedRounds:
     roots: Int64Array
 
 
-@lru_cache(maxsize=3)
+def _find_connected(
+    instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
+) -> _ConnectedRounds:
+    """Return the connected instructions of several rounds; the last ones are cached.
+
+    The sizes and protocols of one algorithm need about eight of them alternately. Large ones, which
+    take much memory, are cached less often. Slots beyond the messages of all rounds do not count.
+    """
+    most = int(_find_round_order(instructions).message_count.max(initial=0)) * rounds
+    total = len(instructions) * rounds
+    arguments = (instructions, paths, rounds, min(slots, most))
+    if total > _MAX_CACHED:
+        return _connect_rounds(*arguments)
+    return (_connect_few if total <= _MAX_CACHED_OFTEN else _connect_many)(*arguments)
+
+
 def _connect_rounds(
     instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
 ) -> _ConnectedRounds:
-    """Connect the instructions of several rounds; the last three results are cached.
+    """Connect the instructions of several rounds.
 
     Only one round is sorted. The children of an instruction are, in this order: those of its data
     and control dependencies in its round, the next instruction of its block, and the send that
@@ -278,6 +294,9 @@ def _connect_rounds(
     )
 
 
+_connect_few, _connect_many = lru_cache(8)(_connect_rounds), lru_cache(3)(_connect_rounds)
+
+
 def _write_columns(record: Records, columns: Mapping[str, Int64Array]) -> None:
     """Write columns to the fields of records of equal names.
 
@@ -315,9 +334,9 @@ class _RoundOrder:
     message_count: Int64Array
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _find_round_order(instructions: Instructions) -> _RoundOrder:
-    """Sort dependencies, blocks and messages of one round; the last four results are cached."""
+    """Sort dependencies, blocks and messages of one round; the last eight results are cached."""
     count = len(instructions)
     parents, children = instructions.parents, instructions.children
     messages = instructions.messages
@@ -407,13 +426,13 @@ def _compute_times(
     return sizes, columns
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _classify_counts(
     instructions: Instructions, steps: StepTable
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return (row of each instruction, a row of each count, index of the count of each
     instruction). The row is that of the send, else of the receive, else of the local step. The last
-    four results are cached.
+    eight results are cached.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)

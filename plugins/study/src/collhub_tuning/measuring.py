@@ -87,8 +87,9 @@ def measured(
     if network is None:
         topology = hub_core.read_topology(question.topology, registry=registry)
     else:
-        # Arrays from another process are writable; the copy makes them read-only.
-        topology = replace(network)
+        # Arrays from another process are writable; the copy makes them read-only. In this process
+        # all algorithms share one network, so that its bounds and routes are computed once.
+        topology = replace(network) if network.source.flags.writeable else network
     simulations = _Simulations(topology, question, registry)
     try:
         if algorithm is None:
