@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 
 import hub_core
+from hub_core.cli.command_context import Session
+from hub_core.cli.main import collhub as program
+from hub_core.model import HubError
+from hub_core.pipeline.core_rules import collect_rules
+from hub_core.registry.discovery import discover
 from hub_core.testing.samples import ring_all_reduce
 
 pytestmark = [pytest.mark.needs_plugins, pytest.mark.once]
@@ -231,6 +236,26 @@ COMMANDS: Mapping[tuple[str, str], tuple[Callable[[Path], Path], str, str]] = {
         "is not predicted: l40s has no times of 3 ranks",
     ),
 }
+# One command per class of request errors: the class, which is the subject of its rules, the
+# identifier, and the arguments.
+REQUESTS: Mapping[str, tuple[str, str]] = {
+    "arguments and options": ("unknown-option", "inspect RING -O none=1"),
+    "outputs": ("output-is-input", "convert RING -o RING"),
+    "plugins": ("no-such-plugin", "plugins show nobody"),
+    "algorithms and schedules": (
+        "collective-unsupported",
+        "synthesize bruck --collective broadcast --topology ring:4 --size 1MiB",
+    ),
+    "simulation and synthesis with ASTRA-sim's model": (
+        "no-binary",
+        "simulate RING --topology ring:4 --size 1MiB --backend astra-sim",
+    ),
+}
+# The errors of classes that a run of any command can have.
+ANY_COMMAND: Mapping[str, str] = {
+    "usage": "verify RING --topology ring:4",
+    "lossy": "convert RING --to nccl-graph -o OUT.xml --strict",
+}
 # Limits of readers that are lowered: module and name of the limit, and as above.
 LIMITS: Mapping[tuple[str, str], tuple[str, str, Callable[[Path], Path], str, str]] = {
     ("diagnosis", "too-large"): (
@@ -286,3 +311,42 @@ def test_a_file_above_a_limit_is_refused(
     module, limit, write, command, message = LIMITS[name, rule]
     monkeypatch.setattr(importlib.import_module(module), limit, 64)
     assert message in _run(collhub, command, write(tmp_path), tmp_path)
+
+
+def _find_code(command: str, ring: Path, folder: Path) -> str:
+    """Run a command that raises, and return the identifier of its error."""
+    places = {"RING": str(ring), "OUT.xml": str(folder / "o.xml")}
+    arguments = [places.get(word, word) for word in command.split()]
+    with pytest.raises(HubError) as refusal:
+        program.main(arguments, prog_name="collhub", standalone_mode=False, obj=Session())
+    return refusal.value.diagnostics[0].code
+
+
+@pytest.mark.parametrize("subject", REQUESTS)
+def test_a_request_error_is_of_its_class(
+    subject: str, ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASTRA_SIM_BIN", raising=False)
+    rule, command = REQUESTS[subject]
+    assert _find_code(command, ring, tmp_path) == rule
+    assert f"requests: {subject}" in {one.subject for one in collect_rules(discover())[rule]}
+
+
+@pytest.mark.parametrize("rule", ANY_COMMAND)
+def test_any_command_reports_the_rule(rule: str, ring: Path, tmp_path: Path) -> None:
+    assert _find_code(ANY_COMMAND[rule], ring, tmp_path) == rule
+
+
+def test_every_class_of_request_errors_is_triggered() -> None:
+    subjects = {rule.subject for rules in collect_rules(discover()).values() for rule in rules}
+    classes = {subject for subject in subjects if subject.startswith("requests: ")}
+    assert classes == {f"requests: {subject}" for subject in REQUESTS}
+
+
+def test_a_request_error_is_a_result_with_a_page(collhub: Any, ring: Path, tmp_path: Path) -> None:
+    findings = tmp_path / "findings.sarif"
+    assert collhub("verify", ring, "-O", "none=1", "--sarif", findings).code == 1
+    (run,) = json.loads(findings.read_text())["runs"]
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert rule["id"] == "unknown-option"
+    assert "--help" in rule["help"]["text"]

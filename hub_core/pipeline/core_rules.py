@@ -1,6 +1,7 @@
 """Rules of the core, and the rules that the core and the plugins declare, collected.
 
-The rules of the core concern verification, the choice of the format, and versions of runtimes.
+The rules of the core concern verification, the choice of the format, versions of runtimes, files
+that its readers read, and requests.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from hub_core.pipeline.calls import blame, misfit
 from hub_core.pipeline.reader_rules import list_reader_rules
+from hub_core.pipeline.request_rules import list_request_rules
 from hub_core.plugin_api.options import Rule, RuleSet, declare_rules, resolve
 from hub_core.registry.plugins import Registry
 
@@ -292,6 +294,7 @@ def list_rules() -> Sequence[Rule]:
         ),
         *declare_rules("files for runtimes, by `collhub verify --runtime`", _RUNTIMES),
         *list_reader_rules(),
+        *list_request_rules(),
     ]
 
 

@@ -68,6 +68,13 @@ def test_losses_of_the_folder_are_notes(aware, message):
     ]
 
 
+def test_a_lost_event_is_an_error(aware, message, program):
+    text = aware.read_text() + "\nprint('a callable is removed before call')\n"
+    lost = program(text, aware.name)
+    result = simulate_by_binary(message(), PAIR, MIB, binary=str(lost))
+    assert "lost-event" in [finding.code for finding in result.diagnostics]
+
+
 def test_ranks_of_a_larger_topology_are_the_first_npus(aware, message):
     topology = parse_topology("fully-connected:5?bandwidth=50GiB/s&latency=500ns")
     assert simulate_by_binary(message(), topology, MIB, binary=str(aware)).rank_finish_ns == (

@@ -176,7 +176,7 @@ def _set_collectives(
     size, chunk, is_gather = _compute_chunks(nodes, system.splits)
     message = "an all-gather of fewer bytes than splits: ASTRA-sim never stops"
     is_endless = is_native & is_gather & (chunk == 0) & (size > 0)
-    _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "endless")
+    _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "h7")
     rows = np.flatnonzero(is_native & (chunk > 0))
     work[rows] = chunk[rows]
     # The remainder becomes one more chunk of full size.
