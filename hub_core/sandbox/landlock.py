@@ -13,8 +13,10 @@ import os
 import struct
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
+if TYPE_CHECKING:
+    from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 # Equal numbers on all architectures, because the calls are newer than the unified tables.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -115,6 +117,10 @@ def check_sandbox(request: CheckRequest, options: NoOptions) -> CheckReport:
     are any, those that only later versions do. Without Landlock, it says that programs run with the
     user's rights.
     """
+    # Imported here: the process of a program imports this module and has no use for these names,
+    # whose import takes 0.1 s.
+    from hub_core.plugin_api import CheckLine, CheckReport
+
     del request, options
     version = landlock_version()
     if version == 0:

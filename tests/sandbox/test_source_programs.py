@@ -77,6 +77,12 @@ def test_what_a_program_makes_comes_back(tmp_path: object) -> None:
     assert run(tmp_path, text, "one", "two") == {"result": 3, "line": None}
 
 
+def test_process_of_a_program_imports_neither_numpy_nor_the_plugin_api(tmp_path: object) -> None:
+    # They take two thirds of the start, and only the hub's own process needs them.
+    text = "import sys\nresult = sorted({'numpy', 'hub_core.plugin_api'} & set(sys.modules))\n"
+    assert run(tmp_path, text)["result"] == []
+
+
 def test_exit_without_error_is_an_end(tmp_path: object) -> None:
     assert run(tmp_path, "import sys\nresult = 1\nsys.exit()\n")["line"] == 3
 
