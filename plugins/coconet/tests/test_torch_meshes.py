@@ -468,6 +468,31 @@ def test_random_graphs_on_a_mesh_compute_the_values_of_each_rank(seed: int) -> N
     check_random_graph(seed)
 
 
+def test_heads_of_tensor_parallel_attention_stay_sharded() -> None:
+    """Column-parallel projections, attention, a row-parallel projection: one all-reduce."""
+    graph = graph_of_mesh()
+    x = graph.input("x", 10, 8, placement="(S(0), R)")
+    heads = []
+    for name in ("q", "k", "v"):
+        w = graph.input(f"w{name}", 8, 8, placement="(R, S(1))")
+        y = graph.call("aten.mm.default", f"{name}1", 10, 8, self=x, mat2=w)
+        y = graph.call("aten.view.default", f"{name}2", 2, 5, 2, 4, self=y, size=(2, 5, 2, 4))
+        heads.append(
+            graph.call("aten.transpose.int", f"{name}3", 2, 2, 5, 4, self=y, dim0=1, dim1=2)
+        )
+    names = dict(zip(("query", "key", "value"), heads, strict=True))
+    fused = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    y = graph.call(fused, "a", 2, 2, 5, 4, **names)
+    y = graph.call("aten.transpose.int", "a1", 2, 5, 2, 4, self=y, dim0=1, dim1=2)
+    y = graph.call("aten.view.default", "a2", 10, 8, self=y, size=(10, 8))
+    w = graph.input("wo", 8, 8, placement="(R, S(0))")
+    y = graph.call("aten.mm.default", "o", 10, 8, self=y, mat2=w)
+    y = graph.collective("all_reduce", "r", y, 10, 8, reduce_op="sum", **TP)
+    program = graph.type(y, mesh=MESH).program
+    layouts = [str(program.types[name].layout) for name in ("q3", "a", "o", "r_")]
+    assert layouts == ["(S_0, S_1)", "(S_0, S_1)", "(S_0, P(sum))", "(S_0, R)"]
+
+
 def test_indices_of_an_embedding_count_in_the_block_of_a_rank() -> None:
     """A Gather of a table in blocks of rows would count in the complete table."""
     graph = graph_of_mesh()
