@@ -47,7 +47,7 @@ _MAX_LEVEL = 32
 # Chunks of the vector overlap: a switch forwards a chunk while it receives the next one.
 _MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 3_000_000, 64
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
-_MAX_STEPS_OF_PARTS = 8_000_000
+_MAX_STEPS_OF_PARTS = 8_200_000
 # Chunks of a broadcast per tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
 
@@ -150,6 +150,7 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
         statistics: dict[str, JsonValue] = {
             "sizes": "x".join(map(str, shape.sizes)),
             "parts": len(shape.parts),
+            "moved": shape.is_moved,
             "chunks": chunks,
             "rounds": phases * rounds,
             "cost": f"{phases * rounds} alpha + {bytes_text}, "
@@ -217,9 +218,11 @@ def _compute_cost(shape: NestedShape) -> tuple[int, int]:
         size // 2 if is_ring else 1
         for size, is_ring in zip(shape.sizes, shape.is_ring, strict=True)
     ]
+    # Units are moved along shortest paths, whose lengths are those of the rings.
+    moves = sum(size // 2 for size in shape.sizes) if shape.is_moved else 0
     has_rings = any(shape.is_ring)
     orders = len({order for order, _ in shape.parts})
-    return sum(rounds), orders * (2 if has_rings else 1)
+    return sum(rounds) + moves, orders * (2 if has_rings else 1)
 
 
 def _find_link(request: SynthesisRequest) -> tuple[float, float]:
@@ -256,8 +259,9 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
     differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
-    one direction, or one part, if the messages of more parts have more than `_MAX_STEPS_OF_PARTS`
-    steps, or if units have less than `_MIN_UNIT_BYTES` of the `size` bytes.
+    one direction, or units that are moved, or one part, if the messages of more parts have more
+    than `_MAX_STEPS_OF_PARTS` steps, or if units have less than `_MIN_UNIT_BYTES` of the `size`
+    bytes.
     """
     rings = find_rings(topology)
     levels = choose_levels(topology, text)
@@ -269,8 +273,15 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
     is_ring = tuple(length > 2 for length in rings)
     both_directions = [(order, sign) for sign in (1, -1) for order in orders]
-    choices = [both_directions, both_directions[:count], both_directions[:1]]
-    shapes = [NestedShape(tuple(rings), is_ring, tuple(parts)) for parts in choices]
+    one_direction = both_directions[:count]
+    choices = [(both_directions, False), (one_direction, False)]
+    if kind is not CollectiveKind.ALL_REDUCE:
+        choices += [(both_directions, True), (one_direction, True)]
+    choices.append((both_directions[:1], False))
+    shapes = [
+        NestedShape(tuple(rings), is_ring, tuple(parts), is_moved=is_moved)
+        for parts, is_moved in choices
+    ]
     for shape in shapes:
         units = topology.num_npus * shape.units_per_rank
         if shape.count_steps(kind) <= _MAX_STEPS_OF_PARTS and size >= units * _MIN_UNIT_BYTES:

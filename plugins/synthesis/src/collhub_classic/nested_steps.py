@@ -14,15 +14,13 @@ from math import prod
 
 import numpy as np
 
-from hub_core.columns import Int64Array
-from hub_core.model import (
-    COLUMN_DEFAULTS,
-    COLUMN_DTYPES,
-    Buffer,
-    CollectiveKind,
-    StepKind,
-    StepTable,
+from collhub_classic.nested_columns import (
+    StepColumns,
+    add_moves_from_owners,
+    add_moves_to_owners,
 )
+from hub_core.columns import Int64Array
+from hub_core.model import Buffer, CollectiveKind, StepKind, StepTable
 
 # Displacement of a rank's coordinates from those of another one, by level; None: all coordinates.
 _Key = tuple[int | None, ...]
@@ -35,13 +33,16 @@ class NestedShape:
     `sizes`: ranks of each level, the first level varies fastest with the rank. `is_ring`: whether
     the ranks of a level form a ring. `parts`: (order of the levels in the all-gather, direction of
     the longer half of its rings) of every part of the data; a reduce-scatter uses the reversed
-    order. `chunks`: chunks of every part, which overlap.
+    order. `chunks`: chunks of every part, which overlap. `is_moved`: an all-gather first moves the
+    units to the ranks that start with them in an all-reduce, whose messages are ranges; a
+    reduce-scatter moves the results from these ranks at the end.
     """
 
     sizes: tuple[int, ...]
     is_ring: tuple[bool, ...]
     parts: tuple[tuple[tuple[int, ...], int], ...]
     chunks: int = 1
+    is_moved: bool = False
 
     @classmethod
     def direct(
@@ -65,11 +66,14 @@ class NestedShape:
     def count_steps(self, kind: CollectiveKind) -> int:
         """Count the steps of all ranks, without copies.
 
-        Messages of an all-reduce are one range each; those of the others are single units if a
-        rank has several, or if the first level is not gathered first.
+        Messages of an all-reduce are one range each, and so are those of the others with
+        `is_moved`; otherwise these are single units if a rank has several, or if the first level
+        is not gathered first.
         """
         if kind is CollectiveKind.ALL_REDUCE:
             messages = 2 * sum(size - 1 for size in self.sizes)
+        elif self.is_moved:
+            messages = 1 + sum(size - 1 for size in self.sizes)
         elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
             messages = prod(self.sizes) - 1
         else:
@@ -81,17 +85,23 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     """Build the steps of an all-gather, a reduce-scatter or an all-reduce (one after the other).
 
     Units: in an all-reduce, chunk by chunk and part by part, one per rank, numbered such that every
-    message is one range; in the others, rank by rank, a unit per part and chunk. Partial sums of a
-    reduce-scatter are in SCRATCH, of as many units as INPUT; those of an all-reduce in OUTPUT.
-    Rings exchange the messages of all parts and chunks in turn; groups exchange chunk by chunk.
+    message is one range; in the others, rank by rank, a unit per part and chunk. With `is_moved`,
+    these are numbered alike: the unit at which a rank starts is moved from and to the rank that has
+    it. Partial sums of a reduce-scatter are in SCRATCH, of as many units as INPUT; those of an
+    all-reduce in OUTPUT. Rings exchange the messages of all parts and chunks in turn; groups
+    exchange chunk by chunk.
     """
-    columns = _StepColumns(prod(shape.sizes))
+    columns = StepColumns(prod(shape.sizes))
     streams = [
         _Stream(shape, kind, part, chunk, columns)
         for part in range(len(shape.parts))
         for chunk in range(shape.chunks)
     ]
-    if kind is CollectiveKind.ALL_GATHER:
+    owned = np.asarray([stream.own_units for stream in streams])
+    if kind is CollectiveKind.ALL_GATHER and shape.is_moved:
+        for stream, row in zip(streams, add_moves_to_owners(columns, owned), strict=True):
+            stream.start_gather(row)
+    elif kind is CollectiveKind.ALL_GATHER:
         row = _add_copy(columns, shape.units_per_rank)
         for stream in streams:
             stream.start_gather(row)
@@ -103,15 +113,18 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
-        has_barriers = kind is CollectiveKind.ALL_REDUCE and len(set(shape.sizes)) > 1
+        is_after_reduction = kind is CollectiveKind.ALL_REDUCE
+        has_barriers = (is_after_reduction or shape.is_moved) and len(set(shape.sizes)) > 0
         for phase in levels:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
             merge([stream.gather_level(phase) for stream in streams])
+    elif shape.is_moved:
+        add_moves_from_owners(columns, owned, [stream.own_writer for stream in streams])
     return columns.build()
 
 
-def _add_copy(columns: _StepColumns, units: int) -> int:
+def _add_copy(columns: StepColumns, units: int) -> int:
     """Add the copy of every rank's own units from INPUT to OUTPUT; return its position."""
     number = np.arange(columns.num_ranks)
     offsets = {"src_offset": np.zeros_like(number), "dst_offset": number * units}
@@ -146,7 +159,7 @@ class _Stream:
         kind: CollectiveKind,
         part: int,
         chunk: int,
-        columns: _StepColumns,
+        columns: StepColumns,
     ) -> None:
         self._shape, self._kind, self._columns = shape, kind, columns
         self._order, self._direction = shape.parts[part]
@@ -160,7 +173,7 @@ class _Stream:
         self._own_offset = stream
         # Messages of several ranks are one range only if the level gathered first varies fastest.
         self._is_contiguous = True
-        if kind is CollectiveKind.ALL_REDUCE:
+        if kind is CollectiveKind.ALL_REDUCE or shape.is_moved:
             self._base, self._widths = stream * len(number), [0] * len(sizes)
             for position, level in enumerate(self._order):
                 gathered = self._order[:position]
@@ -171,22 +184,25 @@ class _Stream:
             is_in_order = self._order == tuple(range(len(sizes)))
             self._is_contiguous = is_in_order and shape.units_per_rank == 1
         self._writers: dict[_Key, list[int]] = {}
+        # Ends after all receives of the latest phase.
         self.last_row = 0
 
     def start_gather(self, copy: int) -> None:
         """Register the row that copied the own unit to OUTPUT."""
         self._writers[self._own_key] = [copy]
+        self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
         """Gather along the level of a phase; yields after every row of all ranks."""
         level = self._order[phase]
+        receives: list[int] = []
         for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=False):
             for key in self._list_keys(
                 phase, displacement if is_send else self._wrap(level, onward)
             ):
                 if is_send:
                     peer = self._get_peer(level, hop)
-                    self._add_send(key, peer, Buffer.OUTPUT, waits=displacement == 0)
+                    self._add_send(key, peer, Buffer.OUTPUT, waits=True)
                     continue
                 row = self._columns.add(
                     StepKind.RECV,
@@ -197,8 +213,9 @@ class _Stream:
                     {"dst_offset": self._compute_offset(key)},
                 )
                 self._writers[key] = [row]
-                self.last_row = row
+                receives.append(row)
             yield None
+        self._end_phase(receives)
         if self._is_contiguous:
             own = next(iter(self._list_keys(phase, 0)))
             rows = [
@@ -220,6 +237,7 @@ class _Stream:
             rows = self._writers.pop(self._with(own, level, None), [])
             for displacement in range(self._shape.sizes[level]):
                 self._writers[self._with(own, level, displacement)] = rows
+        receives: list[int] = []
         additions = sum(1 for hop in self._list_hops(level) if hop[1] == 0)
         for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=True):
             if is_send:
@@ -230,11 +248,29 @@ class _Stream:
                 additions -= displacement == 0
                 is_last = phase == 0 and displacement == 0 and not additions
                 for key in self._list_keys(phase, displacement):
-                    self._add_sum(key, self._get_peer(level, hop), is_last)
+                    row = self._add_sum(key, self._get_peer(level, hop), is_last)
+                    receives.append(row)
             yield None
+        self._end_phase(receives)
         if self._is_contiguous:
             for displacement in range(1, self._shape.sizes[level]):
                 del self._writers[self._with(own, level, displacement)]
+
+    def _end_phase(self, receives: Sequence[int]) -> None:
+        """Let the last receive of a phase end after all others, so that rows can wait for it."""
+        self.last_row = receives[-1]
+        self._columns.add_controls(receives[:-1], self.last_row)
+
+    @property
+    def own_writer(self) -> int:
+        """Position of the row that wrote the own unit."""
+        (row,) = self._writers[self._own_key]
+        return row
+
+    @property
+    def own_units(self) -> Int64Array:
+        """The unit of the collective with which every rank starts a gather, int64[ranks]."""
+        return self._compute_offset(self._own_key)
 
     @property
     def _own_key(self) -> _Key:
@@ -327,13 +363,17 @@ class _Stream:
         count = self._count_units(key)
         row = self._columns.add(StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset)
         if waits:
-            self._columns.add_barrier(row)
+            self._columns.add_controls(self._columns.barrier, row)
 
-    def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> None:
-        """Add the row that receives and adds a range; `is_last`: the own result is complete."""
+    def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
+        """Add the row that receives and adds a range; return its position.
+
+        `is_last`: the own result is complete.
+        """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT
         if self._kind is CollectiveKind.REDUCE_SCATTER:
+            is_last &= not self._shape.is_moved
             target = Buffer.OUTPUT if is_last else Buffer.SCRATCH
             if is_last:
                 target_offset = np.full_like(offset, self._own_offset)
@@ -346,69 +386,4 @@ class _Stream:
             {"src_offset": offset, "dst_offset": target_offset},
         )
         self._writers[key] = [row]
-        self.last_row = row
-
-
-_COLUMNS = ("kind", "peer", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
-
-
-class _StepColumns:
-    """Columns of programs that have the same shape on all ranks, one row after another.
-
-    `barrier`: positions of rows after which rows with a barrier start.
-    """
-
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
-        self.barrier: list[int] = []
-        self._controls: list[tuple[int, int]] = []
-        self._rows: list[dict[str, Int64Array | int]] = []
-        self._edges: list[tuple[int, int]] = []
-
-    def add(
-        self,
-        kind: StepKind,
-        peer: Int64Array,
-        count: int,
-        parents: Sequence[int],
-        buffers: dict[str, Buffer],
-        offsets: dict[str, Int64Array],
-    ) -> int:
-        """Add one row to every rank; return its position in the program.
-
-        `peer`, and the values of `offsets`: int64[ranks]. `buffers`, `offsets`: by name of the
-        column. `parents`: positions of rows that it waits for.
-        """
-        position = len(self._rows)
-        self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})
-        self._edges += [(parent, position) for parent in parents]
-        return position
-
-    def add_barrier(self, position: int) -> None:
-        """Make a row wait for the rows of the barrier, without using their data."""
-        self._controls += [(parent, position) for parent in self.barrier]
-
-    def build(self) -> StepTable:
-        """Build the table of all ranks from the collected rows.
-
-        Every rank has the same number of steps, in the order in which the rows were added; ranks
-        ascend. A row without a value has the default of the column. The dependencies between rows
-        are repeated for every rank.
-        """
-        length = len(self._rows)
-        table = {}
-        for name in _COLUMNS:
-            column = np.empty((self.num_ranks, length), COLUMN_DTYPES[name])
-            for position, row in enumerate(self._rows):
-                column[:, position] = row.get(name, COLUMN_DEFAULTS.get(name, 0))
-            table[name] = column.ravel()
-        table["rank"] = np.repeat(np.arange(self.num_ranks), length)
-        starts = np.arange(self.num_ranks)[:, None] * length
-        data, control = (
-            ((starts + pairs[:, 0]).ravel(), (starts + pairs[:, 1]).ravel())
-            for pairs in (
-                np.asarray(edges, np.int64).reshape(-1, 2)
-                for edges in (self._edges, self._controls)
-            )
-        )
-        return StepTable.from_columns(self.num_ranks, table, data, control)
+        return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,7 +17,8 @@ from collhub_classic.nested_steps import NestedShape, build_nested_steps
 
 import hub_core
 from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
-from hub_core.model import Provenance
+from hub_core.model import Provenance, StepKind
+from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import Simulator, SynthesisResult
 
 _ALL_REDUCE = CollectiveKind.ALL_REDUCE
@@ -78,6 +80,23 @@ def test_rings_of_a_torus_are_correct_with_all_parts_and_with_one(
     assert is_correct(NestedShape(shape.sizes, shape.is_ring, shape.parts[:1]), kind)
 
 
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER])
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("parts", [1, 3, 6])
+def test_moved_units_make_all_messages_of_a_torus_ranges(
+    parts: int, chunks: int, kind: CollectiveKind
+) -> None:
+    shape = choose_shape(hub_core.parse_topology("torus:4x3x2"), kind, "auto", 1 << 20)
+    shape = replace(shape, parts=shape.parts[:parts], chunks=chunks, is_moved=True)
+    assert is_correct(shape, kind)
+    steps = build_nested_steps(shape, kind)
+    local = int(steps.is_kind(StepKind.COPY).sum())
+    # A copy replaces a message whose unit is on the right rank already.
+    assert (
+        len(steps) + local == shape.count_steps(kind) == 2 * 24 * (1 + 3 + 2 + 1) * parts * chunks
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "ratio"),
     [
@@ -100,19 +119,38 @@ def test_all_links_of_a_torus_work_at_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "count"),
+    ("text", "kind", "size", "count", "is_moved"),
     [
         # All-reduces send ranges, all-gathers of several parts single units, 8.4 M steps.
-        ("torus:32x32", CollectiveKind.ALL_REDUCE, 4),
-        ("torus:32x32", CollectiveKind.ALL_GATHER, 2),
-        ("torus:32x20x16", CollectiveKind.ALL_GATHER, 1),
+        ("torus:32x32", CollectiveKind.ALL_REDUCE, 1 << 30, 4, False),
+        ("torus:32x32", CollectiveKind.ALL_GATHER, 1 << 30, 2, False),
+        # Several parts would have 630 M steps, and 8.1 M if their units are moved.
+        ("torus:32x20x16", CollectiveKind.ALL_GATHER, 1 << 30, 6, True),
+        # Units of several parts are too small.
+        ("torus:32x20x16", CollectiveKind.ALL_GATHER, 1 << 20, 1, False),
     ],
 )
-def test_large_tori_have_fewer_parts_where_messages_are_single_units(
-    text: str, kind: CollectiveKind, count: int
+def test_large_tori_have_fewer_parts_or_move_units_where_messages_are_single_units(
+    text: str, kind: CollectiveKind, size: int, count: int, is_moved: bool
 ) -> None:
-    shape = choose_shape(hub_core.parse_topology(text), kind, "auto", 1 << 30)
-    assert len(shape.parts) == count
+    shape = choose_shape(hub_core.parse_topology(text), kind, "auto", size)
+    assert (len(shape.parts), shape.is_moved) == (count, is_moved)
+
+
+def test_moves_do_not_delay_the_gather_on_a_torus() -> None:
+    if not hub_core.discover().all(Simulator):
+        pytest.skip("no simulator is installed")
+    topology, kind = hub_core.parse_topology("torus:12x12"), CollectiveKind.ALL_GATHER
+    shape = replace(choose_shape(topology, kind, "auto", 1 << 28), is_moved=True)
+    collective = Collective(kind, 144, 144 * 4, in_place=True, out_of_place=True)
+    steps = build_nested_steps(shape, kind)
+    algorithm = Algorithm(collective, steps, np.zeros(144, np.int64), Provenance("test"), 1 << 28)
+    time_ns = hub_core.simulate(algorithm, topology, 1 << 28).time_ns
+    bound_ns = lower_bound_ns(collective, topology, 1 << 28)
+    assert time_ns is not None
+    assert bound_ns is not None
+    # 1.30; 2.01 if a level starts before all messages of the previous one have arrived.
+    assert time_ns < 1.4 * bound_ns
 
 
 @pytest.mark.parametrize("root", [0, 7])

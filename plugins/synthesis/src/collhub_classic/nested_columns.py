@@ -1,0 +1,136 @@
+"""Columns of programs that have the same shape on all ranks, and moves of units between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind, StepTable
+
+# Kind of a row that is absent on a rank.
+_ABSENT = 255
+_COLUMNS = ("kind", "peer", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
+
+
+class StepColumns:
+    """Columns of programs that have the same shape on all ranks, one row after another.
+
+    `barrier`: positions of rows after which rows with a barrier start.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.ranks = np.arange(num_ranks)
+        self.barrier: list[int] = []
+        self._controls: list[tuple[int, int]] = []
+        self._rows: list[dict[str, Int64Array | int]] = []
+        self._edges: list[tuple[int, int]] = []
+
+    def add(
+        self,
+        kind: StepKind | Int64Array,
+        peer: Int64Array,
+        count: int,
+        parents: Sequence[int],
+        buffers: Mapping[str, Buffer | Int64Array],
+        offsets: Mapping[str, Int64Array],
+    ) -> int:
+        """Add one row to every rank; return its position in the program.
+
+        `peer`, and the values of `offsets`: int64[ranks]; kind and buffers of all ranks, or
+        int64[ranks]. `buffers`, `offsets`: by name of the column. Ranks with the kind `_ABSENT` do
+        not have the row, for which no row may wait. `parents`: positions of rows that it waits for.
+        """
+        position = len(self._rows)
+        self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})
+        self._edges += [(parent, position) for parent in parents]
+        return position
+
+    def add_controls(self, parents: Sequence[int], position: int) -> None:
+        """Make a row wait for other rows without using their data."""
+        self._controls += [(parent, position) for parent in parents]
+
+    def build(self) -> StepTable:
+        """Build the table of all ranks from the collected rows.
+
+        The steps of a rank are in the order in which the rows were added; ranks ascend. A row
+        without a value has the default of the column. The dependencies between rows are repeated
+        for every rank.
+        """
+        length = len(self._rows)
+        table = {}
+        for name in _COLUMNS:
+            column = np.empty((self.num_ranks, length), COLUMN_DTYPES[name])
+            for position, row in enumerate(self._rows):
+                column[:, position] = row.get(name, COLUMN_DEFAULTS.get(name, 0))
+            table[name] = column.ravel()
+        table["rank"] = np.repeat(self.ranks, length)
+        starts = self.ranks[:, None] * length
+        data, control = (
+            ((starts + pairs[:, 0]).ravel(), (starts + pairs[:, 1]).ravel())
+            for pairs in (
+                np.asarray(edges, np.int64).reshape(-1, 2)
+                for edges in (self._edges, self._controls)
+            )
+        )
+        is_present = table["kind"] != _ABSENT
+        if not is_present.all():
+            new_row = np.cumsum(is_present) - 1
+            table = {name: column[is_present] for name, column in table.items()}
+            data, control = ((new_row[parents], new_row[rows]) for parents, rows in (data, control))
+        return StepTable.from_columns(self.num_ranks, table, data, control)
+
+
+def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
+    """Add the moves of every rank's INPUT to OUTPUT of the ranks that start a gather with it.
+
+    `owned`: unit of the collective with which a rank starts, int64[streams, ranks]. Ranks copy
+    their own units. Returns the positions of the rows that write the units, by stream.
+    """
+    for offset, owner in enumerate(_find_owners(owned)):
+        kind = np.where(owner == columns.ranks, _ABSENT, StepKind.SEND)
+        offsets = {"src_offset": np.full_like(owner, offset)}
+        columns.add(kind, owner, 1, [], {"src_buffer": Buffer.INPUT}, offsets)
+    rows = []
+    for units in owned:
+        source, offset = np.divmod(units, len(owned))
+        is_own = source == columns.ranks
+        kind = np.where(is_own, StepKind.COPY, StepKind.RECV)
+        buffers: dict[str, Buffer | Int64Array] = {
+            "src_buffer": np.where(is_own, Buffer.INPUT, Buffer.UNKNOWN),
+            "dst_buffer": Buffer.OUTPUT,
+        }
+        offsets = {"src_offset": np.where(is_own, offset, 0), "dst_offset": units}
+        rows.append(columns.add(kind, np.where(is_own, -1, source), 1, [], buffers, offsets))
+    return rows
+
+
+def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequence[int]) -> None:
+    """Add the moves of the results from SCRATCH to OUTPUT of the ranks that have the units.
+
+    `owned`: as for `add_moves_to_owners`; `writers`: positions of the rows that complete the
+    results, by stream.
+    """
+    for units, writer in zip(owned, writers, strict=True):
+        target, offset = np.divmod(units, len(owned))
+        is_own = target == columns.ranks
+        kind = np.where(is_own, StepKind.COPY, StepKind.SEND)
+        buffers: dict[str, Buffer | Int64Array] = {
+            "src_buffer": Buffer.SCRATCH,
+            "dst_buffer": np.where(is_own, Buffer.OUTPUT, Buffer.UNKNOWN),
+        }
+        offsets = {"src_offset": units, "dst_offset": np.where(is_own, offset, 0)}
+        columns.add(kind, np.where(is_own, -1, target), 1, [writer], buffers, offsets)
+    for offset, owner in enumerate(_find_owners(owned)):
+        kind = np.where(owner == columns.ranks, _ABSENT, StepKind.RECV)
+        offsets = {"dst_offset": np.full_like(owner, offset)}
+        columns.add(kind, owner, 1, [], {"dst_buffer": Buffer.OUTPUT}, offsets)
+
+
+def _find_owners(owned: Int64Array) -> Int64Array:
+    """Return the rank that owns every unit of every rank's block: int64[streams, ranks]."""
+    owner_of = np.empty(owned.size, np.int64)
+    owner_of[owned] = np.arange(owned.shape[1])
+    return owner_of.reshape(owned.shape[::-1]).T
