@@ -85,6 +85,7 @@ def check_extended(seed: int) -> set[str]:
 NEW_KINDS = {
     *("Exp", "Log", "RowReduce", "ArgMax", "Index", "Gather", "Scatter"),
     *("TopValues", "TopIndices", "Reshape", "Concat", "Part", "Erf"),
+    *("Permute", "BatchMatMul"),
 }
 
 
