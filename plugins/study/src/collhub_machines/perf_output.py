@@ -150,7 +150,8 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
         test = _Test(first_line=number, library=test.library, version=test.version)
         tests.append(test)
     if name:
-        test.name = name[2]
+        # The last line of an aborted run may be cut within the name.
+        test.name = name[2] if name[1] == "starting" else test.name or name[2]
         return
     version = _VERSION.match(stripped)
     if version:

@@ -109,6 +109,11 @@ def test_a_table_without_its_end_is_kept_and_reported() -> None:
     assert any("run was aborted" in one for one in skipped)
 
 
+def test_a_name_cut_in_the_last_line_does_not_replace_the_one_at_the_start() -> None:
+    points, _ = _read(HEADER + ROW + END + "# Collective test concluded: all")
+    assert {point.collective for point in points} == {"all-reduce"}
+
+
 def test_a_run_without_results_is_refused() -> None:
     with pytest.raises(InputError, match=r"run\.txt:\d+: .*aborted; repeat the run"):
         _read(HEADER)
