@@ -1,7 +1,7 @@
 """The emitted sources compile without warnings, with the headers of old and new NCCL versions.
 
 Headers of real releases are used if COLLHUB_NCCL_HEADERS names a folder with VERSION/nccl.h, as
-`.ci/nccl_headers.py` fills it; CUDA's own headers are replaced by those of the test double.
+`.ci/test_tools.py` fills it; CUDA's own headers are replaced by those of the test double.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def cuda_stubs(tmp_path_factory: pytest.TempPathFactory, sources: Path) -> Path:
 
 @pytest.mark.skipif(
     not os.environ.get("COLLHUB_NCCL_HEADERS"),
-    reason="COLLHUB_NCCL_HEADERS names no folder of headers; see .ci/nccl_headers.py",
+    reason="COLLHUB_NCCL_HEADERS names no folder of headers; see .ci/test_tools.py",
 )
 @pytest.mark.parametrize("header", _headers(), ids=lambda path: path.name)
 @pytest.mark.parametrize("name", CUDA_SOURCES)

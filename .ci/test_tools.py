@@ -1,13 +1,18 @@
-"""Download the header of the oldest and of the newest supported release of NCCL.
+"""Fetch what some tests need and no list of Python distributions has; they skip without it.
 
-    python .ci/nccl_headers.py FOLDER
+    python .ci/test_tools.py nccl FOLDER
+    python .ci/test_tools.py node FOLDER
 
+`nccl` downloads the header of the oldest and of the newest supported release of NCCL.
 `FOLDER/VERSION/nccl.h` is taken from the wheel of that release (210 and 350 MB), which is deleted
 again. Headers that are already there are kept, so that only the first run downloads.
+
+`node` installs the locked tools of the Node.js project in a folder, if npm is available.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +25,13 @@ HEADER = "nvidia/nccl/include/nccl.h"
 
 
 def main() -> None:
-    """Fetch the missing headers."""
-    folder = Path(sys.argv[1]).resolve()
+    """Run the command that the first argument names on the folder of the second one."""
+    commands = {"nccl": fetch_nccl_headers, "node": install_node_tools}
+    commands[sys.argv[1]](Path(sys.argv[2]).resolve())
+
+
+def fetch_nccl_headers(folder: Path) -> None:
+    """Write the missing headers; raise `CalledProcessError` if a download fails."""
     for version in VERSIONS:
         target = folder / version / "nccl.h"
         if target.exists():
@@ -39,6 +49,17 @@ def main() -> None:
                 text = archive.read(HEADER)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(text)
+
+
+def install_node_tools(folder: Path) -> None:
+    """Run `npm ci` in the folder; without npm, or if it fails, print why the tools are absent."""
+    npm = shutil.which("npm")
+    if npm is None:
+        print("npm is absent: tests of the build of the page are skipped")
+        return
+    command = [npm, "ci", "--no-audit", "--no-fund", "--silent"]
+    if subprocess.run(command, cwd=folder, check=False).returncode:
+        print("npm ci failed: tests of the build of the page are skipped")
 
 
 if __name__ == "__main__":
