@@ -20,6 +20,7 @@ from hub_core.model.diagnostics import Findings, InputError
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.messages import action, region
 from hub_core.model.steps import StepTable
+from hub_core.verification.unit_blocks import UnitBlock
 
 # By operand of a step: the kinds of steps that have it, and the verb for messages.
 _SIDES = {"src": (READING, "reads"), "dst": (WRITING, "writes")}
@@ -72,35 +73,47 @@ def find_regions(
     layout: MemoryLayout,
     is_valid: BoolArray,
     unit: int,
-    limits: tuple[int, int] | None = None,
+    block: UnitBlock | None = None,
 ) -> Regions:
     """Compute the address of every region in `layout`, whose blocks have `unit` units.
 
     Offsets and counts are divided by `unit`, rounded down. A side that the kind of step does not
     use has the address -1. Steps with regions outside their buffers (not `is_valid`) get the
-    address -1 on both sides and the count 0. With `limits`, (first, stop) in units, regions are cut
-    to these units of their buffers and counted from the first one; steps without such a unit are
-    treated as not valid.
+    address -1 on both sides and the count 0. With `block`, regions are cut to its units, and
+    `layout` is that of its collective; steps without such a unit are treated as not valid.
     """
     steps = algorithm.steps
-    lengths = steps.count
-    starts = {side: getattr(steps, f"{side}_offset") for side in _SIDES}
-    if limits is not None:
-        first, stop = limits
-        # Both operands of a step have equal offsets; the offset of an unused operand is 0.
-        offset = np.maximum(steps.src_offset, steps.dst_offset)
-        begin = np.maximum(offset, first)
-        lengths = np.minimum(offset + steps.count, stop) - begin
-        is_valid = is_valid & (lengths > 0)
-        starts = dict.fromkeys(_SIDES, begin - first)
+    if block is not None:
+        return _find_regions_of_block(steps, layout, is_valid, unit, block)
     addresses = []
     for side, (kinds, _) in _SIDES.items():
-        buffer, offset = getattr(steps, f"{side}_buffer"), starts[side]
+        buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
         base = layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)]
         addresses.append(np.where(steps.is_kind(*kinds) & is_valid, base + offset // unit, -1))
     source, destination = addresses
-    count = np.where(is_valid, lengths // unit, 0)
+    count = np.where(is_valid, steps.count // unit, 0)
     return Regions(source, destination, count, is_valid, layout.total)
+
+
+def _find_regions_of_block(
+    steps: StepTable, layout: MemoryLayout, is_valid: BoolArray, unit: int, block: UnitBlock
+) -> Regions:
+    """Compute the regions of a block, as `find_regions`, with work only for steps in the block."""
+    stops = block.positions + steps.count
+    rows = np.flatnonzero(is_valid & (block.positions < block.stop) & (stops > block.first))
+    begin = np.maximum(block.positions[rows], block.first)
+    rank = steps.rank[rows]
+    addresses = []
+    for side, (kinds, _) in _SIDES.items():
+        buffer = np.minimum(getattr(steps, f"{side}_buffer")[rows], Buffer.SCRATCH)
+        offset = (begin - block.starts[rank, buffer]) // unit
+        address = np.full(len(steps), -1)
+        is_used = np.isin(steps.kind[rows], [int(kind) for kind in kinds])
+        address[rows] = np.where(is_used, layout.base[rank, buffer] + offset, -1)
+        addresses.append(address)
+    count = np.zeros(len(steps), np.int64)
+    count[rows] = (np.minimum(stops[rows], block.stop) - begin) // unit
+    return Regions(addresses[0], addresses[1], count, count > 0, layout.total)
 
 
 def common_unit(algorithm: Algorithm) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract, MemoryLayout
 from hub_core.model.diagnostics import CAP, Findings, InputError, Location
-from hub_core.model.kinds import Buffer, CollectiveKind
+from hub_core.model.kinds import CollectiveKind
 from hub_core.model.messages import action, describe
 from hub_core.verification.contents import (
     MAX_CELLS,
@@ -29,12 +28,12 @@ from hub_core.verification.regions import Regions, adjacent_conflicts, common_un
 from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
 from hub_core.verification.step_order import order_with, report_deadlock, sequential_positions
 from hub_core.verification.step_program import compile_steps
+from hub_core.verification.unit_blocks import UnitBlock, divide_units, is_divisible
 
 # Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
 # Units of memory and messages of a block of units that is checked by itself: 256 MB of values.
 _CELLS_OF_BLOCK = 1 << 24
-_MAX_BLOCKS = 64
 _Outcome = tuple[Findings, ContentsComparison]
 
 
@@ -111,11 +110,17 @@ class _Task:
     is_expectation_given: bool = False
     # The mode verified before has no races; its conflicts include those of this mode.
     is_race_free: bool = False
+    # The units that are checked, None for all.
+    block: UnitBlock | None = None
 
     @property
     def scratch_units(self) -> Int64Array:
         """Number of blocks of SCRATCH of every rank: int64[ranks]."""
-        return self.given.algorithm.scratch_units // self.unit
+        units = self.given.algorithm.scratch_units
+        if self.block is not None:
+            # SCRATCH of a divisible algorithm has all units or none.
+            units = np.minimum(units, self.block.stop - self.block.first)
+        return units // self.unit
 
     @property
     def memory_units(self) -> float:
@@ -215,22 +220,19 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
-    windows = _divide_units(task)
-    if windows is not None:
+    blocks = _divide_units(task)
+    if blocks is not None:
         findings.note(
             "checked-in-blocks",
-            f"races and contents are checked for all units, in {len(windows)} blocks of units",
+            f"races and contents are checked for all units, in {len(blocks)} blocks of units",
         )
         comparisons = []
-        for first, stop in windows:
-            part = replace(
-                task, collective=replace(task.collective, unit_count=stop - first), expected=None
-            )
-            expected = part.collective.postcondition()
-            layout = part.collective.memory_layout(in_place, part.scratch_units)
-            limits = (first * task.unit, stop * task.unit)
+        for block in blocks:
+            part = replace(task, collective=block.collective, block=block)
+            expected = block.collective.postcondition()
+            layout = block.collective.memory_layout(in_place, part.scratch_units)
             is_valid = verification_input.is_valid
-            regions = find_regions(algorithm, layout, is_valid, task.unit, limits)
+            regions = find_regions(algorithm, layout, is_valid, task.unit, block)
             comparisons.append(
                 _judge_regions(replace(part, expected=expected), layout, regions, findings)
             )
@@ -270,40 +272,22 @@ def _judge_regions(
     return check_contents(stage, program, task.expected, findings)
 
 
-def _divide_units(task: _Task) -> list[tuple[int, int]] | None:
+def _divide_units(task: _Task) -> list[UnitBlock] | None:
     """Divide the units into blocks that can be checked one after another, None for all at once.
 
-    Returns (first, stop) of every block, in units of the task. Only algorithms beyond the limits of
-    contents are divided, and only if no step moves data to another unit: a standard collective
-    whose parts are not those of ranks, steps whose operands and messages have equal offsets, and no
-    SCRATCH. Then every unit has its own contents and its own conflicts. Algorithms that need more
-    than 64 blocks are not divided.
+    Only algorithms beyond the limits of contents are divided, and only if their units are
+    independent (`is_divisible`). Algorithms that need more than 128 blocks are not divided.
     """
     algorithm = task.given.algorithm
-    steps, collective, messages = algorithm.steps, task.collective, task.given.messages
-    if task.is_expectation_given or collective.contract is not None:
-        return None
-    if collective.kind.traits.is_split or bool(algorithm.scratch_units.any()):
-        return None
+    steps = algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
     work = float(steps.count.sum(dtype=np.float64)) / task.unit
     cells = task.memory_units + moved
-    if cells <= MAX_CELLS and work <= MAX_WORK:
+    if task.is_expectation_given or (cells <= MAX_CELLS and work <= MAX_WORK):
         return None
-    has_two = (steps.src_buffer != Buffer.UNKNOWN) & (steps.dst_buffer != Buffer.UNKNOWN)
-    is_aligned = not bool(np.any(has_two & (steps.src_offset != steps.dst_offset)))
-    sent, received = messages.send, messages.receive
-    is_aligned &= np.array_equal(steps.src_offset[sent], steps.dst_offset[received])
-    is_aligned &= np.array_equal(steps.count[sent], steps.count[received])
-    is_aligned &= not len(messages.lonely_sends) and not len(messages.lonely_receives)
-    if not is_aligned:
+    if not is_divisible(algorithm, task.given.messages):
         return None
-    parts = ceil(max(cells / _CELLS_OF_BLOCK, work / MAX_WORK))
-    if parts > _MAX_BLOCKS:
-        return None
-    size = max(1, ceil(collective.unit_count / parts))
-    starts = range(0, collective.unit_count, size)
-    return [(start, min(start + size, collective.unit_count)) for start in starts]
+    return divide_units(algorithm, task.unit, max(cells / _CELLS_OF_BLOCK, work / MAX_WORK))
 
 
 def _find_races(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hub_core import Algorithm, verify
-from hub_core.model import COLUMN_DTYPES, StepTable
-from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce
+from hub_core.columns import Int64Array
+from hub_core.model import COLUMN_DTYPES, Buffer, StepTable
+from hub_core.testing import (
+    binomial_broadcast,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
 from hub_core.verification import verifier
 
 
@@ -20,18 +27,42 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "_CELLS_OF_BLOCK", 32)
 
 
-def with_column(algorithm: Algorithm, name: str, row: int, value: int) -> Algorithm:
+def reduce_scatter_in_place_of_units(num_ranks: int) -> Algorithm:
+    """`ring_reduce_scatter` with partial sums of unit u at unit u of SCRATCH."""
+    algorithm = ring_reduce_scatter(num_ranks)
     steps = algorithm.steps
+    # Unit u passes from rank u + 1 to rank u.
+    unit = (steps.rank - 1 - steps.dst_offset - 1) % num_ranks
+    sent = (steps.rank - 1 - steps.src_offset - 1) % num_ranks
     columns = {each: getattr(steps, each).copy() for each in COLUMN_DTYPES}
-    columns[name][row] = value
-    edges = [
+    for side, offset in (("dst", unit), ("src", sent)):
+        in_scratch = columns[f"{side}_buffer"] == Buffer.SCRATCH
+        columns[f"{side}_offset"] = np.where(in_scratch, offset, columns[f"{side}_offset"])
+    edges = list_edges(steps)
+    return replace(
+        algorithm,
+        steps=StepTable.from_columns(num_ranks, columns, *edges),
+        scratch_units=np.full(num_ranks, num_ranks),
+    )
+
+
+def list_edges(steps: StepTable) -> list[tuple[Int64Array, Int64Array]]:
+    return [
         (indices, np.repeat(np.arange(len(steps)), np.diff(indptr)))
         for indptr, indices in (
             (steps.data_indptr, steps.data_indices),
             (steps.control_indptr, steps.control_indices),
         )
     ]
-    return replace(algorithm, steps=StepTable.from_columns(steps.num_ranks, columns, *edges))
+
+
+def with_column(algorithm: Algorithm, name: str, row: int, value: int) -> Algorithm:
+    steps = algorithm.steps
+    columns = {each: getattr(steps, each).copy() for each in COLUMN_DTYPES}
+    columns[name][row] = value
+    return replace(
+        algorithm, steps=StepTable.from_columns(steps.num_ranks, columns, *list_edges(steps))
+    )
 
 
 @pytest.mark.usefixtures("blocks")
@@ -43,10 +74,21 @@ def test_a_correct_algorithm_is_correct_in_blocks() -> None:
 
 
 @pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("build", [ring_all_gather, reduce_scatter_in_place_of_units])
+def test_shares_of_ranks_are_checked_in_blocks(build: Callable[[int], Algorithm]) -> None:
+    report = verify(build(8))
+    assert report.ok
+    assert "checked-in-blocks" in {note.code for note in report.diagnostics}
+
+
+@pytest.mark.usefixtures("blocks")
 def test_units_that_move_are_not_divided() -> None:
-    """The shares of an all-gather have other offsets in INPUT and OUTPUT."""
-    report = verify(ring_all_gather(8))
-    assert {finding.code for finding in report.diagnostics} == {"too-large"}
+    """The first message of an all-gather has another unit for its receiver."""
+    algorithm = ring_all_gather(8)
+    row = int(np.flatnonzero(algorithm.steps.receives)[0])
+    offset = (int(algorithm.steps.dst_offset[row]) + 1) % 8
+    report = verify(with_column(algorithm, "dst_offset", row, offset))
+    assert "too-large" in {finding.code for finding in report.diagnostics}
 
 
 def test_small_algorithms_are_checked_at_once() -> None:
@@ -55,9 +97,8 @@ def test_small_algorithms_are_checked_at_once() -> None:
     assert "checked-in-blocks" not in {note.code for note in report.diagnostics}
 
 
-def mutants() -> list[Algorithm]:
+def mutants(algorithm: Algorithm) -> list[Algorithm]:
     """Change one value of one step of a ring: most mutants are wrong, some have races."""
-    algorithm = ring_all_reduce(6)
     generator = np.random.default_rng(7)
     rows = generator.choice(len(algorithm.steps), 12, replace=False)
     changed = []
@@ -71,9 +112,14 @@ def mutants() -> list[Algorithm]:
     return changed
 
 
+@pytest.mark.parametrize(
+    "build", [ring_all_reduce, ring_all_gather, reduce_scatter_in_place_of_units]
+)
 @pytest.mark.parametrize("index", range(24))
-def test_verdicts_are_those_of_a_check_at_once(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = mutants()[index]
+def test_verdicts_are_those_of_a_check_at_once(
+    index: int, build: Callable[[int], Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = mutants(build(6))[index]
     at_once = verify(algorithm)
     # The limit is that of `_divide_units` only; undivided algorithms are checked at once.
     monkeypatch.setattr(verifier, "_CELLS_OF_BLOCK", 32)

@@ -45,7 +45,9 @@ _NAME = "collhub-classic"
 # Larger levels are divided: messages per rank are the sum of the sizes, latencies their number.
 _MAX_LEVEL = 32
 # Chunks of the vector overlap: a switch forwards a chunk while it receives the next one.
-_MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 3_000_000, 64
+_MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 4_200_000, 64
+# Above, a simulation takes many seconds, and only the largest number of chunks is tried.
+_MAX_TRIED_STEPS = 1_000_000
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
 _MAX_STEPS_OF_PARTS = 8_200_000
 # Chunks of a broadcast per tree: more of them are hardly faster.
@@ -121,14 +123,22 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 
     They differ in the number of chunks: that of the option, or 1, 2, 4, ... up to `_MAX_CHUNKS`.
     Numbers with more than `_MAX_STEPS` steps, or units of less than `_MIN_UNIT_BYTES`, are left
-    out, except 1. Raises `UsageError` for units of less than a byte.
+    out, except 1. Only the largest number remains if one chunk has more than `_MAX_TRIED_STEPS`
+    steps. Raises `UsageError` for units of less than a byte.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
     shape = choose_shape(request.topology, kind, options.sizes, request.collective_bytes)
     chunk_counts = [options.chunks or 1]
     if not options.chunks:
-        chunk_counts = [1 << power for power in range(_MAX_CHUNKS.bit_length())]
+        most = min(
+            _MAX_CHUNKS,
+            _MAX_STEPS // shape.count_steps(kind),
+            request.collective_bytes // (ranks * shape.units_per_rank * _MIN_UNIT_BYTES),
+        )
+        chunk_counts = [1 << power for power in range(max(1, most.bit_length()))]
+        if shape.count_steps(kind) > _MAX_TRIED_STEPS:
+            chunk_counts = chunk_counts[-1:]
     for chunks in chunk_counts:
         candidate = replace(shape, chunks=chunks)
         units = ranks * candidate.units_per_rank
@@ -139,10 +149,6 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
                 cure=cure,
                 code="size-too-small",
             )
-        is_too_fine = request.collective_bytes < units * _MIN_UNIT_BYTES
-        has_many_steps = candidate.count_steps(kind) > _MAX_STEPS
-        if not options.chunks and chunks > 1 and (is_too_fine or has_many_steps):
-            return
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
         scratch_units = units if kind is CollectiveKind.REDUCE_SCATTER else 0
         rounds, ports = _compute_cost(candidate)
@@ -254,8 +260,8 @@ def find_rings(topology: Topology) -> list[int]:
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
     """Choose the levels as `choose_levels`, their order, and the parts of the data on a torus.
 
-    Groups are gathered from the outermost level on, or from the innermost one if this takes more
-    than `_MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do.
+    Groups are gathered from the outermost level on; units are moved if this takes more than
+    `_MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do.
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
     differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
@@ -267,8 +273,7 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     levels = choose_levels(topology, text)
     if not rings or levels != rings:
         shape = NestedShape.direct(levels)
-        is_too_large = shape.count_steps(kind) > _MAX_STEPS_OF_PARTS
-        return NestedShape.direct(levels, is_inner_first=is_too_large)
+        return replace(shape, is_moved=shape.count_steps(kind) > _MAX_STEPS_OF_PARTS)
     count = len(rings)
     orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
     is_ring = tuple(length > 2 for length in rings)

@@ -45,18 +45,15 @@ class NestedShape:
     is_moved: bool = False
 
     @classmethod
-    def direct(
-        cls, sizes: Sequence[int], chunks: int = 1, *, is_inner_first: bool = False
-    ) -> NestedShape:
+    def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
         """Return exchanges of all pairs in every level of more than one rank, with one part.
 
         The all-gather begins with the last level, whose links are often the slowest, so that only
-        the own data passes them; with `is_inner_first` with the first one, whose messages to the
-        next levels are ranges.
+        the own data passes them.
         """
         used = tuple(size for size in sizes if size > 1)
-        order = range(len(used)) if is_inner_first else reversed(range(len(used)))
-        return cls(used, (False,) * len(used), ((tuple(order), 1),), chunks)
+        order = tuple(reversed(range(len(used))))
+        return cls(used, (False,) * len(used), ((order, 1),), chunks)
 
     @property
     def units_per_rank(self) -> int:

@@ -1,0 +1,128 @@
+"""Divide a large algorithm into blocks of units whose races and contents are independent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+from hub_core.model.collectives import Collective
+from hub_core.model.counts import UnitCounts
+from hub_core.model.kinds import Buffer, CollectiveKind
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.model.messages import Messages
+
+_MAX_BLOCKS = 128
+# Kinds whose parts are those of ranks, and the kinds that describe a block of their units.
+_UNEVEN_KINDS = {
+    CollectiveKind.ALL_GATHER: CollectiveKind.ALL_GATHER_V,
+    CollectiveKind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER_V,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitBlock:
+    """Units `first` to `stop` - 1 of the full buffer of a collective, as a problem of its own.
+
+    `collective`: that of the block. `starts`: the first of its units in each buffer, int64[ranks,
+    3]: `first`, or the first unit of the rank in a buffer with a part. `positions`: unit of the
+    full buffer at which the regions of every step begin, int64[rows].
+    """
+
+    first: int
+    stop: int
+    collective: Collective
+    starts: Int64Array
+    positions: Int64Array
+
+
+def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
+    """Return whether every unit has its own contents and conflicts.
+
+    True for standard collectives with equal parts per rank or none, if no step moves data to
+    another unit: steps whose operands and messages have equal positions, and SCRATCH of no units or
+    of those of the full buffer.
+    """
+    collective = algorithm.collective
+    traits = collective.kind.traits
+    if collective.contract is not None or collective.counts is not None:
+        return False
+    if traits.is_split and collective.kind not in _UNEVEN_KINDS:
+        return False
+    scratch = algorithm.scratch_units
+    if not bool(np.all((scratch == 0) | (scratch == collective.unit_count))):
+        return False
+    steps = algorithm.steps
+    source, destination = (_find_positions(algorithm, side) for side in ("src", "dst"))
+    has_two = (steps.src_buffer != Buffer.UNKNOWN) & (steps.dst_buffer != Buffer.UNKNOWN)
+    sent, received = messages.send, messages.receive
+    return (
+        not bool(np.any(has_two & (source != destination)))
+        and np.array_equal(source[sent], destination[received])
+        and np.array_equal(steps.count[sent], steps.count[received])
+        and not len(messages.lonely_sends)
+        and not len(messages.lonely_receives)
+    )
+
+
+def divide_units(algorithm: Algorithm, unit: int, blocks: float) -> list[UnitBlock] | None:
+    """Divide the units of a divisible algorithm into about `blocks` blocks, rounded up.
+
+    `unit`: units of the algorithm in a unit of the blocks. None for more than `_MAX_BLOCKS` blocks.
+    """
+    if blocks > _MAX_BLOCKS:
+        return None
+    collective = algorithm.collective
+    steps = algorithm.steps
+    positions = np.where(
+        steps.src_buffer != Buffer.UNKNOWN,
+        _find_positions(algorithm, "src"),
+        _find_positions(algorithm, "dst"),
+    )
+    total = max(1, collective.unit_count // unit)
+    size = max(1, ceil(total / ceil(blocks)))
+    divided = []
+    for first in range(0, total, size):
+        stop = min(first + size, total)
+        part, starts = _select_units(collective, first * unit, stop * unit, unit)
+        divided.append(UnitBlock(first * unit, stop * unit, part, starts, positions))
+    return divided
+
+
+def _select_units(
+    collective: Collective, first: int, stop: int, unit: int
+) -> tuple[Collective, Int64Array]:
+    """Return the collective on some units of the full buffer, in blocks of `unit` units, and the
+    first of these units in each buffer, int64[ranks, 3].
+    """
+    starts = np.full((collective.num_ranks, 3), first)
+    count = (stop - first) // unit
+    uneven = _UNEVEN_KINDS.get(collective.kind)
+    if uneven is None:
+        return replace(collective, unit_count=count), starts
+    share = collective.units_per_rank
+    own = np.arange(collective.num_ranks) * share
+    part = Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT
+    starts[:, part] = np.maximum(own, first)
+    sizes = np.maximum(np.minimum(own + share, stop) - starts[:, part], 0)
+    counts = UnitCounts.from_flat((sizes // unit).tolist(), uneven, collective.num_ranks)
+    return replace(collective, kind=uneven, unit_count=count, counts=counts), starts
+
+
+def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
+    """Return the unit of the full buffer at which the operand `src` or `dst` of each step begins.
+
+    int64[rows]. In a buffer that is the part of a rank, the units are those of the part.
+    """
+    steps, collective = algorithm.steps, algorithm.collective
+    offset: Int64Array = getattr(steps, f"{side}_offset")
+    if collective.kind not in _UNEVEN_KINDS:
+        return offset
+    part = Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT
+    is_part = getattr(steps, f"{side}_buffer") == part
+    return offset + np.where(is_part, steps.rank * np.int64(collective.units_per_rank), 0)
