@@ -124,7 +124,7 @@ class _Scheduler:
             self.runnable[actor.level].append(actor)
 
     def run(self) -> None:
-        while ready := next((actors for actors in self.runnable if actors), None):
+        while (ready := self._next_level()) is not None:
             at = int(self.draw.random() * len(ready))
             ready[at], ready[-1] = ready[-1], ready[at]
             actor = ready.pop()
@@ -136,6 +136,13 @@ class _Scheduler:
                 ready.append(actor)
             else:
                 self.waiting[key].append(actor)
+
+    def _next_level(self) -> list[_Actor] | None:
+        """The runnable actors of the lowest level that has any."""
+        for actors in self.runnable:
+            if actors:
+                return actors
+        return None
 
 
 class _Block:
@@ -396,11 +403,10 @@ class Execution:
             block.show_stores()
         phase = (thread + at * 7) % block.num_threads
         if op.name in _SYNCHRONISATION:
-            yield from _SYNCHRONISATION[op.name](self, block, thread, launch, op)
-        elif op.name in _PACKET_OPERATIONS:
-            yield from _PACKET_OPERATIONS[op.name](self, block, thread, launch, op, phase)
-        else:
-            yield from self._plain(block, thread, launch, op, phase)
+            return _SYNCHRONISATION[op.name](self, block, thread, launch, op)
+        if op.name in _PACKET_OPERATIONS:
+            return _PACKET_OPERATIONS[op.name](self, block, thread, launch, op, phase)
+        return self._plain(block, thread, launch, op, phase)
 
     # Synchronisation.
 
@@ -444,15 +450,14 @@ class Execution:
     def _raise(self, rank: int, kind: str, channel: int) -> None:
         """Count at the peer, for port channels by the proxy."""
         key = self.partner.get((kind, rank, channel))
-
-        def perform() -> None:
-            self.counted[key] += 1
-            self.scheduler.notify(key)
-
         if kind == "port":
-            self._request(rank, channel, perform)
+            self._request(rank, channel, lambda: self._count(key))
         else:
-            perform()
+            self._count(key)
+
+    def _count(self, key: Hashable) -> None:
+        self.counted[key] += 1
+        self.scheduler.notify(key)
 
     def _wait(self, block: _Block, thread: int, launch: int, op: Operation) -> Steps:
         del launch
