@@ -181,7 +181,7 @@ def artefact(_: Data) -> Iterator[Row]:
     gain = simulated.compare_replication()
     yield Row("replication changes no winner", f"{100 * gain:+.1f} % faster", "3 %", gain <= 0.03)
     spread = simulated.compare_descriptions()
-    texts = "dgx-h100:4, rail:4x8"
+    texts = "dgx-h100:4, rail:4x8, nvidia-smi"
     yield Row(f"descriptions of a cluster: {texts}", f"{100 * spread:.1f} %", "5 %", spread <= 0.05)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,20 +159,45 @@ def show_groups(title: str, comparisons: Sequence[Comparison], bar: str) -> None
 
 
 def compare_descriptions() -> float:
-    """Print the times of one cluster in two descriptions; return the largest difference."""
+    """Print the times of one cluster in three descriptions; return the largest difference."""
     spreads = []
-    for name in ("ring", "hierarchical"):
-        for size in (MIB, 256 * MIB):
-            times_us = [
-                simulated_us(
-                    synthesized("all-reduce", name, text), text, size, machine="h100", instances="0"
+    with tempfile.TemporaryDirectory() as folder:
+        matrix = Path(folder, "nvidia-smi.txt")
+        matrix.write_text(_format_matrix())
+        facts = "profile=h100&nodes=4&net_bandwidth=400Gbit/s&fabric=rail"
+        for name in ("ring", "hierarchical"):
+            for size in (MIB, 256 * MIB):
+                times_us = [
+                    simulated_us(
+                        synthesized("all-reduce", name, text),
+                        text, size, machine="h100", instances="0",
+                    )
+                    for text in ("dgx-h100:4", "rail:4x8", f"{matrix}?{facts}")
+                ]  # fmt: skip
+                spread = max(times_us) / min(times_us) - 1
+                print(
+                    f"{name} {size >> 20} MiB: dgx-h100:4, rail:4x8, nvidia-smi {times_us}"
+                    f" {100 * spread:.1f} %"
                 )
-                for text in ("dgx-h100:4", "rail:4x8")
-            ]
-            spread = max(times_us) / min(times_us) - 1
-            print(f"{name} {size >> 20} MiB: dgx-h100:4, rail:4x8 {times_us} {100 * spread:.1f} %")
-            spreads.append(spread)
+                spreads.append(spread)
     return max(spreads)
+
+
+def _format_matrix() -> str:
+    """Return `nvidia-smi topo -m` of a DGX H100: 18 NVLinks of every GPU, a NIC next to each."""
+    devices = [(kind, number) for kind in ("GPU", "NIC") for number in range(8)]
+    lines = ["\t".join(["", *(f"{kind}{number}" for kind, number in devices)])]
+    for kind, number in devices:
+        cells = []
+        for other, column in devices:
+            if kind == other == "GPU":
+                cells.append("X" if number == column else "NV18")
+            elif number == column:
+                cells.append("X" if kind == other else "PIX")
+            else:
+                cells.append("NODE" if number // 4 == column // 4 else "SYS")
+        lines.append("\t".join([f"{kind}{number}", *cells]))
+    return "\n".join(lines) + "\n"
 
 
 def compare_replication() -> float:

@@ -110,7 +110,9 @@ class KernelTiming:
     in several rounds of the algorithm. `slots`: messages in flight on a connection.
     `chunk_us`: additional time of each instruction with a message. `growth`: increase of the start
     with threads and channels. `fill_messages`: messages whose transfers fill the pipeline of the
-    kernel, before the rate of a block counts.
+    kernel, before the rate of a block counts. Efficiencies: fractions of nominal rates that
+    messages get on links within the node, on the network, and between a GPU and its network card
+    (`card_efficiency`, which the protocol does not change).
     """
 
     kernel: str
@@ -130,6 +132,7 @@ class KernelTiming:
     chunk_us: float = 0.0
     growth: float = 0.0
     fill_messages: int = 0
+    card_efficiency: float = 1.0
 
     def with_threads(self, message_bytes: int, channels: int) -> KernelTiming:
         """Return the constants for the numbers of threads and channels that NCCL uses: the start

@@ -139,7 +139,7 @@ def build_cases(
     `no-switch`) for nvls without messages of switches.
     """
     profile = select_profile(machine, topology)
-    topology = topology.with_measured_switches()
+    topology = _with_measured_switches(topology)
     algorithm, row_of_copy, copies = find_copies(algorithm, topology.num_planes)
     steps = algorithm.steps
     npu_of_rank = np.arange(algorithm.num_ranks) if npus is None else np.asarray(npus, np.int64)
@@ -184,6 +184,14 @@ def build_cases(
             code="no-switch",
         )
     return tuple(cases)
+
+
+@lru_cache(maxsize=4)
+def _with_measured_switches(topology: Topology) -> Topology:
+    """Return `Topology.with_measured_switches`; the last four results are cached, so that all
+    algorithms share one network and what is known of it.
+    """
+    return topology.with_measured_switches()
 
 
 def _count_blocks(instructions: Instructions) -> int:
@@ -231,9 +239,21 @@ def _channel_limit(case: Case) -> int:
     return gpu.nvls_channels if case.kernel == "nvls" else _MAX_CHANNELS
 
 
+@lru_cache(maxsize=16)
 def _count_channels(case: Case) -> int:
-    """Return the number of different channels of the steps, times the number of copies."""
+    """Return the number of different channels of the steps, times the number of copies. The last
+    sixteen results are cached.
+    """
     return case.copies * len(distinct(case.algorithm.steps.channel))
+
+
+@lru_cache(maxsize=16)
+def _count_sends(case: Case) -> int:
+    """Return the largest number of messages that a rank sends, in all copies. The last sixteen
+    results are cached.
+    """
+    steps = case.algorithm.steps
+    return case.copies * int(np.bincount(steps.rank[steps.sends], minlength=1).max())
 
 
 def run_case(
@@ -252,21 +272,25 @@ def run_case(
         case = _separate_phases_of(case)
     steps, instances = case.algorithm.steps, variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
-    messages = int(np.bincount(steps.rank[steps.sends], minlength=1).max())
     timing = kernel_timing(
         case.profile,
         case.kernel,
         variant.protocol,
         case.algorithm.num_ranks,
         int(largest),
-        messages * instances * case.copies,
+        _count_sends(case) * instances,
         min(_count_channels(case) * instances, _MAX_CHANNELS),
     )
     timing = timing.with_block_share(_block_share(case, instances))
     # Efficiencies are relative to nominal rates, whatever rates the topology states.
     nominal = nominal_gigabytes_per_s(case.profile) * 1e9
     stated = node_rate(case.topology) or nominal
-    timing = replace(timing, link_efficiency=timing.link_efficiency * nominal / stated)
+    derated = nominal / stated
+    timing = replace(
+        timing,
+        link_efficiency=timing.link_efficiency * derated,
+        card_efficiency=start_value(case.profile, "link_efficiency") * derated,
+    )
     measured = case.topology.measured_switches
     if case.kernel == "nvls" and measured is not None:
         # The links of a GPU carry the vector once in each direction.

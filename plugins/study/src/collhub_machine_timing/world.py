@@ -21,7 +21,7 @@ from hub_core.columns import (
     run_mask,
     stable_order,
 )
-from hub_core.model import StepTable
+from hub_core.model import InputError, StepTable
 from hub_core.network import Topology, group_of_nodes
 from hub_core.schedules import SwitchGroups
 
@@ -34,13 +34,15 @@ class MessagePaths:
 
     `indptr`, `links`: links that each row's message loads, by row. A link that messages of one
     multicast or sum share is listed for one of them. `crosses`: whether the message of a row leaves
-    its node; `link_crosses`: whether a link is outside of nodes.
+    its node; `link_crosses`: whether a link is outside of nodes; `leads_out`: whether one within a
+    node leads to the network only.
     """
 
     indptr: Int64Array
     links: Int64Array
     crosses: BoolArray
     link_crosses: BoolArray
+    leads_out: BoolArray
 
 
 def find_paths(
@@ -89,12 +91,46 @@ def find_paths(
     link_group = group_of_node[topology.source], group_of_node[topology.destination]
     has_nodes = bool(topology.groups)
     link_crosses = has_nodes & ((link_group[0] != link_group[1]) | (link_group[0] < 0))
+    leads_out = np.zeros(topology.num_links, np.bool_)
+    if has_nodes:
+        leads_out = _find_card_links(topology)
     crosses = np.zeros(len(steps), np.bool_)
     crosses[rows] = has_nodes & (group_of_node[source] != group_of_node[destination])
     paths = MessagePaths(
-        np.concatenate([[0], np.cumsum(counts)]), links[order], crosses, link_crosses
+        np.concatenate([[0], np.cumsum(counts)]), links[order], crosses, link_crosses, leads_out
     )
     return paths, groups
+
+
+@lru_cache(maxsize=4)
+def _find_card_links(topology: Topology) -> BoolArray:
+    """Return which links within nodes lead to the network only: bool[links].
+
+    They are on no route between NPUs of a node, such as PCI links between a GPU and its network
+    card, which do not have the efficiency of NVLinks. Without different rates within nodes, and if
+    NPUs of a node have no path, there are none. The last four results are cached.
+    """
+    group = group_of_nodes(topology)
+    source_group = group[topology.source]
+    is_inside: BoolArray = (source_group >= 0) & (source_group == group[topology.destination])
+    rates = topology.bandwidth_bytes_per_s[is_inside]
+    if not len(rates) or rates.min() == rates.max():
+        return np.zeros(topology.num_links, np.bool_)
+    members = [np.asarray(one, np.int64) for one in topology.groups.values()]
+    planes = topology.num_planes
+    sources = np.concatenate([np.repeat(one, len(one)) for one in members])
+    destinations = np.concatenate([np.tile(one, len(one)) for one in members])
+    is_pair = sources != destinations
+    try:
+        routes = topology.routes(
+            np.tile(sources[is_pair], planes),
+            np.tile(destinations[is_pair], planes),
+            np.repeat(np.arange(planes), int(is_pair.sum())),
+        )
+    except InputError:
+        return np.zeros(topology.num_links, np.bool_)
+    is_inside[routes.links] = False
+    return is_inside
 
 
 def _select_switched(
@@ -142,9 +178,10 @@ def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
 
 def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) -> Float64Array:
     """Return the attainable rate of every link in bytes per second, float64[links]: its bandwidth
-    times the network efficiency for links between nodes, else the link efficiency.
+    times the efficiency of links between nodes, to network cards, or else within nodes.
     """
     efficiency = np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency)
+    efficiency[paths.leads_out] = timing.card_efficiency
     return topology.bandwidth_bytes_per_s * efficiency
 
 

@@ -14,6 +14,7 @@ from collhub_machine_timing.copies import find_copies
 
 import hub_core
 from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, CollectiveKind, StepTable
+from hub_core.network import Topology
 from hub_core.plugin_api import SimulationResult
 
 NODE = "dgx-h100"
@@ -247,6 +248,41 @@ def test_rates_that_a_format_derates_count_as_nominal() -> None:
         for rate in (450, 370.8)
     ]
     assert times[1] == pytest.approx(times[0], rel=1e-3)
+
+
+def _with_cards(topology: Topology) -> Topology:
+    """Return the topology with a network card at PCIe 5 (64 GB/s) between each NPU and the network."""
+    rate = topology.bandwidth_bytes_per_s
+    to_network = np.flatnonzero((rate < rate.max()) & (topology.source < topology.num_npus))
+    from_network = np.flatnonzero((rate < rate.max()) & (topology.destination < topology.num_npus))
+    cards = topology.num_nodes + np.arange(topology.num_npus)
+    source, destination = topology.source.copy(), topology.destination.copy()
+    outer = source[to_network], destination[from_network]
+    source[to_network], destination[from_network] = cards[outer[0]], cards[outer[1]]
+    return replace(
+        topology,
+        num_nodes=topology.num_nodes + topology.num_npus,
+        source=np.concatenate([source, outer[0], cards[outer[1]]]),
+        destination=np.concatenate([destination, cards[outer[0]], outer[1]]),
+        bandwidth_bytes_per_s=np.concatenate([rate, np.full(2 * len(cards), 64e9)]),
+        latency_s=np.concatenate([topology.latency_s, np.full(2 * len(cards), 5e-7)]),
+        plane=np.zeros(topology.num_links + 2 * len(cards), np.int64),
+        node_names=(),
+        dimensions=(),
+    )
+
+
+@pytest.mark.parametrize("protocol", ["ll", "simple"])
+def test_pci_links_to_network_cards_do_not_have_the_efficiency_of_nvlinks(protocol: str) -> None:
+    cluster = hub_core.read_topology(f"{NODE}:2")
+    collective = Collective(CollectiveKind.ALL_REDUCE, 16, 16)
+    algorithm = hub_core.synthesize(collective, cluster, MIB, name="ring").algorithm
+    options = {"machine": "h100", "kernel": "fifo", "protocol": protocol, "instances": "32"}
+    times = [
+        time_us(hub_core.simulate(algorithm, one, 64 * MIB, backend="machine", options=options))
+        for one in (cluster, _with_cards(cluster))
+    ]
+    assert times[1] == pytest.approx(times[0], rel=0.01)
 
 
 def test_equal_copies_take_the_time_of_as_many_instances() -> None:
