@@ -19,7 +19,9 @@ import numpy as np
 from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested_broadcast import (
     build_broadcast_steps,
+    choose_grains,
     compute_depth,
+    compute_torus_levels,
     find_binary_trees,
     find_torus_trees,
 )
@@ -50,7 +52,12 @@ _MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 4_200_000, 64
 _MAX_TRIED_STEPS = 1_000_000
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
 _MAX_STEPS_OF_PARTS = 8_200_000
-# Chunks of a broadcast per tree: more of them are hardly faster.
+# Broadcasts on tori of at least `_FEW_RANKS` have messages of several sizes, of which no runtime
+# has enough operations; from `_MANY_RANKS` on, they may have `_MAX_STEPS_OF_PARTS` steps.
+_FEW_RANKS, _MANY_RANKS = 512, 4096
+# Chunks of such a broadcast per hop: the first chunk takes 3 % of the time.
+_MAX_CHUNKS_PER_HOP = 32
+# Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
 
 
@@ -166,36 +173,56 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 
 
 def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
-    """Yield the broadcast on trees, as `_generate_nested`; there is one candidate.
+    """Yield the candidates of a broadcast on trees, as `_generate_nested`.
 
     The number of chunks per tree is that of the option, or sqrt(depth m beta / (trees alpha)), at
-    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps.
+    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps. On large
+    tori without the option and without a runtime, there is a candidate with as many chunks as the
+    steps allow, of which messages to ranks far from the root have several (`choose_grains`). It is
+    the only one if the other one has more than `_MAX_TRIED_STEPS` steps.
     """
     ranks, root = request.collective.num_ranks, request.collective.root or 0
     parents = _find_trees(request.topology, options.sizes, root)
     trees, depth = len(parents), compute_depth(parents)
     alpha_s, beta_s_per_byte = _find_link(request)
-    chunks = options.chunks
-    if not chunks:
+    most_units = request.collective_bytes // _MIN_UNIT_BYTES
+    candidates: list[tuple[int, Int64Array | None]] = [(options.chunks, None)]
+    if not options.chunks:
         busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
         best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
         most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
-        chunks = max(1, min(best, most, request.collective_bytes // (trees * _MIN_UNIT_BYTES)))
-    units = trees * chunks
-    if request.collective_bytes < units:
-        raise UsageError(
-            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
-            cure="choose a larger size, or fewer chunks",
-            code="size-too-small",
-        )
-    collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
-    statistics: dict[str, JsonValue] = {
-        "trees": trees,
-        "depth": depth,
-        "chunks": chunks,
-        "cost": f"{depth - 1 + chunks} alpha + {depth - 1 + chunks}/{units} m beta, many ports",
-    }
-    yield collective, build_broadcast_steps(parents, chunks), 0, statistics
+        candidates = [(max(1, min(best, most, most_units // trees)), None)]
+        rings = find_rings(request.topology)
+        is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
+        if is_by_rings and ranks >= _FEW_RANKS and request.target is None:
+            grains = choose_grains(rings, compute_torus_levels(rings, root))
+            largest = int(grains.max())
+            limit = _MAX_STEPS if ranks < _MANY_RANKS else _MAX_STEPS_OF_PARTS
+            most = int(limit / (2 * (1 / grains).sum()))
+            most = min(most, most_units // trees, _MAX_CHUNKS_PER_HOP * depth)
+            chunks = most // largest * largest
+            if chunks > candidates[0][0]:
+                is_large = 2 * trees * ranks * candidates[0][0] > _MAX_TRIED_STEPS
+                candidates = [*([] if is_large else candidates), (chunks, grains)]
+    for chunks, sizes in candidates:
+        units = trees * chunks
+        if request.collective_bytes < units:
+            raise UsageError(
+                f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+                cure="choose a larger size, or fewer chunks",
+                code="size-too-small",
+            )
+        collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
+        statistics: dict[str, JsonValue] = {
+            "trees": trees,
+            "depth": depth,
+            "chunks": chunks,
+            "cost": f"{depth - 1 + chunks} alpha + {depth - 1 + chunks}/{units} m beta, many ports",
+        }
+        if sizes is not None:
+            statistics["chunks per message"] = f"1..{int(sizes.max())}"
+            del statistics["cost"]
+        yield collective, build_broadcast_steps(parents, chunks, sizes), 0, statistics
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from hub_core.columns import Int64Array
+from hub_core.columns import Int64Array, counted_positions, expanded_ranges
 from hub_core.model import Buffer, StepKind, StepTable
 from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
@@ -85,50 +85,119 @@ def compute_depth(parents: Int64Array) -> int:
     return depth
 
 
-def build_broadcast_steps(parents: Int64Array, chunks: int) -> StepTable:
+def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
+    """Return the level of every rank in the trees of `find_torus_trees`: int64[trees, ranks].
+
+    0 along the first dimension of a tree, 1 along the second one, and so on: the messages of a
+    level pass through the ranks of the levels before it. Ranks without a displacement along the
+    first dimension have the last level.
+    """
+    count = len(sizes)
+    number = np.arange(prod(sizes))
+    strides = [prod(sizes[:axis]) for axis in range(count)]
+    levels = []
+    for first in range(count):
+        is_moved = [
+            (number // stride - root // stride) % size != 0
+            for stride, size in zip(strides, sizes, strict=True)
+        ]
+        level = np.zeros(len(number), np.int64)
+        for offset in range(1, count):
+            level[is_moved[(first + offset) % count]] = offset
+        level[~is_moved[first]] = count - 1
+        levels += [level] * (2 if sizes[first] > 2 else 1)
+    return np.asarray(levels)
+
+
+def choose_grains(sizes: Sequence[int], levels: Int64Array) -> Int64Array:
+    """Choose the units of every message to a rank of each tree: int64[trees, ranks].
+
+    The first data need the sum over the levels of (ranks along the dimension - 1) times the size of
+    a message, and the number of messages is the sum of ranks over their size. For a given number,
+    the time is smallest for sizes in proportion to the root of ranks over length. They are rounded
+    down to powers of two, and do not decrease from level to level.
+    """
+    count = len(sizes)
+    grains = []
+    tree = 0
+    for first in range(count):
+        lengths = [sizes[(first + offset) % count] for offset in range(count)]
+        weights = [
+            (prod(lengths[: offset + 1]) / (length - 1)) ** 0.5
+            for offset, length in enumerate(lengths)
+        ]
+        relative = np.maximum.accumulate(np.asarray(weights) / weights[0])
+        grain_of = np.int64(1) << np.log2(relative).astype(np.int64)
+        for _ in range(2 if sizes[first] > 2 else 1):
+            grains.append(grain_of[levels[tree]])
+            tree += 1
+    return np.asarray(grains)
+
+
+def build_broadcast_steps(
+    parents: Int64Array, chunks: int, grains: Int64Array | None = None
+) -> StepTable:
     """Build the steps of a broadcast of `chunks` chunks on each of the trees, a unit per chunk.
 
-    `parents`: as of `find_torus_trees`. Unit c * trees + t is chunk c of tree t. Every rank handles
-    units in this order, and sends to its children by ascending rank. The root copies INPUT to
-    OUTPUT, from which all ranks send.
+    `parents`: as of `find_torus_trees`. Unit t * chunks + c is chunk c of tree t. Messages to a
+    rank have `grains[tree, rank]` units, which divide `chunks` and are a multiple of those of its
+    parent (None: one). Every rank handles messages by their chunks, and sends to its children by
+    ascending rank. The root copies INPUT to OUTPUT, from which all ranks send.
     """
     trees, ranks = parents.shape
     units = trees * chunks
-    tree, child = np.nonzero(parents >= 0)
-    parent = parents[tree, child]
-    # Per unit and edge a row that receives, and a row that sends after the receive of the sender.
-    unit = (np.arange(chunks)[:, None] * trees + tree).ravel()
-    receiver, sender = np.tile(child, chunks), np.tile(parent, chunks)
-    edges = len(unit)
+    if grains is None:
+        grains = np.ones_like(parents)
     root = int(np.flatnonzero(parents[0] < 0)[0])
+    tree, child = np.nonzero(parents >= 0)
+    # Per message of an edge a row that receives, and a row that sends after the receives of the
+    # sender. Messages are numbered edge by edge.
+    count = chunks // grains[tree, child]
+    edge = np.repeat(np.arange(len(tree)), count)
+    tree, receiver, sender = tree[edge], child[edge], parents[tree, child][edge]
+    size = grains[tree, receiver]
+    first = counted_positions(count) * size
+    offset = tree * chunks + first
+    messages = len(edge)
     rank = np.concatenate([[root], receiver, sender])
+    end = first + size
     order = np.lexsort(
         (
             np.concatenate([[-1], receiver, receiver]),
-            np.concatenate([[0], np.zeros(edges, np.int64), np.ones(edges, np.int64)]),
-            np.concatenate([[-1], unit, unit]),
+            np.concatenate([[0], np.zeros(messages, np.int64), np.ones(messages, np.int64)]),
+            np.concatenate([[-1], tree, tree]),
+            np.concatenate([[-1], end, end]),
             rank,
         )
     )
-    kind = np.repeat([StepKind.COPY, StepKind.RECV, StepKind.SEND], [1, edges, edges])
-    offset = np.concatenate([[0], unit, unit])
+    kind = np.repeat([StepKind.COPY, StepKind.RECV, StepKind.SEND], [1, messages, messages])
+    offsets = np.concatenate([[0], offset, offset])
     columns = {
         "rank": rank,
         "kind": kind,
         "peer": np.concatenate([[-1], sender, receiver]),
-        "count": np.concatenate([[units], np.ones(2 * edges, np.int64)]),
-        "src_buffer": np.repeat([Buffer.INPUT, Buffer.UNKNOWN, Buffer.OUTPUT], [1, edges, edges]),
-        "src_offset": np.where(kind == StepKind.SEND, offset, 0),
-        "dst_buffer": np.repeat([Buffer.OUTPUT, Buffer.OUTPUT, Buffer.UNKNOWN], [1, edges, edges]),
-        "dst_offset": np.where(kind == StepKind.RECV, offset, 0),
+        "count": np.concatenate([[units], size, size]),
+        "src_buffer": np.repeat(
+            [Buffer.INPUT, Buffer.UNKNOWN, Buffer.OUTPUT], [1, messages, messages]
+        ),
+        "src_offset": np.where(kind == StepKind.SEND, offsets, 0),
+        "dst_buffer": np.repeat(
+            [Buffer.OUTPUT, Buffer.OUTPUT, Buffer.UNKNOWN], [1, messages, messages]
+        ),
+        "dst_offset": np.where(kind == StepKind.RECV, offsets, 0),
     }
-    # Row (rank, unit) of the receive, or the copy at the root.
-    written = np.zeros((ranks, units), np.int64)
-    written[receiver, unit] = 1 + np.arange(edges)
     position = np.empty(len(rank), np.int64)
     position[order] = np.arange(len(rank))
-    before = position[written[sender, unit]]
-    after = position[1 + edges :]
+    # The receives of the sender in the range of a message are consecutive; those of the root are
+    # its copy.
+    first_message = np.zeros((trees, ranks), np.int64)
+    begins = np.flatnonzero(first == 0)
+    first_message[tree[begins], receiver[begins]] = begins
+    received_size = np.where(sender == root, size, grains[tree, sender])
+    needed = size // received_size
+    source = np.where(sender == root, 0, 1 + first_message[tree, sender] + first // received_size)
+    before = position[expanded_ranges(source, needed)]
+    after = np.repeat(position[1 + messages :], needed)
     return StepTable.from_columns(
         ranks, {name: column[order] for name, column in columns.items()}, (before, after)
     )

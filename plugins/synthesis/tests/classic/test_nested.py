@@ -10,6 +10,8 @@ import pytest
 from collhub_classic.nested import NESTED_KINDS, choose_levels, choose_shape, find_rings
 from collhub_classic.nested_broadcast import (
     build_broadcast_steps,
+    choose_grains,
+    compute_torus_levels,
     find_binary_trees,
     find_torus_trees,
 )
@@ -154,6 +156,25 @@ def test_moves_do_not_delay_the_gather_on_a_torus() -> None:
     assert bound_ns is not None
     # 1.30; 2.01 if a level starts before all messages of the previous one have arrived.
     assert time_ns < 1.4 * bound_ns
+
+
+@pytest.mark.parametrize("sizes", [(5,), (4, 3), (8, 5, 4), (2, 4, 3), (2, 2, 2)])
+def test_messages_of_several_chunks_are_a_correct_broadcast(sizes: tuple[int, ...]) -> None:
+    parents = find_torus_trees(sizes, 1)
+    grains = choose_grains(sizes, compute_torus_levels(sizes, 1))
+    chunks = 2 * int(grains.max())
+    steps = build_broadcast_steps(parents, chunks, grains)
+    kind, ranks = CollectiveKind.BROADCAST, prod(sizes)
+    collective = Collective(kind, ranks, len(parents) * chunks, 1, in_place=True, out_of_place=True)
+    algorithm = Algorithm(collective, steps, np.zeros(ranks, np.int64), Provenance("test"))
+    assert verify(algorithm).ok
+
+
+def test_messages_grow_with_the_number_of_ranks_of_a_level() -> None:
+    sizes = (8, 8, 8)
+    grains = choose_grains(sizes, compute_torus_levels(sizes, 0))
+    # Ranks 1, 9 and 73 are on the first, second and third level of the first tree.
+    assert grains[0, [1, 9, 73]].tolist() == [1, 2, 8]
 
 
 @pytest.mark.parametrize("root", [0, 7])
