@@ -1,11 +1,12 @@
 """CPU of `collhub compare` with the machine's profile, relative to another version of the hub.
 
-`python benchmarks/machines/compare_cpu.py [--topology T] [--runs N] COLLHUB` runs an all-reduce of
-21 sizes (default: on dgx-h100:4, 32 ranks) with all synthesizers and without the cache of results:
-alternately with the program COLLHUB of the other version, with this version on nominal links, and
-with this version and the profile of the machine. It prints the minimum user CPU seconds, the number
-of synthesizers with a time, and the ratio to COLLHUB. One algorithm is measured at a time, so that
-no process waits for another one. The first run of each may compile kernels; it is not counted.
+`python benchmarks/machines/compare_cpu.py [--topology T] [--size S] [--runs N] COLLHUB` runs an
+all-reduce of 21 sizes (default: on dgx-h100:4, 32 ranks) with all synthesizers and without the
+cache of results: with the program COLLHUB of the other version, with this version on nominal links,
+and with this version and the profile of the machine. The three run at the same time, one algorithm
+each, so that other programs slow them down equally. It prints the minimum CPU seconds (user and
+system), the number of synthesizers with a time, and the ratio to COLLHUB. The first run of each may
+compile kernels; it is not counted, unless it is the only one.
 
 The version before profiles existed, in an environment with the same dependencies:
 `git worktree add --detach OLD db94fb35`, and `pip install --no-deps OLD OLD/plugins/*`.
@@ -18,23 +19,34 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-SIZES = "1KiB..1GiB"
 THIS = (sys.executable, "-c", "import sys; from hub_core.cli.main import main; sys.exit(main())")
 
 
-def measure(program: tuple[str, ...], topology: str, options: tuple[str, ...]) -> tuple[float, int]:
-    """Return the user CPU seconds of one comparison, and the number of synthesizers with a time."""
-    words = ("compare", "--collective", "all-reduce", "--topology", topology, "--size", SIZES)
-    before = os.times().children_user
-    run = subprocess.run(
-        [*program, *words, "--no-cache", "--jobs", "1", "--json", *options],
-        check=True,
-        capture_output=True,
-    )
-    seconds = os.times().children_user - before
-    results = json.loads(run.stdout)["results"]
-    return seconds, len({one["algorithm"] for one in results if one["time_ns"] is not None})
+def measure(commands: Mapping[str, Sequence[str]], reports: Mapping[str, Path]) -> dict[str, float]:
+    """Run the commands at the same time; return their CPU seconds. Outputs go to `reports`."""
+    started = {}
+    for name, command in commands.items():
+        with reports[name].open("wb") as output:
+            started[name] = subprocess.Popen(command, stdout=output)
+    seconds = {}
+    for name, process in started.items():
+        # The usage of this child alone, which `Popen.wait` does not return.
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{name}: exit code {process.returncode}")
+        seconds[name] = usage.ru_utime + usage.ru_stime
+    return seconds
+
+
+def count_algorithms(report: Path) -> int:
+    """Return the number of algorithms with a time in a report of `collhub compare --json`."""
+    results = json.loads(report.read_text())["results"]
+    return len({one["algorithm"] for one in results if one["time_ns"] is not None})
 
 
 def main() -> None:
@@ -42,22 +54,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("collhub", help="the program of the other version")
     parser.add_argument("--topology", default="dgx-h100:4")
-    parser.add_argument("--runs", type=int, default=3, help="runs that count, after a first one")
+    parser.add_argument("--size", default="1KiB..1GiB")
+    parser.add_argument("--runs", type=int, default=2)
     asked = parser.parse_args()
-    variants = {
-        "other version": ((asked.collhub,), ()),
-        "this version, nominal links": (THIS, ("--machine", "none")),
-        "this version, profile": (THIS, ()),
+    words = ["compare", "--collective", "all-reduce", "--topology", asked.topology]
+    words += ["--size", asked.size, "--no-cache", "--jobs", "1", "--json"]
+    commands = {
+        "other version": [asked.collhub, *words],
+        "this version, nominal links": [*THIS, *words, "--machine", "none"],
+        "this version, profile": [*THIS, *words],
     }
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    counts: dict[str, int] = {}
-    for _ in range(asked.runs + 1):
-        for name, (program, options) in variants.items():
-            used, counts[name] = measure(program, asked.topology, options)
-            seconds[name].append(used)
-    reference = min(seconds["other version"][1:])
-    for name, values in seconds.items():
-        best = min(values[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        reports = {name: Path(folder, f"{place}.json") for place, name in enumerate(commands)}
+        runs = [measure(commands, reports) for _ in range(asked.runs)]
+        counts = {name: count_algorithms(report) for name, report in reports.items()}
+    seconds = {name: min(run[name] for run in runs[1:] or runs) for name in commands}
+    reference = seconds["other version"]
+    for name, best in seconds.items():
         print(f"{name:<30} {counts[name]:3} synthesizers {best:7.1f} s {best / reference:6.2f}")
 
 

@@ -27,7 +27,13 @@ from collhub_machine_timing.copies import find_copies
 from collhub_machine_timing.kernel import run
 from collhub_machine_timing.plugin import PROTOCOLS_OF_KERNEL
 from collhub_machine_timing.profiles import node_rate, select_profile
-from collhub_machine_timing.world import MessagePaths, build_world, find_paths, link_rates
+from collhub_machine_timing.world import (
+    MessagePaths,
+    build_world,
+    compute_durations_ps,
+    find_paths,
+    link_rates,
+)
 from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
@@ -270,7 +276,35 @@ def run_case(
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
-    steps, instances = case.algorithm.steps, variant.instances
+    plan = _plan_run(case, collective_bytes, variant, chunk_bytes)
+    has_lanes = not (case.algorithm.steps.lane < 0).all()
+    # Which instructions never end depends on their order alone, not on sizes and times.
+    is_blocked = _find_outcome(case, plan.simulated, plan.timing.slots)
+    if has_lanes or not is_blocked[0]:
+        once = _run_rounds(case, case.instructions, variant, plan)
+        is_blocked[0] = math.isinf(once.time_ps)
+        if has_lanes or not is_blocked[0]:
+            return once
+    return _run_rounds(case, _separate_messages_of(case), variant, plan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RunPlan:
+    """Constants of a run, the bytes of every row's message in a round (float64), the number of
+    `simulated` rounds, and that of all rounds.
+    """
+
+    timing: KernelTiming
+    row_bytes: Float64Array
+    simulated: int
+    rounds: float
+
+
+def _plan_run(
+    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
+) -> _RunPlan:
+    """Return what `run_case` simulates for a case, whose phases are separated if needed."""
+    instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
     timing = kernel_timing(
         case.profile,
@@ -303,16 +337,7 @@ def run_case(
     simulated = min(math.ceil(rounds), limit)
     # Up to the limit rounds are equal ones, so that no partial round remains.
     rounds = max(rounds, simulated) if rounds > simulated else simulated
-    arguments = (variant, timing, sizes / rounds, simulated, rounds)
-    has_lanes = not (steps.lane < 0).all()
-    # Which instructions never end depends on their order alone, not on sizes and times.
-    is_blocked = _find_outcome(case, simulated, timing.slots)
-    if has_lanes or not is_blocked[0]:
-        once = _run_rounds(case, case.instructions, *arguments)
-        is_blocked[0] = math.isinf(once.time_ps)
-        if has_lanes or not is_blocked[0]:
-            return once
-    return _run_rounds(case, _separate_messages_of(case), *arguments)
+    return _RunPlan(timing, sizes / rounds, simulated, rounds)
 
 
 @lru_cache(maxsize=16)
@@ -375,29 +400,22 @@ def _count_rounds(
 
 
 def _run_rounds(
-    case: Case,
-    instructions: Instructions,
-    variant: Variant,
-    timing: KernelTiming,
-    row_bytes: Float64Array,
-    simulated: int,
-    rounds: float,
+    case: Case, instructions: Instructions, variant: Variant, plan: _RunPlan
 ) -> CaseRun:
     """Simulate the first rounds, and extend the time of the last one to all rounds.
 
-    `simulated` rounds of `rounds` are simulated, with `row_bytes` per step and round. A further
-    round takes at least the time of its bytes on the busiest link, which the first rounds may not
-    reach, because links are idle until the first messages arrive. Times are in picoseconds; ranks
-    and instructions that never finish have -1.
+    A further round takes at least the time of its bytes on the busiest link, which the first rounds
+    may not reach, because links are idle until the first messages arrive. Times are in picoseconds;
+    ranks and instructions that never finish have -1.
     """
-    instances = variant.instances
+    instances, timing, simulated = variant.instances, plan.timing, plan.simulated
     world = build_world(
         case.algorithm.steps,
         instructions,
         case.paths,
         case.topology,
         timing,
-        row_bytes,
+        plan.row_bytes,
         simulated,
         instances * case.copies,
     )
@@ -411,8 +429,8 @@ def _run_rounds(
     extra_ps = 0
     if simulated > 1:
         last = int(finish[-1].max(initial=0)) - int(finish[-2].max(initial=0))
-        last = max(last, round(_busiest_link_ps(case, timing, row_bytes * instances)))
-        extra_ps = round((rounds - simulated) * last)
+        last = max(last, round(_busiest_link_ps(case, timing, plan.row_bytes * instances)))
+        extra_ps = round((plan.rounds - simulated) * last)
     rank_ps = finish[-1] + extra_ps
     rank_ps[distinct(instructions.rank[(end < 0).any(axis=0)])] = -1
     end_ps = np.where(end[-1] < 0, -1, end[-1] + extra_ps)
@@ -449,9 +467,9 @@ def find_best_run(
 
     The result is the fastest run of all cases, which are kernels of one algorithm, of equally fast
     ones the first, with the numbers of variants simulated and not tried in all. A kernel without
-    the protocol is left out, and so is nvls if it starts later than another finishes. An uneven
-    collective runs as one instance and one piece unless given. Raises
-    `UsageError` (code `no-protocol`) if no kernel has the protocol.
+    the protocol is left out, and so is nvls if its busiest thread block would work longer than
+    another kernel takes. An uneven collective runs as one instance and one piece unless given.
+    Raises `UsageError` (code `no-protocol`) if no kernel has the protocol.
     """
     if cases[0].algorithm.collective.kind.traits.is_uneven:
         # Copies and pieces divide equal shares; uneven parts run as they are.
@@ -461,12 +479,21 @@ def find_best_run(
         protocols = PROTOCOLS_OF_KERNEL[case.kernel]
         if protocol is not None and protocol not in protocols:
             continue
-        best_us = min((one.best.time_ps / 1e6 for one in searches), default=math.inf)
-        if searches and case.kernel == "nvls" and _start_us(case) > best_us:
+        variants = _list_variants(case, collective_bytes, protocol, instances, pieces)
+        if case.kernel == "nvls":
+            best_ps = min((one.best.time_ps for one in searches), default=math.inf)
+            variants = [
+                one
+                for one in variants
+                if _work_floor_ps(case, collective_bytes, one, chunk_bytes) <= best_ps
+            ]
+        if not variants:
             continue
-        searches.append(
-            _search_case(case, collective_bytes, protocol, instances, pieces, chunk_bytes)
-        )
+        runs = [run_case(case, collective_bytes, one, chunk_bytes) for one in variants]
+        if pieces is None and case.kernel == "fifo" and (case.algorithm.steps.lane < 0).all():
+            searches.append(_search_pieces(case, collective_bytes, runs, instances, chunk_bytes))
+        else:
+            searches.append(Search(min(runs, key=lambda one: one.time_ps), len(runs)))
     if not searches:
         names = [name for case in cases for name in PROTOCOLS_OF_KERNEL[case.kernel]]
         raise UsageError(
@@ -481,41 +508,44 @@ def find_best_run(
     )
 
 
-def _start_us(case: Case) -> float:
-    """Return the time in us before the first instruction, with the first protocol of the kernel,
-    one channel and one block share.
-    """
-    protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
-    return kernel_timing(
-        case.profile, case.kernel, protocol, case.algorithm.num_ranks, 1, 1
-    ).start_us
-
-
-def _search_case(
+def _list_variants(
     case: Case,
     collective_bytes: int,
     protocol: str | None,
     instances: int | None,
     pieces: int | None,
-    chunk_bytes: int | None,
-) -> Search:
-    """Return the fastest run of one kernel.
+) -> list[Variant]:
+    """Return the variants of one kernel to simulate, before pieces are tried.
 
-    All protocols are simulated if the instances are given. Otherwise the number of instances is
-    that with the lowest estimate, from a small and a large run, of each protocol. Pieces are tried
-    for protocols whose estimated shortest time is far enough below the best time. The search ends
-    at `_MAX_WORK` simulated instructions and counts the remaining variants.
+    All protocols if the instances are given. Otherwise the number of instances is that with the
+    lowest estimate, from a small and a large run, of each protocol.
     """
     protocols = PROTOCOLS_OF_KERNEL[case.kernel] if protocol is None else (protocol,)
     if instances is not None:
-        variants = [Variant(one, instances) for one in protocols]
-    else:
-        variants = _promising_variants(case, collective_bytes, protocols)
-    variants = [replace(one, pieces=pieces or 1) for one in variants]
-    runs = [run_case(case, collective_bytes, one, chunk_bytes) for one in variants]
-    if pieces is None and case.kernel == "fifo" and (case.algorithm.steps.lane < 0).all():
-        return _search_pieces(case, collective_bytes, runs, instances, chunk_bytes)
-    return Search(min(runs, key=lambda one: one.time_ps), len(runs))
+        return [Variant(one, instances, pieces or 1) for one in protocols]
+    variants = _promising_variants(case, collective_bytes, protocols)
+    return [replace(one, pieces=pieces or 1) for one in variants]
+
+
+def _work_floor_ps(
+    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
+) -> float:
+    """Return the time in ps of the busiest thread block, or of the busiest link, if it never waits.
+
+    That of all rounds, with the start. Blocks execute one instruction at a time, so that no run of
+    up to two rounds is faster.
+    """
+    if variant.pieces > 1:
+        case = _separate_phases_of(case)
+    plan = _plan_run(case, collective_bytes, variant, chunk_bytes)
+    instructions = case.instructions
+    durations = compute_durations_ps(
+        case.algorithm.steps, instructions, case.paths, plan.timing, plan.row_bytes
+    )
+    has_block = instructions.block >= 0
+    work = np.bincount(instructions.block[has_block], durations[has_block], minlength=1)
+    link_ps = _busiest_link_ps(case, plan.timing, plan.row_bytes * variant.instances)
+    return plan.timing.start_us * 1e6 + plan.rounds * max(float(work.max()), link_ps)
 
 
 def _search_pieces(
@@ -531,7 +561,8 @@ def _search_pieces(
     are separated; if they cannot be, nothing is tried. The numbers of pieces are those of `_PIECES`
     above the number of rounds, or 2 if there is none; they are tried in order until one is more
     than `_MIN_GAIN` slower than the one before. A pipeline must be faster by more than `_MIN_GAIN`
-    to win. Numbers that exceed the work limit `_MAX_WORK` count as not tried.
+    to win. Numbers that exceed the limit of work, `_MAX_WORK` simulated instructions, count as not
+    tried.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0

@@ -425,6 +425,17 @@ def _slot_edges(
     return receives, sends + count * later[is_waiting]
 
 
+def compute_durations_ps(
+    steps: StepTable,
+    instructions: Instructions,
+    paths: MessagePaths,
+    timing: KernelTiming,
+    row_bytes: Float64Array,
+) -> Int64Array:
+    """Return the time in ps for which each instruction keeps its thread block busy, at least."""
+    return _compute_times(steps, instructions, paths, timing, row_bytes)[1]["duration"]
+
+
 def _compute_times(
     steps: StepTable,
     instructions: Instructions,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -266,15 +268,16 @@ class _CountSearch:
 
 
 def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_messages: int) -> int:
-    """Return the largest number of chunks of the widest tree that `_is_allowed`, at least 1.
+    """Return the largest number of chunks of the widest tree that its limits allow, at least 1.
 
     `weights`: of the trees, whose chunks are proportional to them. Bisection from 1 to
     `_MAX_CHUNKS`; 1 is returned even if it is not allowed.
     """
+    limits = _ChunkLimits.of(pipelining, max_messages)
     low, high = 1, _MAX_CHUNKS
     while low < high:
         middle = (low + high + 1) // 2
-        if _is_allowed(pipelining, compute_chunk_counts(weights, middle), max_messages):
+        if limits.allow(pipelining, compute_chunk_counts(weights, middle)):
             low = middle
         else:
             high = middle - 1
@@ -314,26 +317,54 @@ def _build_schedule_or_none(
         return None
 
 
-def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int) -> bool:
-    """Return whether numbers of chunks satisfy all limits; `counts`: chunks of every tree.
+@dataclass(frozen=True, slots=True)
+class _ChunkLimits:
+    """Limits on the numbers of chunks of every tree: at most `max_messages` messages, at most
+    `max_chunks` chunks per share (None: any), and messages so large that 11 of them in flight fill
+    the latency of the link with the most bytes in flight, `bytes_in_flight`.
 
-    Limits: at most `max_messages` messages; chunks per share that the limits of units allow; and
-    messages so large that 11 of them in flight fill the latency of the link with the most bytes in
-    flight.
+    `operations`: number of messages of one chunk, by tree. `parts`: the different pairs of a part
+    of the data and the tree that carries it. `share_bytes`: bytes of a share.
     """
-    messages = sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams)
-    if messages > max_messages:
-        return False
-    if pipelining.units is not None:
-        allowed = pipelining.units.list_counts(pipelining.num_shares)
-        if pipelining.count_chunks_of_share(counts) > max(allowed, default=0):
+
+    max_messages: int
+    max_chunks: int | None
+    bytes_in_flight: float
+    operations: Mapping[int, int]
+    parts: tuple[tuple[Fraction, int], ...]
+    share_bytes: Fraction
+
+    @classmethod
+    def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
+        """Return the limits of all numbers of chunks of a pipelining."""
+        operations: Counter[int] = Counter()
+        for stream in pipelining.streams:
+            operations[stream.tree] += len(stream.operations)
+        max_chunks = None
+        if pipelining.units is not None:
+            max_chunks = max(pipelining.units.list_counts(pipelining.num_shares), default=0)
+        collective = pipelining.collective
+        shares = collective.kind.traits.parts(collective.num_ranks)
+        return cls(
+            max_messages,
+            max_chunks,
+            _compute_bytes_in_flight(pipelining),
+            operations,
+            tuple(dict.fromkeys((stream.part, stream.tree) for stream in pipelining.streams)),
+            Fraction(pipelining.collective_bytes, shares),
+        )
+
+    def allow(self, pipelining: Pipelining, counts: Sequence[int]) -> bool:
+        """Return whether numbers of chunks satisfy all limits; `counts`: chunks of every tree."""
+        messages = sum(counts[tree] * number for tree, number in self.operations.items())
+        if messages > self.max_messages:
             return False
-    # The exact size of the smallest chunk in bytes.
-    collective = pipelining.collective
-    shares = collective.kind.traits.parts(collective.num_ranks)
-    fractions = [stream.part / counts[stream.tree] for stream in pipelining.streams]
-    smallest_bytes = min(fractions) * pipelining.collective_bytes / shares
-    return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= _compute_bytes_in_flight(pipelining)
+        limit = self.max_chunks
+        if limit is not None and pipelining.count_chunks_of_share(counts) > limit:
+            return False
+        # The exact size of the smallest chunk in bytes.
+        smallest_bytes = min(part / counts[tree] for part, tree in self.parts) * self.share_bytes
+        return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= self.bytes_in_flight
 
 
 def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
