@@ -100,6 +100,14 @@ MODULES = {
     ),
     "nccl": ("collhub_nccl/tuner/*.py",),
     "mpi": ("collhub_mpi/tuned/*.py",),
+    "topologies": ("collhub_topologies/connectedness.py",),
+    "synthesis": (
+        *("collhub_certificates/*.py", "collhub_tacos/phases/fused.py"),
+        "collhub_blink/packing/single_root.py",
+    ),
+    "reshard": ("collhub_reshard/recheck.py", "collhub_reshard/scheduling/best.py"),
+    "execution": ("collhub_execution/*.py", "collhub_local/run_command.py"),
+    "study": ("collhub_tuning/tuned_folder.py", "collhub_compose/inputs.py"),
 }
 # Identifiers that are formatted (`unknown-{attribute}`, `limit-{resource}-of-operation`), and the
 # default of errors without one.

@@ -180,6 +180,54 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
 # Rules that tests of the plugins trigger: the file of the test, and a part of the message that it
 # expects, or of the input.
 ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "topologies": {
+        "npu-without-links": (
+            "plugins/networks/tests/topologies/facts/test_facts.py",
+            '"npu-without-links"',
+        ),
+        "one-way-links": (
+            "plugins/networks/tests/topologies/facts/test_facts.py",
+            '"one-way-links"',
+        ),
+        "unequal-directions": (
+            "plugins/networks/tests/topologies/facts/test_facts.py",
+            '"unequal-directions"',
+        ),
+        "parallel-links": (
+            "plugins/networks/tests/topologies/facts/test_facts.py",
+            '"parallel-links"',
+        ),
+        "idle-switch": ("plugins/networks/tests/topologies/facts/test_facts.py", '"idle-switch"'),
+        "unreachable": ("plugins/networks/tests/topologies/facts/test_facts.py", '"unreachable"'),
+    },
+    "synthesis": {
+        "certificate-partial": (
+            "plugins/synthesis/tests/certificates/test_recheck.py",
+            "certificate-partial",
+        ),
+    },
+    "reshard": {
+        "no-solver": ("plugins/reshard/tests/scheduling/test_best.py", "OR-tools is not installed"),
+        "reshard-form": ("plugins/reshard/tests/test_command.py", "reshard-form"),
+    },
+    "execution": {
+        "mode-not-claimed": ("plugins/run/tests/local/test_run.py", "does not claim to work"),
+        "order-changed": ("tests/test_rules_by_command.py", '"order-changed"'),
+        "size-rounded": (
+            "plugins/run/tests/execution/test_running.py",
+            "bytes are not a whole number of",
+        ),
+        "rank-died": ("plugins/run/tests/execution/test_launching.py", "the process of rank"),
+        "timeout": ("plugins/run/tests/execution/test_launching.py", '"timeout"'),
+    },
+    "study": {
+        "missing-file": ("plugins/study/tests/tuning/test_tune.py", "the file is gone"),
+        "falls-back": ("plugins/study/tests/tuning/test_tune.py", '"falls-back" in collhub'),
+        "contract-range": (
+            "plugins/study/tests/compose/test_sequence.py",
+            "a unit outside its buffer",
+        ),
+    },
     "astra-sim": {
         "h1": ("plugins/astra_sim/tests/workloads/test_hazard_rules.py", '"h1": ('),
         "h2": ("plugins/astra_sim/tests/workloads/test_hazard_rules.py", '"h2": ('),
@@ -390,6 +438,29 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "too-large": ("plugins/jobs/tests/simai/test_simai.py", "SimaiOptions(max_nodes=99)"),
     },
     "measurements": {
+        "wrong-results": ("plugins/study/tests/machines/test_measurement_readers.py", "FAILED"),
+        "few-repeats": ("plugins/study/tests/machines/test_calibrate.py", "have fewer than"),
+        "mixed-versions": (
+            "plugins/study/tests/machines/test_calibrate.py",
+            "only NCCL 2.29.2 is fitted",
+        ),
+        "no-machine": ("plugins/study/tests/machines/test_calibrate.py", "does not name its GPU"),
+        "no-points": ("plugins/study/tests/machines/test_calibrate.py", "no point remains"),
+        "table-only": ("plugins/study/tests/machines/test_calibrate.py", "too few for a model"),
+        "prior-constants": (
+            "plugins/study/tests/machines/test_calibrate.py",
+            "no point determines",
+        ),
+        "other-machine": (
+            "plugins/study/tests/machines/test_calibrate.py",
+            "the profile is of 8x H100",
+        ),
+        "sibling": (
+            "plugins/study/tests/machines/test_calibrate.py",
+            "the model alone is compared",
+        ),
+        "no-table": ("plugins/study/tests/machines/test_calibrate.py", "no table for broadcast"),
+        "beyond-table": ("plugins/study/tests/machines/test_calibrate.py", "larger than the table"),
         "invalid-profile": (
             "plugins/study/tests/machines/test_calibrate.py",
             "'name' is a required property",
@@ -454,6 +525,7 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
     "profiles": {
+        "assumption": ("plugins/study/tests/machine_timing/test_profiled_jobs.py", "assumed: "),
         "too-large": ("tests/test_rules_by_command.py", "_write_profile_of_size"),
         "not-predicted": ("tests/test_rules_by_command.py", "l40s has no times of 3 ranks"),
         "no-issuer": ("tests/test_rules_by_command.py", "_write_orphan"),
@@ -591,15 +663,8 @@ def test_every_rule_of_a_reader_is_triggered_or_listed() -> None:
 
 # Variables whose content is the text of a message.
 _TEXT_VARIABLES = {"message", "text", "reason", "have", "first_line", "wrong"}
-# Identifiers of errors that are raised by modules which readers import, but for other tasks.
-OTHER_TASKS = {
-    "capture": "torch.export of a function, not of a file",
-    "opaque-step": "writing MSCCL XML",
-    "rank-died": "execution",
-    "relay-outside": "synthesis",
-    "runtime-limit": "writing MSCCL XML",
-    "size-too-small": "synthesis",
-}
+# Classes whose calls create a finding; `Diagnostic` gets the identifier first.
+_FINDINGS = {"InputError", "UsageError", "PluginError", "LossyError", "Diagnostic"}
 
 
 def _list_packages() -> dict[str, Path]:
@@ -661,13 +726,16 @@ def _is_text(value: ast.expr) -> bool:
     return is_variable or isinstance(value, ast.JoinedStr | ast.Constant | ast.BinOp)
 
 
-def _list_error_codes(file: Path) -> Iterable[str]:
-    """Yield the identifiers of the errors `InputError(..., code="...")` of a module."""
+def _list_identifiers(file: Path) -> Iterable[str]:
+    """Yield the literal identifiers of the errors and findings that a module creates."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "InputError":
-            for keyword in node.keywords:
-                if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):
-                    yield str(keyword.value.value)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _FINDINGS:
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            if getattr(node.func, "id", "") == "Diagnostic":
+                given += node.args[:1]
+            for value in given:
+                if isinstance(value, ast.Constant):
+                    yield str(value.value)
 
 
 @pytest.mark.once
@@ -680,6 +748,12 @@ def test_every_error_of_a_reader_has_a_declared_rule() -> None:
         for line in _find_errors_without_rule(file)
     }
     assert sorted(nameless) == []
-    undeclared = {code: file for file in files for code in _list_error_codes(file)}
-    missing = undeclared.keys() - _list_declared_rules().keys() - OTHER_TASKS.keys()
-    assert {code: str(undeclared[code].relative_to(ROOT)) for code in sorted(missing)} == {}
+
+
+@pytest.mark.once
+def test_every_literal_identifier_has_a_page() -> None:
+    files = [*_list_packages().values(), *sorted((ROOT / "hub_core").rglob("*.py"))]
+    created = {name: file for file in files for name in _list_identifiers(file)}
+    assert len(created) > 300
+    missing = created.keys() - _list_declared_rules().keys()
+    assert {name: str(created[name].relative_to(ROOT)) for name in sorted(missing)} == {}

@@ -246,6 +246,21 @@ REQUESTS: Mapping[str, tuple[str, str]] = {
         "collective-unsupported",
         "synthesize bruck --collective broadcast --topology ring:4 --size 1MiB",
     ),
+    "synthesizers": (
+        "odd-ranks",
+        "synthesize neighbour-exchange --collective all-gather --topology ring:5 --size 1MiB",
+    ),
+    "networks": (
+        "depth",
+        "synthesize blink --collective broadcast --topology switch:4 --size 1MiB -O depth=1",
+    ),
+    "executors and loaded algorithms": ("unknown-op", "run RING --size 1KiB --op median"),
+    "comparisons, compositions, the zoo, pages": ("unknown-entry", "zoo show nobody"),
+    "jobs, tensor programs and shardings": ("schedule", "pipeline 1f2b"),
+    "files for runtimes and simulators": (
+        "library-name",
+        "convert RING --to nccl -O name=a-b -o OUT.xml",
+    ),
     "simulation and synthesis with ASTRA-sim's model": (
         "no-binary",
         "simulate RING --topology ring:4 --size 1MiB --backend astra-sim",
@@ -350,3 +365,29 @@ def test_a_request_error_is_a_result_with_a_page(collhub: Any, ring: Path, tmp_p
     (rule,) = run["tool"]["driver"]["rules"]
     assert rule["id"] == "unknown-option"
     assert "--help" in rule["help"]["text"]
+
+
+# An executor that rounds differently, as one that adds in another order.
+ROUNDING = """
+def execute(request, options):
+    from dataclasses import replace
+    import numpy as np
+    from collhub_local.numpy_executor import execute as run
+    result = run(request, options)
+    return replace(result, outputs=tuple(np.nextafter(one, np.inf) for one in result.outputs))
+
+@hookimpl
+def collhub_consumers():
+    return [Executor("rounding", "rounds up", "dist_rounding:execute")]
+"""
+
+
+def test_an_executor_with_another_order_is_reported(
+    collhub: Any, make_plugin: Any, ring: Path
+) -> None:
+    make_plugin("rounding", ROUNDING)
+    options = ("--size", "1KiB", "--data", "random", "--executor", "rounding", "--json")
+    run = collhub("run", ring, *options)
+    assert run.code == 0, run.err
+    report = run.report()
+    assert "order-changed" in {finding["code"] for finding in report["diagnostics"]}

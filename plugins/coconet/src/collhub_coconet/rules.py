@@ -290,6 +290,36 @@ _GRAPHS = (
         "a conditional with collectives",
     ),
 )
+_REQUESTS = tuple(
+    (
+        name,
+        meaning,
+        "Program, algorithm, network and options do not fit each other.",
+        "Change the one that the message names.",
+        example,
+    )
+    for name, meaning, example in (
+        (
+            "target",
+            "The named operation is not of this kind.",
+            "`--pass split -O target=a` for a product",
+        ),
+        ("chunks", "A number of chunks or instances is below 1.", "`-O chunks=0`"),
+        (
+            "no-contents",
+            "The algorithm does not state the units that it moves.",
+            "a timing-only trace",
+        ),
+        ("wrong", "The algorithm is incorrect.", "an all-reduce with a missing receive"),
+        ("not-there", "A rank reads data before they are there.", "a missing dependency"),
+        (
+            "torch-module",
+            "The program cannot be written as a module of PyTorch.",
+            "blocks of unequal length",
+        ),
+        ("run", "The written modules failed or ran too long.", "`--run` without PyTorch"),
+    )
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -299,4 +329,5 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules(
             "captured graphs of PyTorch and modules of XLA, when they are read as programs", _GRAPHS
         ),
+        *declare_rules("requests: jobs, tensor programs and shardings", _REQUESTS),
     ]

@@ -74,8 +74,24 @@ _RULES = (
         "a send without a receive",
     ),
 )
+_REQUESTS = tuple(
+    (
+        name,
+        meaning,
+        "GOAL has no such node.",
+        "Run `collhub expand`, or create the job with durations.",
+        example,
+    )
+    for name, meaning, example in (
+        ("collective", "The job has a collective.", "a job without `collhub expand`"),
+        ("duration", "A computation has no duration.", "a computation with operations only"),
+    )
+)
 
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
-    return declare_rules("GOAL schedules, when they are read or written", _RULES)
+    return [
+        *declare_rules("GOAL schedules, when they are read or written", _RULES),
+        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
+    ]

@@ -211,6 +211,15 @@ _CARDS = (
         "a folder with only `card.yaml`",
     ),
 )
+_PREDICTIONS = (
+    (
+        "assumption",
+        "A predicted time assumes a property that the job does not state.",
+        "The job does not state it, and the model of the machine needs it.",
+        "State the property by the option that the message names.",
+        "ranks per node",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -221,4 +230,5 @@ def list_rules() -> Sequence[Rule]:
         ),
         *declare_rules("jobs that are built from profiles and logs", _JOBS),
         *declare_rules("folders of CCL-Bench", _CARDS),
+        *declare_rules("jobs whose times a machine predicts", _PREDICTIONS),
     ]

@@ -222,6 +222,24 @@ _TOPOLOGIES = (
         "a card with SYS to all GPUs",
     ),
 )
+_REQUESTS = tuple(
+    (
+        name,
+        meaning,
+        "An option does not fit the machine or the program.",
+        "Correct the option as the message says.",
+        example,
+    )
+    for name, meaning, example in (
+        ("bus-id", "The text is no bus ID of a device.", "`FILE?gpus=x`"),
+        (
+            "profile-size",
+            "The wiring of the profile is for another number of GPUs.",
+            "a profile of 8 GPUs for 4",
+        ),
+        ("library-name", "The name cannot be part of the name of a function.", "`-O name=a-b`"),
+    )
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -232,4 +250,5 @@ def list_rules() -> Sequence[Rule]:
             "logs with TUNING lines of NCCL, read by `collhub nccl explain --log`", _TUNING
         ),
         *declare_rules("topology files of NCCL and output of `nvidia-smi topo -m`", _TOPOLOGIES),
+        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, Command, Subject, TopologyBuilder, hookimpl
+from hub_core.plugin_api import Check, Command, RuleSet, Subject, TopologyBuilder, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -156,9 +156,12 @@ _CHECK = Check(
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
-    """Return the plugin's only check, that of networks."""
-    return [_CHECK]
+def collhub_checks() -> Sequence[Check | RuleSet]:
+    """Return the check of networks, and its rules."""
+    return [
+        _CHECK,
+        RuleSet("topologies", "findings in networks", "collhub_topologies.rules:list_rules"),
+    ]
 
 
 _COMMAND = Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, Command, Subject, hookimpl
+from hub_core.plugin_api import Check, Command, RuleSet, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -22,9 +22,9 @@ def collhub_commands() -> Sequence[Command]:
 
 
 @hookimpl
-def collhub_checks() -> Sequence[Check]:
-    """Return the plugin's only check, `reshard`: recomputes the bound and the schedule in a
-    certificate of a resharding.
+def collhub_checks() -> Sequence[Check | RuleSet]:
+    """Return the check `reshard`, which recomputes the bound and the schedule in a certificate of a
+    resharding, and the rules of the plugin.
     """
     return [
         Check(
@@ -32,5 +32,6 @@ def collhub_checks() -> Sequence[Check]:
             Subject.CERTIFICATE,
             "bound and schedule of a resharding, recomputed only from its tasks",
             "collhub_reshard.recheck:check_schedule",
-        )
+        ),
+        RuleSet("reshard", "findings in reshardings", "collhub_reshard.rules:list_rules"),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Command, Executor, hookimpl
+from hub_core.plugin_api import Command, Executor, RuleSet, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -38,3 +38,9 @@ RUN = Command(
 def collhub_commands() -> Sequence[Command]:
     """Describe the command."""
     return [RUN]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of executions."""
+    return [RuleSet("execution", "findings in runs on real data", "collhub_local.rules:list_rules")]

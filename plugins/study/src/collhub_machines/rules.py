@@ -61,6 +61,85 @@ _PROFILES = (
         "`--machine h1000`",
     ),
 )
+_CALIBRATION = (
+    (
+        "wrong-results",
+        "The test reports wrong results.",
+        "The installation has a defect.",
+        "Repair it before its times are used.",
+        "`Out of bounds values : 1 FAILED`",
+    ),
+    (
+        "few-repeats",
+        "Some sizes have few measurements.",
+        "The run has few iterations.",
+        "Repeat the run to reduce the influence of outliers.",
+        "one measurement of each size",
+    ),
+    (
+        "mixed-versions",
+        "The files have several libraries or versions, of which one is fitted.",
+        "Results of several runs were combined.",
+        "Calibrate each version from its own files.",
+        "NCCL 2.27 and 2.29",
+    ),
+    (
+        "no-machine",
+        "The file does not name its GPU.",
+        "The program does not print it.",
+        "Give `--like GPU`, or `--topology`.",
+        "output of OSU benchmarks",
+    ),
+    (
+        "no-points",
+        "No measured time can be used.",
+        "All times are of other machines.",
+        "Name one of the machines that the message lists.",
+        "`--like h100` for times of an A100",
+    ),
+    (
+        "table-only",
+        "Only tables of times are written, no model.",
+        "The links of the GPU have no model, or there are few measurements.",
+        "Give `--like GPU` if it equals a known one, or measure more numbers of ranks.",
+        "a GPU without NVLink",
+    ),
+    (
+        "prior-constants",
+        "Constants of the model are priors, which no measurement determines.",
+        "The files lack the numbers of ranks or sizes that determine them.",
+        "Measure what the message names.",
+        "measurements of 8 ranks alone",
+    ),
+    (
+        "other-machine",
+        "The profile is of another machine than the results.",
+        "A wrong profile was named.",
+        "Calibrate this machine, or name another profile.",
+        "results of an A100 compared with `h100`",
+    ),
+    (
+        "sibling",
+        "The results are of a sibling of the machine, so that the model alone is compared.",
+        "Profiles of siblings share constants, not tables.",
+        "No action is needed.",
+        "results of an H200 compared with `h100`",
+    ),
+    (
+        "no-table",
+        "The profile has no table for some results.",
+        "This collective or number of ranks was not measured.",
+        "Calibrate with results of it.",
+        "a reduce compared with tables of all-reduces",
+    ),
+    (
+        "beyond-table",
+        "Some results are larger than the table, and are compared with extrapolated times.",
+        "The calibration measured smaller sizes.",
+        "Measure larger sizes.",
+        "16 GiB and a table up to 8 GiB",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -70,4 +149,5 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules(
             "profiles of machines, read by `--machine` and `collhub machines`", _PROFILES
         ),
+        *declare_rules("calibration: `collhub calibrate` and its check", _CALIBRATION),
     ]

@@ -240,7 +240,8 @@ def _sort_by_worst_failure(
         except HubError as error:
             message = f"failures of {candidate.name} were not evaluated: "
             message += _get_first_message(error)
-            search.warnings.append(Diagnostic("not-evaluated", message, Severity.WARNING))
+            code = error.diagnostics[0].code
+            search.warnings.append(Diagnostic(code, message, Severity.WARNING))
             continue
         if times.is_complete:
             failures[candidate.name] = times

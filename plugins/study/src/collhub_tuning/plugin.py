@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.plugin_api import Command, Engine, OptionType, Synthesizer, hookimpl, option
+from hub_core.plugin_api import (
+    Command,
+    Engine,
+    OptionType,
+    RuleSet,
+    Synthesizer,
+    hookimpl,
+    option,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +91,10 @@ PROCESSES = Engine(
 def collhub_engines() -> Sequence[Engine]:
     """Return the plugin's only engine, `PROCESSES`."""
     return [PROCESSES]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of comparisons, compositions, the zoo and pages."""
+    rules = "collhub_tuning.rules:list_rules"
+    return [RuleSet("study", "findings in comparisons and tuned folders", rules)]

@@ -136,6 +136,7 @@ def test_too_few_points_give_tables_only_and_name_what_is_missing(collhub, tmp_p
     run = collhub("calibrate", file, "-o", out)
     assert run.code == 0
     assert "too few for a model" in run.err
+    assert "some sizes have fewer than 3 measurements; repeat the run" in run.err
     assert json.loads(out.read_text())["constants"] == {}
 
 
@@ -169,6 +170,21 @@ def test_several_machines_give_one_file_each(collhub, results, tmp_path) -> None
     chosen = collhub("calibrate", results, other, "--select", "a100", "-o", tmp_path / "x.json")
     assert chosen.code in (0, 1)
     assert json.loads((tmp_path / "x.json").read_text())["gpu"] == "A100"
+
+
+def test_a_selection_without_points_is_refused(collhub, results, tmp_path) -> None:
+    run = collhub("calibrate", results, "--select", "b200", "-o", tmp_path / "m.json")
+    assert run.code == 1
+    assert "no point remains for calibration; machines in the input: NVIDIA H100" in run.err
+
+
+def test_results_without_a_table_are_named(collhub, results, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", results, "-o", out)
+    other = tmp_path / "broadcast.txt"
+    other.write_text(_output("NVIDIA H100 80GB HBM3", TIMES).replace("all_reduce", "broadcast"))
+    run = collhub("calibrate", "--check", out, other)
+    assert "no table for broadcast of 8 ranks" in run.err
 
 
 def test_several_versions_are_reported_and_split(collhub, results, tmp_path) -> None:

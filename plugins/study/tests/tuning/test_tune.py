@@ -254,6 +254,11 @@ def test_sizes_that_chunks_do_not_divide_are_said(collhub, tmp_path: Path) -> No
     run = collhub(*asked, "--collective", "all-reduce", "--size", "3KiB..8KiB", "--to", "msccl")
     assert run.code == 0
     assert "falls-back" not in collhub("tune", "--check", folder, "--json").out
+    # A report with another measured size, which the chunks do not divide.
+    report = json.loads((folder / "report.json").read_text())
+    report["sizes"] = [4096]
+    (folder / "report.json").write_text(json.dumps(report))
+    assert "falls-back" in collhub("tune", "--check", folder, "--json").out
     one_size = ("--collective", "all-reduce", "--size", "4KiB", "--to", "msccl", "--force")
     run = collhub(*asked, *one_size, "--for", "executor")
     assert run.code == 1

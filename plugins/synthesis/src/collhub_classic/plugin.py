@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub_core.model import STANDARD_KINDS, UNEVEN_KINDS, CollectiveKind
-from hub_core.plugin_api import OptionType, Synthesizer, choice, hookimpl, option
+from hub_core.plugin_api import OptionType, RuleSet, Synthesizer, choice, hookimpl, option
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -187,3 +187,11 @@ def collhub_producers() -> Sequence[Synthesizer]:
         )
         for name, text, options in _SYNTHESIZERS
     ] + [_NESTED]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[RuleSet]:
+    """Describe the rules of synthesizers."""
+    return [
+        RuleSet("synthesis", "errors of synthesizers", "collhub_classic.rules:list_rules"),
+    ]

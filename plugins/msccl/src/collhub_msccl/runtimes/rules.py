@@ -483,6 +483,23 @@ _PROGRAMS = (
         "sendtb=0 for copies to the ranks 1 and 2",
     ),
 )
+_REQUESTS = tuple(
+    (
+        name,
+        meaning,
+        "The runtime has no such step, or a smaller limit.",
+        "Choose another runtime, or synthesize with `--for RUNTIME`.",
+        example,
+    )
+    for name, meaning, example in (
+        ("opaque-step", "The algorithm has work that MSCCL XML cannot express.", "a COMPUTE step"),
+        (
+            "runtime-limit",
+            "The algorithm exceeds a limit of the runtime.",
+            "more thread blocks than the runtime has",
+        ),
+    )
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -491,4 +508,5 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules("MSCCLang programs, when they are read", _PROGRAMS),
         *declare_rules("MSCCL XML, by `collhub verify`", _READING),
         *declare_rules("MSCCL XML, by `collhub verify`, with and without `--runtime`", _LOADING),
+        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
     ]

@@ -313,6 +313,62 @@ _READING = (
         "neighbouring copies from two buffers, which the package fuses",
     ),
 )
+_FOLDERS = (
+    (
+        "not-registered",
+        "The program that registers plans does not name a plan of the folder.",
+        "The plan was added by hand.",
+        "Tune again into this folder, or remove the plan.",
+        "a second plan in the folder",
+    ),
+    (
+        "call",
+        "The executor fails for a size that is assigned to a plan.",
+        "A row of the table was changed by hand.",
+        "Tune again into this folder.",
+        "a size that the chunks of the plan do not divide",
+    ),
+    (
+        "calls-tried",
+        "Number of calls that were tried, and of those that get a plan.",
+        "The check tries calls as the runtime names them.",
+        "No action is needed.",
+        "8 calls tried: 6 get a plan",
+    ),
+    (
+        "missing-file",
+        "The program that registers plans is missing.",
+        "The folder was copied without it.",
+        "Tune again into this folder.",
+        "a folder with plans only",
+    ),
+    (
+        "collective",
+        "The plan is of another collective than the table says.",
+        "The file was replaced.",
+        "Tune again into this folder.",
+        "an all-gather registered as all-reduce",
+    ),
+    (
+        "changed-program",
+        "The program that registers plans was changed, so that its answers are not known.",
+        "It was edited by hand.",
+        "Tune again into this folder.",
+        "another selector function",
+    ),
+)
+_REQUESTS = tuple(
+    (
+        name,
+        meaning,
+        "Plans have no such operation, or a smaller limit.",
+        "Choose another runtime, or synthesize with `--for mscclpp`.",
+        example,
+    )
+    for name, meaning, example in (
+        ("plan", "The algorithm cannot be written as a plan.", "a reduction of three operands"),
+    )
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -320,4 +376,6 @@ def list_rules() -> Sequence[Rule]:
     return [
         *declare_rules("plans of MSCCL++, by `collhub verify --runtime mscclpp`", _RULES),
         *declare_rules("plans and programs of MSCCL++, when they are read", _READING),
+        *declare_rules("folders of plans that `collhub tune` writes", _FOLDERS),
+        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
     ]
