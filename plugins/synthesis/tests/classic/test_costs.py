@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from collhub_classic.catalogue import ALGORITHMS
+from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested import NESTED_KINDS
 from collhub_classic.plugin import collhub_producers
 from collhub_classic.synthesize import build_task, plan_algorithm, synthesize
@@ -176,3 +177,12 @@ def test_offers_declare_the_collectives_of_the_planners() -> None:
     # Built from columns, without a plan of blocks.
     assert declared.pop("nested") == set(NESTED_KINDS)
     assert declared == {name: set(found.planners) for name, found in ALGORITHMS.items()}
+
+
+def test_the_mean_link_of_thousands_of_ranks_is_that_of_a_sample() -> None:
+    topology = hub_core.parse_topology("rail:160x8")
+    latency_s, beta_s_per_byte = compute_mean_link(topology, range(topology.num_npus))
+    routes = topology.routes(np.zeros(1279, np.int64), np.arange(1, 1280))
+    exact_s = topology.latency_s[routes.links].sum() / 1279
+    assert latency_s == pytest.approx(exact_s, rel=0.01)
+    assert beta_s_per_byte > 0
