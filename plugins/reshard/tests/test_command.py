@@ -26,9 +26,9 @@ IDEAL = ("--host-bandwidth", "1.25GiB/s")
 SMALL = ("--tensor", "12x8:float32", "--from", "mesh(2,2): S0 R", "--to", "mesh(1,4): R S1")
 
 
-def test_the_offers_are_a_command_and_a_check() -> None:
+def test_the_offers_are_a_command_a_check_and_rules() -> None:
     assert [one.name for one in collhub_commands()] == ["reshard"]
-    assert [one.name for one in collhub_checks()] == ["reshard"]
+    assert [one.name for one in collhub_checks()] == ["reshard", "reshard"]
 
 
 def test_the_example_of_the_readme_runs() -> None:
