@@ -50,6 +50,8 @@ identifier. This page is generated from the declarations:
 `python -m hub_core.testing.generated_pages rules > docs/rules.md`.
 """
 _CALL = re.compile(r"`collhub ([^`]*--json)`")
+# A document, other than a report, that a command prints with --json, as its help names it.
+_DOCUMENT = re.compile(r"--json prints [^.]*, schema ([\w/-]+)")
 _EXIT = re.compile(r"\b[Ee]xit\b")
 _END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z-])")
 
@@ -116,7 +118,11 @@ def _describe_command(name: str, command: click.Command, schemas: list[tuple[str
     lines.append(f"\n- Exit codes: {_escape(_find_exit_codes(command.help or ''))}\n")
     for call, schema in schemas:
         lines.append(f"- `collhub {call}`: [`{schema}`](../schemas/{schema.split('/')[1]}.json)\n")
-    if not schemas:
+    stated = _DOCUMENT.search(command.help or "")
+    if stated is not None:
+        file = f"{stated[1].removeprefix('collhub').strip('-/').replace('/', '-')}.json"
+        lines.append(f"- `collhub {name} --json`: [`{stated[1]}`](../schemas/{file})\n")
+    elif not schemas:
         has_json = any("--json" in parameter.opts for parameter in command.params)
         text = "`--json` prints a document that names its schema" if has_json else "no `--json`"
         lines.append(f"- {text}\n")

@@ -49,7 +49,7 @@ class MachineItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class MachinesReport(
     Report, tag="collhub/report-machines-1", frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Report of `collhub machines list --json`, and of `machines check --json` without results."""
+    """Report of `collhub machines list --json` and `collhub machines check NAME --json`."""
 
     machines: Sequence[MachineItem]
 
@@ -144,7 +144,7 @@ class CalibrateCheckReport(
     kw_only=True,
     forbid_unknown_fields=True,
 ):
-    """Report of `collhub calibrate --check --json`."""
+    """Report of `collhub calibrate --check --json`, `collhub machines check NAME RESULT --json`."""
 
     machine: str
     points: Sequence[CheckedPointItem]

@@ -97,7 +97,10 @@ def _node_counts(profile: MachineProfile) -> str:
 @json_flag
 @click.pass_obj
 def show(context: CommandContext, machine: str, as_json: bool) -> int:
-    """Show the constants, tables, errors and sources of a profile; --json prints the profile."""
+    """Show the constants, tables, errors and sources of a profile.
+
+    --json prints the profile itself, schema collhub-machine/1.
+    """
     from collhub_machine_profiles.machine_profile import profile_document
     from collhub_machine_profiles.shipped import load_profile
 

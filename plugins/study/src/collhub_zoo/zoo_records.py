@@ -19,7 +19,7 @@ class EntryItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ZooListReport(
     Report, tag="collhub/report-zoo-list-1", frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Report of `collhub zoo list --json` and `zoo show --json`."""
+    """Report of `collhub zoo list --json` and `collhub zoo show --json`."""
 
     entries: Sequence[EntryItem]
 
