@@ -195,14 +195,12 @@ def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> I
         rings = find_rings(request.topology)
         is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
         if is_by_rings and ranks >= _FEW_RANKS and request.target is None:
-            grains = choose_grains(rings, compute_torus_levels(rings, root))
-            largest = int(grains.max())
             limit = _MAX_STEPS if ranks < _MANY_RANKS else _MAX_STEPS_OF_PARTS
-            most = int(limit / (2 * (1 / grains).sum()))
-            most = min(most, most_units // trees, _MAX_CHUNKS_PER_HOP * depth)
-            chunks = most // largest * largest
+            chunks = min(_MAX_CHUNKS_PER_HOP * depth, most_units // trees)
             if chunks > candidates[0][0]:
                 is_large = 2 * trees * ranks * candidates[0][0] > _MAX_TRIED_STEPS
+                levels = compute_torus_levels(rings, root)
+                grains = choose_grains(rings, levels, chunks, limit // 2)
                 candidates = [*([] if is_large else candidates), (chunks, grains)]
     for chunks, sizes in candidates:
         units = trees * chunks

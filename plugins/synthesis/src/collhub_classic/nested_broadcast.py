@@ -109,28 +109,49 @@ def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
     return np.asarray(levels)
 
 
-def choose_grains(sizes: Sequence[int], levels: Int64Array) -> Int64Array:
+def choose_grains(
+    sizes: Sequence[int], levels: Int64Array, chunks: int, max_messages: int
+) -> Int64Array:
     """Choose the units of every message to a rank of each tree: int64[trees, ranks].
 
-    The first data need the sum over the levels of (ranks along the dimension - 1) times the size of
-    a message, and the number of messages is the sum of ranks over their size. For a given number,
-    the time is smallest for sizes in proportion to the root of ranks over length. They are rounded
-    down to powers of two, and do not decrease from level to level.
+    The first data need the sum over the levels of (length - 1) times the size of a message, equal
+    for all trees, and the number of messages is the sum of ranks over their size. For a given time,
+    it is smallest for sizes in proportion to the root of ranks over length. Sizes of a level are
+    multiples of those of the level before. The time grows by tenths until there are at most
+    `max_messages` messages, or one per rank.
     """
     count = len(sizes)
-    grains = []
-    tree = 0
-    for first in range(count):
-        lengths = [sizes[(first + offset) % count] for offset in range(count)]
-        weights = [
-            (prod(lengths[: offset + 1]) / (length - 1)) ** 0.5
-            for offset, length in enumerate(lengths)
-        ]
-        relative = np.maximum.accumulate(np.asarray(weights) / weights[0])
-        grain_of = np.int64(1) << np.log2(relative).astype(np.int64)
-        for _ in range(2 if sizes[first] > 2 else 1):
-            grains.append(grain_of[levels[tree]])
-            tree += 1
+    cycles = [
+        [sizes[(first + offset) % count] for offset in range(count)]
+        for first in range(count)
+        for _ in range(2 if sizes[first] > 2 else 1)
+    ]
+    populations = [np.bincount(level, minlength=count) for level in levels]
+    fill = float(sum(sizes) - count)
+    while True:
+        grain_of = [np.minimum(_divide_fill(lengths, fill), chunks) for lengths in cycles]
+        messages = sum(
+            int((population * -(-chunks // grains)).sum())
+            for population, grains in zip(populations, grain_of, strict=True)
+        )
+        if messages <= max_messages or all(grains[0] == chunks for grains in grain_of):
+            break
+        fill *= 1.1
+    return np.asarray([grains[level] for grains, level in zip(grain_of, levels, strict=True)])
+
+
+def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
+    """Return the units of a message at every level, whose sum over all hops is about `fill`."""
+    hops = np.asarray(lengths) - 1
+    weights = np.sqrt(np.cumprod(lengths) / hops)
+    ideal = weights * fill / (weights * hops).sum()
+    grains: list[int] = []
+    for level, size in enumerate(ideal.tolist()):
+        before = grains[-1] if grains else 1
+        if level == len(lengths) - 1:
+            used = sum(int(hop) * grain for hop, grain in zip(hops, grains, strict=False))
+            size = (fill - used) / int(hops[-1])
+        grains.append(before * max(1, int(size / before)))
     return np.asarray(grains)
 
 
@@ -140,8 +161,8 @@ def build_broadcast_steps(
     """Build the steps of a broadcast of `chunks` chunks on each of the trees, a unit per chunk.
 
     `parents`: as of `find_torus_trees`. Unit t * chunks + c is chunk c of tree t. Messages to a
-    rank have `grains[tree, rank]` units, which divide `chunks` and are a multiple of those of its
-    parent (None: one). Every rank handles messages by their chunks, and sends to its children by
+    rank have `grains[tree, rank]` units, a multiple of those of its parent (None: one); the last
+    one may have fewer. Every rank handles messages by their chunks, and sends to its children by
     ascending rank. The root copies INPUT to OUTPUT, from which all ranks send.
     """
     trees, ranks = parents.shape
@@ -152,11 +173,11 @@ def build_broadcast_steps(
     tree, child = np.nonzero(parents >= 0)
     # Per message of an edge a row that receives, and a row that sends after the receives of the
     # sender. Messages are numbered edge by edge.
-    count = chunks // grains[tree, child]
+    count = -(-chunks // grains[tree, child])
     edge = np.repeat(np.arange(len(tree)), count)
     tree, receiver, sender = tree[edge], child[edge], parents[tree, child][edge]
-    size = grains[tree, receiver]
-    first = counted_positions(count) * size
+    first = counted_positions(count) * grains[tree, receiver]
+    size = np.minimum(grains[tree, receiver], chunks - first)
     offset = tree * chunks + first
     messages = len(edge)
     rank = np.concatenate([[root], receiver, sender])
@@ -194,7 +215,7 @@ def build_broadcast_steps(
     begins = np.flatnonzero(first == 0)
     first_message[tree[begins], receiver[begins]] = begins
     received_size = np.where(sender == root, size, grains[tree, sender])
-    needed = size // received_size
+    needed = -(-size // received_size)
     source = np.where(sender == root, 0, 1 + first_message[tree, sender] + first // received_size)
     before = position[expanded_ranges(source, needed)]
     after = np.repeat(position[1 + messages :], needed)

@@ -161,8 +161,8 @@ def test_moves_do_not_delay_the_gather_on_a_torus() -> None:
 @pytest.mark.parametrize("sizes", [(5,), (4, 3), (8, 5, 4), (2, 4, 3), (2, 2, 2)])
 def test_messages_of_several_chunks_are_a_correct_broadcast(sizes: tuple[int, ...]) -> None:
     parents = find_torus_trees(sizes, 1)
-    grains = choose_grains(sizes, compute_torus_levels(sizes, 1))
-    chunks = 2 * int(grains.max())
+    chunks = 50
+    grains = choose_grains(sizes, compute_torus_levels(sizes, 1), chunks, 10 * prod(sizes))
     steps = build_broadcast_steps(parents, chunks, grains)
     kind, ranks = CollectiveKind.BROADCAST, prod(sizes)
     collective = Collective(kind, ranks, len(parents) * chunks, 1, in_place=True, out_of_place=True)
@@ -172,9 +172,14 @@ def test_messages_of_several_chunks_are_a_correct_broadcast(sizes: tuple[int, ..
 
 def test_messages_grow_with_the_number_of_ranks_of_a_level() -> None:
     sizes = (8, 8, 8)
-    grains = choose_grains(sizes, compute_torus_levels(sizes, 0))
+    levels = compute_torus_levels(sizes, 0)
+    grains = choose_grains(sizes, levels, 256, 100_000)
     # Ranks 1, 9 and 73 are on the first, second and third level of the first tree.
-    assert grains[0, [1, 9, 73]].tolist() == [1, 2, 8]
+    first, second, third = grains[0, [1, 9, 73]].tolist()
+    assert first < second < third
+    assert second % first == third % second == 0
+    # The root receives nothing.
+    assert (256 / grains).sum() - (256 / grains[:, 0]).sum() <= 100_000
 
 
 @pytest.mark.parametrize("root", [0, 7])
