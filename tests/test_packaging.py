@@ -183,6 +183,8 @@ def test_issue_forms_have_identified_fields() -> None:
 
 
 def test_the_changelog_states_the_required_actions_of_every_version() -> None:
-    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
-    assert sections[0].startswith(__version__)
-    assert all(re.match(r"[^\n]*\n\nRequired actions:", section) for section in sections)
+    for file in (ROOT / "CHANGELOG.md", *sorted(ROOT.glob("plugins/*/CHANGELOG.md"))):
+        sections = re.split(r"^## ", file.read_text(), flags=re.M)[1:]
+        assert sections[0].startswith(__version__), file
+        for section in sections:
+            assert re.match(r"[^\n]*\n\nRequired actions:", section), file
