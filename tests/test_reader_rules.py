@@ -357,6 +357,17 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
     "diagnosis": {
+        "late": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"late"'),
+        "order": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"order"'),
+        "type": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"type"'),
+        "size": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"size"'),
+        "dtype": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"dtype"'),
+        "all-to-all": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"all-to-all"'),
+        "device": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"device"'),
+        "network": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"network"'),
+        "undecided": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"undecided"'),
+        "skew": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"skew"'),
+        "none": ("plugins/jobs/tests/diagnosis/test_hangs.py", '"none"'),
         "too-large": (
             "tests/test_rules_by_command.py",
             "the file has 100 bytes; at most 64 are read",

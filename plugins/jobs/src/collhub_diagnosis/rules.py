@@ -78,8 +78,90 @@ _RULES = (
         "a file of several GiB",
     ),
 )
+_VERDICTS = (
+    (
+        "late",
+        "Ranks have not issued an operation in which others wait, and wait in no operation.",
+        "They wait for data, compute longer, or have ended.",
+        "See what these ranks do; their stacks are the next evidence.",
+        "rank 3 without the third all-reduce",
+    ),
+    (
+        "order",
+        "Ranks wait for each other in operations of several groups, or in messages.",
+        "They issue them in different orders.",
+        "Issue operations in the same order on all ranks.",
+        "rank 0 in group 1 first, rank 1 in group 2 first",
+    ),
+    (
+        "type",
+        "Ranks call different operations at the same position of a group.",
+        "A branch of the program is taken on some ranks only.",
+        "Correct the branch on the named ranks.",
+        "an all-gather on rank 2, all-reduces on the others",
+    ),
+    (
+        "size",
+        "Ranks call one operation with different sizes.",
+        "Tensors have different shapes on the ranks.",
+        "Correct the shape on the named ranks.",
+        "an all-reduce of 8 and of 16 elements",
+    ),
+    (
+        "dtype",
+        "Ranks call one operation with different element types.",
+        "A conversion is made on some ranks only.",
+        "Correct the type on the named ranks.",
+        "float32 on rank 1, bfloat16 on the others",
+    ),
+    (
+        "all-to-all",
+        "The elements that ranks send and receive in an all-to-all differ.",
+        "The sizes of segments were computed differently.",
+        "Exchange the sizes before the data.",
+        "rank 0 sends 4 elements to rank 1, which receives 5",
+    ),
+    (
+        "device",
+        "Operations are issued, but some ranks do not start or complete them.",
+        "The device of a rank executes something else, or hangs.",
+        "Examine the devices of the named ranks.",
+        "an all-reduce that all ranks but 5 have started",
+    ),
+    (
+        "network",
+        "All ranks have started an operation with equal calls, and none completes it.",
+        "A link or a network card has failed.",
+        "Test the network, for example with nccl-tests.",
+        "an all-reduce started on all ranks",
+    ),
+    (
+        "undecided",
+        "The dumps do not show why ranks wait.",
+        "Dumps of ranks are missing, or a ring buffer lost entries.",
+        "Give the dumps that the finding names, or enlarge the buffer.",
+        "7 of 8 dumps",
+    ),
+    (
+        "skew",
+        "States of ranks differ because the dumps were taken at different times.",
+        "The job still runs.",
+        "No action is needed.",
+        "operation 7 on rank 0, operation 9 on rank 1",
+    ),
+    (
+        "none",
+        "All operations are complete and agree.",
+        "The job has no fault in these dumps.",
+        "No action is needed.",
+        "dumps of a finished job",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
-    return declare_rules("files for `collhub diagnose`", _RULES)
+    return [
+        *declare_rules("files for `collhub diagnose`", _RULES),
+        *declare_rules("jobs that hang, by `collhub diagnose`: kinds of findings", _VERDICTS),
+    ]
