@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -34,7 +34,7 @@ from collhub_machine_timing.world import (
     find_paths,
     link_rates,
 )
-from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
+from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
 from hub_core.schedules import SwitchGroups, find_switch_groups, separate_phases
@@ -62,7 +62,9 @@ class Case:
 
     `algorithm`: one of `copies` equal copies that the given algorithm consists of; `row_of_copy`:
     its row for each row of the given algorithm. `blocks`: largest number of thread blocks of a rank
-    for all copies.
+    for all copies. `endless`: (simulated rounds, slots of a connection) with which a run of
+    `instructions` did not end; `run_case` adds them. Whether a run ends depends on the order of the
+    instructions alone, not on sizes and times.
     """
 
     algorithm: Algorithm
@@ -75,6 +77,7 @@ class Case:
     groups: SwitchGroups | None
     instructions: Instructions
     blocks: int
+    endless: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -278,13 +281,12 @@ def run_case(
         case = _separate_phases_of(case)
     plan = _plan_run(case, collective_bytes, variant, chunk_bytes)
     has_lanes = not (case.algorithm.steps.lane < 0).all()
-    # Which instructions never end depends on their order alone, not on sizes and times.
-    is_blocked = _find_outcome(case, plan.simulated, plan.timing.slots)
-    if has_lanes or not is_blocked[0]:
+    key = (plan.simulated, plan.timing.slots)
+    if has_lanes or key not in case.endless:
         once = _run_rounds(case, case.instructions, variant, plan)
-        is_blocked[0] = math.isinf(once.time_ps)
-        if has_lanes or not is_blocked[0]:
+        if has_lanes or not math.isinf(once.time_ps):
             return once
+        case.endless.add(key)
     return _run_rounds(case, _separate_messages_of(case), variant, plan)
 
 
@@ -340,15 +342,6 @@ def _plan_run(
     return _RunPlan(timing, sizes / rounds, simulated, rounds)
 
 
-@lru_cache(maxsize=16)
-def _find_outcome(case: Case, rounds: int, slots: int) -> BoolArray:
-    """Return bool[1] for `run_case`: whether a simulation of these rounds never ended.
-
-    It is False before the first one. The last sixteen results are cached.
-    """
-    return np.zeros(1, np.bool_)
-
-
 @lru_cache(maxsize=4)
 def _separate_messages_of(case: Case) -> Instructions:
     """Return the instructions of a case without fused messages; the last four are cached."""
@@ -370,7 +363,9 @@ def _separate_phases_of(case: Case) -> Case:
         algorithm.steps, case.groups, fuses=has_fifos, has_fifos=has_fifos
     )
     blocks = case.copies * _count_blocks(instructions)
-    return replace(case, algorithm=algorithm, instructions=instructions, blocks=blocks)
+    return replace(
+        case, algorithm=algorithm, instructions=instructions, blocks=blocks, endless=set()
+    )
 
 
 def _message_sizes(case: Case, collective_bytes: int, instances: int) -> tuple[Float64Array, float]:
