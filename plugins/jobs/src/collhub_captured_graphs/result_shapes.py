@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-import numpy as np
-
 from collhub_captured_graphs.graph import CapturedGraph, GraphNode
 from collhub_captured_graphs.operators import LIST_PREFIX, Call, find_operator, is_pointwise
 
@@ -82,6 +80,9 @@ def _find_rule(name: str, is_pointwise: bool) -> Callable[[Call], _Shape | None]
 
 
 def _broadcast(call: Call) -> _Shape:
+    # Imported here: the list of plugins needs no numpy.
+    import numpy as np
+
     return np.broadcast_shapes(*(call.tensors[name].shape for name in call.node.reads))
 
 
