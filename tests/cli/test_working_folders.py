@@ -23,6 +23,7 @@ def trap(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [

@@ -169,6 +169,7 @@ def test_recursive_halving_and_doubling_is_not_below_the_bound(order, share, net
     assert bound(CollectiveKind.ALL_REDUCE, f"{network}:{n}", share * n) <= hops * sum(messages)
 
 
+@pytest.mark.once
 @given(
     st.integers(2, 40),
     st.integers(1, 1 << 24),

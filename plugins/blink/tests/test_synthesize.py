@@ -31,6 +31,7 @@ def test_every_collective_is_correct_and_its_rate_proved(kind: str, topology: st
     assert report.is_optimal
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("occupancy", ["serialization", "alpha-beta"])
 @pytest.mark.parametrize("topology", ["dgx1p", "switch:4"])
 @pytest.mark.parametrize("kind", ["scatter", "all-reduce"])

@@ -40,6 +40,7 @@ def test_transform_takes_a_program_in_python(collhub: Callable[..., Any], tmp_pa
     assert out.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("command", [("inspect",), ("transform", "--list")])
 def test_sizes_of_symbols_are_given_in_one_form(
     collhub: Callable[..., Any], command: tuple[str, ...]

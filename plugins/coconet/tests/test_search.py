@@ -163,6 +163,7 @@ def test_exchanges_are_simulated_too(collhub: Callable[..., Any], tmp_path: Path
     assert "dispatched: direct" in lines[2]
 
 
+@pytest.mark.once
 def test_every_collective_gets_means_of_its_own_where_that_is_faster() -> None:
     build = ProgramBuilder("two", N=(1, 2**20), M=(1, 2**24))
     small = build.argument("s", "float32", "N", layout=LOCAL)

@@ -195,6 +195,7 @@ def test_one_rank_is_refused() -> None:
         synthesize(request, NcclSynthesisOptions())
 
 
+@pytest.mark.once
 def test_the_synthesizer_is_tried_only_if_it_is_named(collhub) -> None:
     pytest.importorskip("collhub_tuning")
     run = collhub("compare", "--collective", "all-reduce", "--topology", "dgx-h100", "--size",

@@ -80,6 +80,7 @@ def test_a_pipeline_fills_once(
     assert finish(graph, build(f"line:{ranks}", chosen))[-1] == expected
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n", [2, 4, 8])
 @given(size=sizes, chosen=constants)
 @settings(max_examples=20)

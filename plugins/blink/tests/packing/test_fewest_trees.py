@@ -68,6 +68,7 @@ def check_trees(graph: CapacityGraph, trees: tuple[SpanningTree, ...], is_both_w
     assert np.all(load <= capacity)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("machine", "row"), [(machine, row) for machine, rows in ROWS.items() for row in rows], ids=str
 )
@@ -106,6 +107,7 @@ def test_fewest_trees_within_a_depth(machine: str, counts: dict[int, int]) -> No
     assert all(tree.depth <= depth for depth, each in found.items() for tree in each.trees)
 
 
+@pytest.mark.once
 def test_a_spent_budget_leaves_the_known_trees_and_the_gap() -> None:
     graph = graph_of("dgx1v")
     known = pack_arborescences(graph, 0, 6, seeds=1)

@@ -30,6 +30,7 @@ def _packings(kind: CollectiveKind, topology: str, root: int = 0) -> dict[str, P
     return {made.method: made for made in find_packings(PackingTask.of(request, BlinkOptions()))}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("topology", ["dgx-a100:2", "rail:2x8"])
 @pytest.mark.parametrize(
     "kind", [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER]
@@ -59,6 +60,7 @@ def test_by_way_of_every_machine_is_at_the_best_rate(
     assert {placed.tree.root for placed in made.trees} == {root}
 
 
+@pytest.mark.once
 def test_trees_of_servers_join_them_once() -> None:
     # Two servers of eight pairs of dies: the last partition is that into servers.
     made = _packings(CollectiveKind.ALL_REDUCE, "mi250:2")[THREE_PHASES]

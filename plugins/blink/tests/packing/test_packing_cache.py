@@ -80,6 +80,7 @@ def test_what_was_interrupted_is_not_kept() -> None:
         assert pack.calls == 1
 
 
+@pytest.mark.once
 def test_a_result_is_the_same_whether_its_packing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [synthesized("all-reduce", "dgx1v", size) for size in (64 << 10, MIB)][1]
     monkeypatch.setattr(synthesis, "get_cached_packings", lambda task, pack: pack(task))

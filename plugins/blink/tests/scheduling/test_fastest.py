@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from blink_requests import MIB, synthesized
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
@@ -111,6 +112,7 @@ def test_slack_is_a_part_of_the_turn_of_all_trees() -> None:
     assert late.pipeline.time_ps > plain.pipeline.time_ps
 
 
+@pytest.mark.once
 def test_two_machines_come_near_to_their_rate() -> None:
     made = synthesized("all-reduce", "dgx-a100:2", 256 * MIB)
     rate, best = 256 * MIB / made.time_ns, made.statistics["best rate GB/s"]

@@ -40,6 +40,7 @@ def test_every_micro_batch_goes_through_every_stage_once_each_way(name: str) -> 
     assert SHAPE.timed(schedule).makespan > 0
 
 
+@pytest.mark.once
 @settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 5),

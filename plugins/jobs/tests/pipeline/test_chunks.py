@@ -111,6 +111,7 @@ def test_reordering_keeps_the_largest_memory_of_the_building_block(name, devices
     st.integers(1, 3),
     st.tuples(*[st.integers(1, 5)] * 3),
 )  # fmt: skip
+@pytest.mark.once
 def test_every_schedule_is_valid_and_above_its_bounds(name, devices, factor, times) -> None:
     shape = Shape(devices, 2 * devices * factor, PassTimes(*times), chunks=2)
     schedule = schedule_of(name, shape)

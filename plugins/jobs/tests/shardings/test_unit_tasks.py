@@ -51,6 +51,7 @@ def cover(tasks, shape: tuple[int, ...], rows) -> np.ndarray:
     return counts
 
 
+@pytest.mark.once
 @given(random_moves())
 def test_every_destination_element_comes_once_to_every_replica(move: Move) -> None:
     tasks = unit_tasks([move])

@@ -89,6 +89,7 @@ def _assert_complete(algorithm: Algorithm, modes: list[bool]) -> None:
                 )
 
 
+@pytest.mark.once
 @settings(deadline=None)
 @given(_programs(), st.sampled_from([("1", "0"), ("0", "1"), ("1", "1")]))
 def test_ordered_conflicts_stay_ordered_without_program_order(

@@ -30,6 +30,7 @@ needs_solver = pytest.mark.skipif(
 )
 
 
+@pytest.mark.once
 @given(moves(), st.integers(1, 2))
 @settings(max_examples=60)
 def test_schedules_are_possible_and_beat_every_public_order(move, cards: int) -> None:

@@ -33,6 +33,7 @@ def brute_force(tasks: HostTasks) -> int:
     )
 
 
+@pytest.mark.once
 @given(moves(), st.integers(1, 2))
 @settings(max_examples=40, deadline=None)
 def test_bounds_and_schedules_enclose_the_optimum_of_small_cases(move, cards: int) -> None:

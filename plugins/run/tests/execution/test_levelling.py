@@ -230,6 +230,7 @@ def test_opaque_work_passes_its_dependencies_on() -> None:
     assert levelled_program(custom(3, builder), in_place=False).level.tolist() == [1, 1, 2, 2]
 
 
+@pytest.mark.once
 @given(eager_runs())
 def test_blocks_are_known_without_levelling(made: tuple[Algorithm, list[int]]) -> None:
     counts, levelled = block_counts(made[0]), levelled_program(made[0], in_place=False).blocks

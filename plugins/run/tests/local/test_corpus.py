@@ -113,6 +113,7 @@ def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | No
     assert all(np.array_equal(*pair, equal_nan=True) for pair in zip(*results, strict=True))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all", "broadcast"])
 def test_what_synthesizers_make_gives_what_it_promises(kind: str) -> None:
     topology = hub_core.parse_topology("torus:3x2")

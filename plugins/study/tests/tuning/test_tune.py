@@ -109,6 +109,7 @@ def test_a_file_that_does_not_serve_the_mode_is_left_out(collhub, tmp_path: Path
     assert collhub(*asked, "--mode", "in-place").code == 0
 
 
+@pytest.mark.once
 def test_a_folder_as_written_is_right(collhub, tuned: Path) -> None:
     run = collhub("tune", "--check", tuned, "--json")
     assert run.code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,7 @@ def test_structured_nonsense(reader_of, xml, data: st.DataObject) -> None:
     _check_only_refused(reader_of, text)
 
 
+@pytest.mark.once
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_plausible_structure(reader_of, xml, data: st.DataObject) -> None:

@@ -61,6 +61,7 @@ def _words(report: CheckReport) -> set[str]:
     return words
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("letter", CHECKS)
 def test_every_real_file_is_judged_as_the_parsers_do(corpus: Path, letter: str) -> None:
     rows = _rows()

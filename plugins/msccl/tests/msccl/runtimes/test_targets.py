@@ -37,6 +37,7 @@ def request_of(kind: str, ranks: int, size: int, runtime: str, topology: str) ->
     return create_synthesis_request(collective, topology, size, runtime=runtime)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "kind", "topology", "runtime"),
     [

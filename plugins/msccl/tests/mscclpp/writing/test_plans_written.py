@@ -233,6 +233,7 @@ def test_long_thread_block_goes_on_in_another() -> None:
     assert check_plan(plan).ok
 
 
+@pytest.mark.once
 def test_thread_block_of_many_peers_goes_on_in_another() -> None:
     # 69 peers: more connections than thread blocks of a rank, so that some share one.
     plan = parsed(direct_all_to_all(70))

@@ -91,6 +91,7 @@ def imported(step: int) -> Iterator[tuple[str, Algorithm]]:
             yield f"{row['file']}, {mode}", replace(algorithm, collective=collective)
 
 
+@pytest.mark.once
 def test_a_sample_of_imported_algorithms_runs_rightly() -> None:
     outcome = Outcome()
     for name, algorithm in imported(29):
