@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from kernel_runs import kernels_without_run
 
 
