@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api.options import Rule, declare_rules
+from hub_core.plugin_api.options import Rule, declare_rules, declare_similar_rules
 
 _Rows = tuple[tuple[str, str, str], ...]
 _ARGUMENTS: _Rows = (
@@ -150,36 +150,29 @@ _RESULTS = (
 def list_request_rules() -> Sequence[Rule]:
     """Return the rules of requests, by class."""
     return [
-        *_declare(
-            "arguments and options",
+        *declare_similar_rules(
+            "requests: arguments and options",
             _ARGUMENTS,
-            "An argument is mistyped, missing, or does not fit the input.",
-            "Correct it as the message says; `--help` lists arguments and options.",
+            cause="An argument is mistyped, missing, or does not fit the input.",
+            cure="Correct it as the message says; `--help` lists arguments and options.",
         ),
-        *_declare(
-            "outputs",
+        *declare_similar_rules(
+            "requests: outputs",
             _OUTPUTS,
-            "The place of the output is taken or protected.",
-            "Choose another place, or overwrite with `--force`.",
+            cause="The place of the output is taken or protected.",
+            cure="Choose another place, or overwrite with `--force`.",
         ),
-        *_declare(
-            "plugins",
+        *declare_similar_rules(
+            "requests: plugins",
             _PLUGINS,
-            "A distribution is missing, in another version, or has a defect.",
-            "Install or remove what the message names; `collhub doctor` checks the installation.",
+            cause="A distribution is missing, in another version, or has a defect.",
+            cure="Install or remove the distribution that is named; `collhub doctor` checks it.",
         ),
-        *_declare(
-            "algorithms and schedules",
+        *declare_similar_rules(
+            "requests: algorithms and schedules",
             _LIMITS,
-            "Collective, network, size and algorithm do not fit each other.",
-            "Change the one that the message names.",
+            cause="Collective, network, size and algorithm do not fit each other.",
+            cure="Change the one that the message names.",
         ),
         *declare_rules("results of conversions and simulations", _RESULTS),
     ]
-
-
-def _declare(subject: str, rows: _Rows, cause: str, cure: str) -> list[Rule]:
-    return declare_rules(
-        f"requests: {subject}",
-        [(name, meaning, cause, cure, example) for name, meaning, example in rows],
-    )

@@ -191,3 +191,10 @@ def declare_rules(subject: str, rows: Iterable[tuple[str, str, str, str, str]]) 
         Rule(name, subject, meaning, cause, cure, example)
         for name, meaning, cause, cure, example in rows
     ]
+
+
+def declare_similar_rules(
+    subject: str, rows: Iterable[tuple[str, str, str]], *, cause: str, cure: str
+) -> list[Rule]:
+    """Return one rule per row of name, meaning and example, all of one subject, cause and cure."""
+    return [Rule(name, subject, meaning, cause, cure, example) for name, meaning, example in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _PROGRAMS = (
     (
@@ -290,35 +290,26 @@ _GRAPHS = (
         "a conditional with collectives",
     ),
 )
-_REQUESTS = tuple(
+_REQUESTS = (
     (
-        name,
-        meaning,
-        "Program, algorithm, network and options do not fit each other.",
-        "Change the one that the message names.",
-        example,
-    )
-    for name, meaning, example in (
-        (
-            "target",
-            "The named operation is not of this kind.",
-            "`--pass split -O target=a` for a product",
-        ),
-        ("chunks", "A number of chunks or instances is below 1.", "`-O chunks=0`"),
-        (
-            "no-contents",
-            "The algorithm does not state the units that it moves.",
-            "a timing-only trace",
-        ),
-        ("wrong", "The algorithm is incorrect.", "an all-reduce with a missing receive"),
-        ("not-there", "A rank reads data before they are there.", "a missing dependency"),
-        (
-            "torch-module",
-            "The program cannot be written as a module of PyTorch.",
-            "blocks of unequal length",
-        ),
-        ("run", "The written modules failed or ran too long.", "`--run` without PyTorch"),
-    )
+        "target",
+        "The named operation is not of this kind.",
+        "`--pass split -O target=a` for a product",
+    ),
+    ("chunks", "A number of chunks or instances is below 1.", "`-O chunks=0`"),
+    (
+        "no-contents",
+        "The algorithm does not state the units that it moves.",
+        "a timing-only trace",
+    ),
+    ("wrong", "The algorithm is incorrect.", "an all-reduce with a missing receive"),
+    ("not-there", "A rank reads data before they are there.", "a missing dependency"),
+    (
+        "torch-module",
+        "The program cannot be written as a module of PyTorch.",
+        "blocks of unequal length",
+    ),
+    ("run", "The written modules failed or ran too long.", "`--run` without PyTorch"),
 )
 
 
@@ -329,5 +320,10 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules(
             "captured graphs of PyTorch and modules of XLA, when they are read as programs", _GRAPHS
         ),
-        *declare_rules("requests: jobs, tensor programs and shardings", _REQUESTS),
+        *declare_similar_rules(
+            "requests: jobs, tensor programs and shardings",
+            _REQUESTS,
+            cause="Program, algorithm, network and options do not fit each other.",
+            cure="Change the one that the message names.",
+        ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _RULES = (
     (
@@ -74,18 +74,9 @@ _RULES = (
         "a send without a receive",
     ),
 )
-_REQUESTS = tuple(
-    (
-        name,
-        meaning,
-        "GOAL has no such node.",
-        "Run `collhub expand`, or create the job with durations.",
-        example,
-    )
-    for name, meaning, example in (
-        ("collective", "The job has a collective.", "a job without `collhub expand`"),
-        ("duration", "A computation has no duration.", "a computation with operations only"),
-    )
+_REQUESTS = (
+    ("collective", "The job has a collective.", "a job without `collhub expand`"),
+    ("duration", "A computation has no duration.", "a computation with operations only"),
 )
 
 
@@ -93,5 +84,10 @@ def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
     return [
         *declare_rules("GOAL schedules, when they are read or written", _RULES),
-        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
+        *declare_similar_rules(
+            "requests: files for runtimes and simulators",
+            _REQUESTS,
+            cause="GOAL has no such node.",
+            cure="Run `collhub expand`, or create the job with durations.",
+        ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _RULES = (
     (
@@ -147,86 +147,77 @@ _TEXTS = (
         "the action `0X0`",
     ),
 )
-_REQUESTS = tuple(
+_REQUESTS = (
     (
-        name,
-        meaning,
-        "Options, job, network and schedule do not fit each other.",
-        "Change the one that the message names.",
-        example,
-    )
-    for name, meaning, example in (
-        (
-            "algorithm-does-not-fit",
-            "The algorithm has steps on ranks outside of the group.",
-            "an algorithm with relays",
-        ),
-        (
-            "relay-outside",
-            "The algorithm has steps on a rank outside of the group.",
-            "an algorithm with relays",
-        ),
-        (
-            "never-ends",
-            "A node never ends, so that the order in slots is not known.",
-            "a job that deadlocks",
-        ),
-        ("no-algorithm", "A collective has no algorithm.", "a broadcast on a network of ASTRA-sim"),
-        ("no-native", "ASTRA-sim has no native algorithm of this collective.", "a gather"),
-        (
-            "several-dimensions",
-            "A collective of several dimensions has no single algorithm.",
-            "`torus:4x4`",
-        ),
-        (
-            "topology-size",
-            "The network has another number of NPUs than the job has ranks.",
-            "`ring:4` for 8 ranks",
-        ),
-        ("queues", "The number of queues per dimension is not possible here.", "`-O queues=2`"),
-        (
-            "degrees",
-            "A degree of parallelism does not divide the ranks.",
-            "`-O tensor=3` on 8 ranks",
-        ),
-        ("widths", "The text is no list of widths of layers.", "`-O bottom=512-x`"),
-        ("schedule", "There is no schedule of pipelines of this name.", "`collhub pipeline 1f2b`"),
-        (
-            "chunks",
-            "The schedule has another number of chunks per device.",
-            "`-O chunks=3` for dualpipe",
-        ),
-        ("slices", "The schedule has no order for token slices.", "`1f1b -O slices=2`"),
-        (
-            "micro-batches",
-            "The schedule needs another number of micro-batches.",
-            "interleaving of 5 on 4 stages",
-        ),
-        (
-            "two-directions",
-            "The numbers cannot be split in two directions.",
-            "chimera with 3 stages",
-        ),
-        ("memory", "No schedule has so few micro-batches in memory.", "`-O memory=1`"),
-        ("invalid-mesh", "The text is no mesh of devices.", "`2x`"),
-        (
-            "invalid-spec",
-            "The text is no sharding, or the move is not possible.",
-            "a move to Partial",
-        ),
-        ("invalid-tensor", "The text is no tensor.", "`8x:float32`"),
-        (
-            "host-clash",
-            "A device is on two hosts of the meshes.",
-            "meshes with different sizes of hosts",
-        ),
-        ("too-many-tasks", "The move has too many parts.", "slices of single elements"),
-        (
-            "capture",
-            "A node of the captured program has no equal in the graph.",
-            "a call of a module",
-        ),
-    )
+        "algorithm-does-not-fit",
+        "The algorithm has steps on ranks outside of the group.",
+        "an algorithm with relays",
+    ),
+    (
+        "relay-outside",
+        "The algorithm has steps on a rank outside of the group.",
+        "an algorithm with relays",
+    ),
+    (
+        "never-ends",
+        "A node never ends, so that the order in slots is not known.",
+        "a job that deadlocks",
+    ),
+    ("no-algorithm", "A collective has no algorithm.", "a broadcast on a network of ASTRA-sim"),
+    ("no-native", "ASTRA-sim has no native algorithm of this collective.", "a gather"),
+    (
+        "several-dimensions",
+        "A collective of several dimensions has no single algorithm.",
+        "`torus:4x4`",
+    ),
+    (
+        "topology-size",
+        "The network has another number of NPUs than the job has ranks.",
+        "`ring:4` for 8 ranks",
+    ),
+    ("queues", "The number of queues per dimension is not possible here.", "`-O queues=2`"),
+    (
+        "degrees",
+        "A degree of parallelism does not divide the ranks.",
+        "`-O tensor=3` on 8 ranks",
+    ),
+    ("widths", "The text is no list of widths of layers.", "`-O bottom=512-x`"),
+    ("schedule", "There is no schedule of pipelines of this name.", "`collhub pipeline 1f2b`"),
+    (
+        "chunks",
+        "The schedule has another number of chunks per device.",
+        "`-O chunks=3` for dualpipe",
+    ),
+    ("slices", "The schedule has no order for token slices.", "`1f1b -O slices=2`"),
+    (
+        "micro-batches",
+        "The schedule needs another number of micro-batches.",
+        "interleaving of 5 on 4 stages",
+    ),
+    (
+        "two-directions",
+        "The numbers cannot be split in two directions.",
+        "chimera with 3 stages",
+    ),
+    ("memory", "No schedule has so few micro-batches in memory.", "`-O memory=1`"),
+    ("invalid-mesh", "The text is no mesh of devices.", "`2x`"),
+    (
+        "invalid-spec",
+        "The text is no sharding, or the move is not possible.",
+        "a move to Partial",
+    ),
+    ("invalid-tensor", "The text is no tensor.", "`8x:float32`"),
+    (
+        "host-clash",
+        "A device is on two hosts of the meshes.",
+        "meshes with different sizes of hosts",
+    ),
+    ("too-many-tasks", "The move has too many parts.", "slices of single elements"),
+    (
+        "capture",
+        "A node of the captured program has no equal in the graph.",
+        "a call of a module",
+    ),
 )
 
 
@@ -236,5 +227,10 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules("workloads, by `collhub verify`", _RULES),
         *declare_rules("Chakra traces of workloads, when they are read", _TRACES),
         *declare_rules("texts of SimAI and SimCCL, and CSV files of pipeline schedules", _TEXTS),
-        *declare_rules("requests: jobs, tensor programs and shardings", _REQUESTS),
+        *declare_similar_rules(
+            "requests: jobs, tensor programs and shardings",
+            _REQUESTS,
+            cause="Options, job, network and schedule do not fit each other.",
+            cure="Change the one that the message names.",
+        ),
     ]

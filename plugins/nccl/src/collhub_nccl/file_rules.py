@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _GRAPHS = (
     (
@@ -222,23 +222,14 @@ _TOPOLOGIES = (
         "a card with SYS to all GPUs",
     ),
 )
-_REQUESTS = tuple(
+_REQUESTS = (
+    ("bus-id", "The text is no bus ID of a device.", "`FILE?gpus=x`"),
     (
-        name,
-        meaning,
-        "An option does not fit the machine or the program.",
-        "Correct the option as the message says.",
-        example,
-    )
-    for name, meaning, example in (
-        ("bus-id", "The text is no bus ID of a device.", "`FILE?gpus=x`"),
-        (
-            "profile-size",
-            "The wiring of the profile is for another number of GPUs.",
-            "a profile of 8 GPUs for 4",
-        ),
-        ("library-name", "The name cannot be part of the name of a function.", "`-O name=a-b`"),
-    )
+        "profile-size",
+        "The wiring of the profile is for another number of GPUs.",
+        "a profile of 8 GPUs for 4",
+    ),
+    ("library-name", "The name cannot be part of the name of a function.", "`-O name=a-b`"),
 )
 
 
@@ -250,5 +241,10 @@ def list_rules() -> Sequence[Rule]:
             "logs with TUNING lines of NCCL, read by `collhub nccl explain --log`", _TUNING
         ),
         *declare_rules("topology files of NCCL and output of `nvidia-smi topo -m`", _TOPOLOGIES),
-        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
+        *declare_similar_rules(
+            "requests: files for runtimes and simulators",
+            _REQUESTS,
+            cause="An option does not fit the machine or the program.",
+            cure="Correct the option as the message says.",
+        ),
     ]

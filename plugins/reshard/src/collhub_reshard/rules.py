@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _RESULTS = (
     (
@@ -32,10 +32,12 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
-    cause = "Tensor, mesh, sharding and network do not fit each other."
-    cure = "Change the one that the message names."
-    requests = [(name, meaning, cause, cure, example) for name, meaning, example in _REQUESTS]
     return [
         *declare_rules("results of `collhub reshard`", _RESULTS),
-        *declare_rules("requests: jobs, tensor programs and shardings", requests),
+        *declare_similar_rules(
+            "requests: jobs, tensor programs and shardings",
+            _REQUESTS,
+            cause="Tensor, mesh, sharding and network do not fit each other.",
+            cure="Change the one that the message names.",
+        ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _RUNS = (
     (
@@ -74,10 +74,12 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
-    cause = "Ranks, tensors, or the libraries of this environment do not fit the algorithm."
-    cure = "Change the one that the message names, or use the executor numpy."
-    requests = [(name, meaning, cause, cure, example) for name, meaning, example in _REQUESTS]
     return [
         *declare_rules("runs on real data, by `collhub run`", _RUNS),
-        *declare_rules("requests: executors and loaded algorithms", requests),
+        *declare_similar_rules(
+            "requests: executors and loaded algorithms",
+            _REQUESTS,
+            cause="Ranks, tensors, or the libraries of this environment do not fit the algorithm.",
+            cure="Change the one that the message names, or use the executor numpy.",
+        ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _FOLDERS = (
     (
@@ -68,11 +68,13 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
 
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
-    cause = "Inputs, machine and options of the command do not fit each other."
-    cure = "Change the one that the message names."
-    requests = [(name, meaning, cause, cure, example) for name, meaning, example in _REQUESTS]
     return [
         *declare_rules("tuned folders and comparisons", _FOLDERS),
         *declare_rules("compositions, by `collhub compose`", _COMPOSITIONS),
-        *declare_rules("requests: comparisons, compositions, the zoo, pages", requests),
+        *declare_similar_rules(
+            "requests: comparisons, compositions, the zoo, pages",
+            _REQUESTS,
+            cause="Inputs, machine and options of the command do not fit each other.",
+            cure="Change the one that the message names.",
+        ),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _Rows = tuple[tuple[str, str, str], ...]
 _REQUESTS: _Rows = (
@@ -96,24 +96,17 @@ _CERTIFICATES = (
 def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
     return [
-        *_declare(
-            "synthesizers",
+        *declare_similar_rules(
+            "requests: synthesizers",
             _REQUESTS,
-            "The synthesizer has no algorithm for this request.",
-            "Change the request as the message says, or choose another synthesizer.",
+            cause="The synthesizer has no algorithm for this request.",
+            cure="Change the request as the message says, or choose another synthesizer.",
         ),
-        *_declare(
-            "networks",
+        *declare_similar_rules(
+            "requests: networks",
             _NETWORKS,
-            "The method of the synthesizer does not fit the network.",
-            "Change the network as the message says, or choose another synthesizer.",
+            cause="The method of the synthesizer does not fit the network.",
+            cure="Change the network as the message says, or choose another synthesizer.",
         ),
         *declare_rules("certificates, by `collhub verify --certificate`", _CERTIFICATES),
     ]
-
-
-def _declare(subject: str, rows: _Rows, cause: str, cure: str) -> list[Rule]:
-    return declare_rules(
-        f"requests: {subject}",
-        [(name, meaning, cause, cure, example) for name, meaning, example in rows],
-    )

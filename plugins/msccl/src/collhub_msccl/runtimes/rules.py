@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 # Findings of both the reader and the load check have one declaration, at the load check.
 _LOADING = (
@@ -483,22 +483,13 @@ _PROGRAMS = (
         "sendtb=0 for copies to the ranks 1 and 2",
     ),
 )
-_REQUESTS = tuple(
+_REQUESTS = (
+    ("opaque-step", "The algorithm has work that MSCCL XML cannot express.", "a COMPUTE step"),
     (
-        name,
-        meaning,
-        "The runtime has no such step, or a smaller limit.",
-        "Choose another runtime, or synthesize with `--for RUNTIME`.",
-        example,
-    )
-    for name, meaning, example in (
-        ("opaque-step", "The algorithm has work that MSCCL XML cannot express.", "a COMPUTE step"),
-        (
-            "runtime-limit",
-            "The algorithm exceeds a limit of the runtime.",
-            "more thread blocks than the runtime has",
-        ),
-    )
+        "runtime-limit",
+        "The algorithm exceeds a limit of the runtime.",
+        "more thread blocks than the runtime has",
+    ),
 )
 
 
@@ -508,5 +499,10 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules("MSCCLang programs, when they are read", _PROGRAMS),
         *declare_rules("MSCCL XML, by `collhub verify`", _READING),
         *declare_rules("MSCCL XML, by `collhub verify`, with and without `--runtime`", _LOADING),
-        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
+        *declare_similar_rules(
+            "requests: files for runtimes and simulators",
+            _REQUESTS,
+            cause="The runtime has no such step, or a smaller limit.",
+            cure="Choose another runtime, or synthesize with `--for RUNTIME`.",
+        ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _RULES = (
     (
@@ -357,17 +357,8 @@ _FOLDERS = (
         "another selector function",
     ),
 )
-_REQUESTS = tuple(
-    (
-        name,
-        meaning,
-        "Plans have no such operation, or a smaller limit.",
-        "Choose another runtime, or synthesize with `--for mscclpp`.",
-        example,
-    )
-    for name, meaning, example in (
-        ("plan", "The algorithm cannot be written as a plan.", "a reduction of three operands"),
-    )
+_REQUESTS = (
+    ("plan", "The algorithm cannot be written as a plan.", "a reduction of three operands"),
 )
 
 
@@ -377,5 +368,10 @@ def list_rules() -> Sequence[Rule]:
         *declare_rules("plans of MSCCL++, by `collhub verify --runtime mscclpp`", _RULES),
         *declare_rules("plans and programs of MSCCL++, when they are read", _READING),
         *declare_rules("folders of plans that `collhub tune` writes", _FOLDERS),
-        *declare_rules("requests: files for runtimes and simulators", _REQUESTS),
+        *declare_similar_rules(
+            "requests: files for runtimes and simulators",
+            _REQUESTS,
+            cause="Plans have no such operation, or a smaller limit.",
+            cure="Choose another runtime, or synthesize with `--for mscclpp`.",
+        ),
     ]
