@@ -91,13 +91,14 @@ def find_paths(
     link_group = group_of_node[topology.source], group_of_node[topology.destination]
     has_nodes = bool(topology.groups)
     link_crosses = has_nodes & ((link_group[0] != link_group[1]) | (link_group[0] < 0))
-    leads_out = np.zeros(topology.num_links, np.bool_)
-    if has_nodes:
-        leads_out = _find_card_links(topology)
     crosses = np.zeros(len(steps), np.bool_)
     crosses[rows] = has_nodes & (group_of_node[source] != group_of_node[destination])
     paths = MessagePaths(
-        np.concatenate([[0], np.cumsum(counts)]), links[order], crosses, link_crosses, leads_out
+        np.concatenate([[0], np.cumsum(counts)]),
+        links[order],
+        crosses,
+        link_crosses,
+        _find_card_links(topology),
     )
     return paths, groups
 

@@ -110,8 +110,7 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
-        is_after_reduction = kind is CollectiveKind.ALL_REDUCE
-        has_barriers = (is_after_reduction or shape.is_moved) and len(set(shape.sizes)) > 0
+        has_barriers = kind is CollectiveKind.ALL_REDUCE or shape.is_moved
         for phase in levels:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
@@ -199,7 +198,7 @@ class _Stream:
             ):
                 if is_send:
                     peer = self._get_peer(level, hop)
-                    self._add_send(key, peer, Buffer.OUTPUT, waits=True)
+                    self._add_send(key, peer, Buffer.OUTPUT)
                     continue
                 row = self._columns.add(
                     StepKind.RECV,
@@ -351,16 +350,13 @@ class _Stream:
         is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
-    def _add_send(
-        self, key: _Key, peer: Int64Array, buffer: Buffer, *, waits: bool = False
-    ) -> None:
-        """Add the row that sends a range; `waits`: after the barrier of the columns."""
+    def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> None:
+        """Add the row that sends a range, after the barrier of the columns if there is one."""
         parents = self._writers.get(key, [])
         offset = {"src_offset": self._compute_offset(key)}
         count = self._count_units(key)
         row = self._columns.add(StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset)
-        if waits:
-            self._columns.add_controls(self._columns.barrier, row)
+        self._columns.add_controls(self._columns.barrier, row)
 
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
         """Add the row that receives and adds a range; return its position.
