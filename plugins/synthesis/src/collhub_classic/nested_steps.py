@@ -110,7 +110,8 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     if kind is not CollectiveKind.REDUCE_SCATTER:
         # After reductions of different duration, large messages of one part would delay the small
         # ones that other parts need before their own large messages.
-        has_barriers = kind is CollectiveKind.ALL_REDUCE or shape.is_moved
+        is_uneven = kind is CollectiveKind.ALL_REDUCE and len(set(shape.sizes)) > 1
+        has_barriers = is_uneven or shape.is_moved
         for phase in levels:
             if has_barriers and len(shape.parts) > 1:
                 columns.barrier = [stream.last_row for stream in streams]
