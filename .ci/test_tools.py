@@ -1,4 +1,4 @@
-"""Fetch what some tests need and no list of Python distributions has; they skip without it.
+"""Fetch files that some tests need besides Python distributions; the tests skip without them.
 
     python .ci/test_tools.py nccl FOLDER
     python .ci/test_tools.py node FOLDER

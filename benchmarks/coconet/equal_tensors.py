@@ -2,12 +2,12 @@
 
 `python benchmarks/coconet/equal_tensors.py [CASE ...] [--counts 2,4,100,1000] [--runs 1]` writes
 each program, runs the command as a process, and prints its CPU seconds (user and system, the
-minimum of all runs) with the quotient to the bar, and the gain of the winner. Apart from buckets, a
-winner has the passes of the winner of the next smaller count, or it takes at most as much time per
-tensor: it is never slower than the winner of few tensors, replicated. Cases: momentum, adam, lamb,
-clip (bar 10 s each), lamb_clipped (30 s), buckets (momentum over small tensors, whose winner must
-have buckets), layers (a training step of 24 layers, bar 60 s) and file (`--file` with a captured
-graph or another program, bar 60 s; `--option` adds options of the command).
+minimum of all runs) with the quotient to the bar, and the gain of the winner. Except for buckets,
+a winner has the passes of the winner of the next smaller count, or it takes at most as much time
+per tensor: it is never slower than the winner of few tensors, replicated. Cases: momentum, adam,
+lamb, clip (bar 10 s each), lamb_clipped (30 s), buckets (momentum over small tensors, whose winner
+must have buckets), layers (a training step of 24 layers, bar 60 s) and file (`--file` with a
+captured graph or another program, bar 60 s; `--option` adds options of the command).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def find_slower_winner(
 ) -> int | None:
     """Return a count whose winner is slower than the next smaller winner, replicated; else None.
 
-    Winners with the same passes, apart from buckets, are not compared: the decision is the same.
+    Winners with the same passes, except for buckets, are not compared: the decision is the same.
     `winners`: passes by count; `gains`: texts that begin with a time, such as `9.71 ms`.
     """
     units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

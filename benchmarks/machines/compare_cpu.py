@@ -34,7 +34,7 @@ def measure(commands: Mapping[str, Sequence[str]], reports: Mapping[str, Path]) 
             started[name] = subprocess.Popen(command, stdout=output)
     seconds = {}
     for name, process in started.items():
-        # The usage of this child alone, which `Popen.wait` does not return.
+        # The usage of only this child, which `Popen.wait` does not return.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:

@@ -160,7 +160,7 @@ class _Links:
     bounds_ps: dict[int, float]
 
     def bound_ps(self, size: int) -> float:
-        """Return the largest of all bounds for a size in bytes, in whole ps; computed once."""
+        """Return the largest of all bounds for a size in bytes, in ps, rounded down."""
         if size not in self.bounds_ps:
             self.bounds_ps[size] = whole_ps(self.bound_ns(Traffic(self.collective, size)))
         return self.bounds_ps[size]

@@ -50,7 +50,7 @@ _ARGUMENTS: _Rows = (
     ),
     (
         "not-connected",
-        "The network falls apart without the named links.",
+        "Without the named links, some NPUs have no path between them.",
         "`--without-link 0-1,1-2` on `ring:3`",
     ),
     ("subject", "The pass changes something else.", "a pass of workloads for an algorithm"),
@@ -96,7 +96,7 @@ _PLUGINS: _Rows = (
     ("name-clash", "Two plugins offer the same name.", "two readers with the name `msccl-xml`"),
     (
         "skipped-plugin",
-        "The plugin is skipped, because its import ended an earlier start of the program.",
+        "The plugin is skipped, because its import stopped an earlier start of the program.",
         "a plugin whose library crashes",
     ),
     ("no-pip", "This Python has no pip, which installs plugins.", "an environment of uv"),
@@ -154,7 +154,7 @@ def list_request_rules() -> Sequence[Rule]:
             "requests: arguments and options",
             _ARGUMENTS,
             cause="An argument is mistyped, missing, or does not fit the input.",
-            cure="Correct it as the message says; `--help` lists arguments and options.",
+            cure="Correct it according to the message; `--help` lists arguments and options.",
         ),
         *declare_similar_rules(
             "requests: outputs",

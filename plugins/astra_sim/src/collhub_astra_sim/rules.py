@@ -104,7 +104,7 @@ _HAZARDS = (
     ),
     (
         "h3",
-        "A node takes no time, so that ASTRA-sim starts its children only when another node ends.",
+        "ASTRA-sim starts the children of a node without duration only when another node finishes.",
         "A computation has no bytes for the roofline, or the node is a marker.",
         "State a tensor size, or leave the node out.",
         "`tensor_size` 0 with `roofline-enabled` 1",
@@ -174,7 +174,7 @@ _HAZARDS = (
     ),
     (
         "no-memory",
-        "ASTRA-sim ends at a transfer to a remote memory that the folder does not describe.",
+        "ASTRA-sim stops at a transfer to a remote memory that the folder does not describe.",
         "The job has LOAD or STORE nodes, and memory.json has no memory.",
         "Describe the memory in memory.json.",
         "a LOAD node with `NO_MEMORY_EXPANSION`",
@@ -188,7 +188,7 @@ _HAZARDS = (
     ),
     (
         "unfinished-node",
-        "A node starts and never ends, so that its rank never finishes.",
+        "A node starts and never finishes, nor does its rank.",
         "It waits for another rank, which waits for this one or never starts its part.",
         "Start collectives and messages in the same order on all ranks.",
         "two ranks that start the collectives of two groups in opposite orders",
@@ -198,12 +198,12 @@ _HAZARDS = (
         "A node never starts, because an unfinished node occupies the slot of its kind.",
         "A rank runs one communication and one computation at a time.",
         "Correct the unfinished node.",
-        "an all-reduce behind one that never finishes",
+        "an all-reduce after one that never finishes",
     ),
     (
         "never-issued",
-        "A node never starts, because its parent takes no time and no other node ends later.",
-        "ASTRA-sim issues the children of such a node when another node ends.",
+        "A node never starts, because its parent takes no time and no other node finishes later.",
+        "ASTRA-sim issues the children of such a node when another node finishes.",
         "Give the parent a time, or leave it out.",
         "a chain that begins with a computation of 0 bytes",
     ),
@@ -242,7 +242,7 @@ _SIMULATION = (
         "The folder for ASTRA-sim expresses a part of the algorithm differently.",
         "ASTRA-sim has no such feature.",
         "No action is needed; the message states the consequence.",
-        "a time of a step that is not a whole number of microseconds",
+        "a step of 1.5 microseconds",
     ),
     (
         "lost-event",
@@ -266,14 +266,14 @@ _REQUESTS = tuple(
             "No binary of ASTRA-sim is named, or it is another program.",
             "`-O binary=ls`",
         ),
-        ("astra-sim-failed", "ASTRA-sim ended with an error.", "a run that ends by an assertion"),
+        ("astra-sim-failed", "ASTRA-sim stopped with an error.", "a run that an assertion aborts"),
         ("file-handles", "ASTRA-sim would open too many files.", "4096 ranks, and a limit of 1024"),
         (
             "fixed-size",
             "The trace has messages of fixed sizes, and is simulated at another size.",
             "`--size 2MiB` for a trace of 1 MiB",
         ),
-        ("no-algorithm", "No algorithm is given for a collective.", "a broadcast of a whole job"),
+        ("no-algorithm", "No algorithm is given for a collective.", "a broadcast of a job"),
         (
             "no-implementation",
             "ASTRA-sim has no implementation of the collective for these ranks.",

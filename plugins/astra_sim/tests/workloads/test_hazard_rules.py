@@ -49,7 +49,7 @@ def _on_all(*nodes: Json) -> list[list[Json]]:
 
 
 def _on_pair(*nodes: Json) -> list[list[Json]]:
-    """Return nodes of ranks 0 and 1; the others compute."""
+    """Return nodes of ranks 0 and 1; all other nodes compute."""
     return [_chain(*nodes)] * 2 + [_chain(COMPUTE)] * 2
 
 
@@ -82,7 +82,7 @@ HAZARDS: Mapping[str, tuple[Sequence[Sequence[Json]], Case]] = {
         _on_all(COMPUTE),
         {"sys": {**SYSTEM, "roofline-enabled": 1, "peak-perf": 1}},
     ),
-    # Nothing finishes after a node that takes no time, so that its children are never issued.
+    # No node finishes after a node without duration, so that its children are never issued.
     "never-issued": (
         _on_all({"t": "COMP", "ops": 5, "ts": 0}, {"t": "COMP", "ops": 5, "ts": 8}),
         {"sys": {**SYSTEM, "roofline-enabled": 1, "peak-perf": 1}},

@@ -121,8 +121,8 @@ class Layouts:
 
     `work`: arithmetic operations; `traffic`: bytes of memory read and written; `sliceable`: values
     that may be sliced along one of the first `row_dimensions` dimensions; `row_results`: number of
-    results, from the first, that are then sliced alike; `is_known`: whether the operator is in the
-    table.
+    results, from the first, that are then sliced along the same dimension; `is_known`: whether the
+    operator is in the table.
     """
 
     work: int

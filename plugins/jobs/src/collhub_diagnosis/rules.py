@@ -81,9 +81,9 @@ _RULES = (
 _VERDICTS = (
     (
         "late",
-        "Ranks have not issued an operation in which others wait, and wait in no operation.",
-        "They wait for data, compute longer, or have ended.",
-        "See what these ranks do; their stacks are the next evidence.",
+        "Ranks have not issued an operation in which other ranks wait, and do not wait themselves.",
+        "They wait for data, compute longer, or have stopped.",
+        "Examine the stacks of these ranks.",
         "rank 3 without the third all-reduce",
     ),
     (
@@ -98,7 +98,7 @@ _VERDICTS = (
         "Ranks call different operations at the same position of a group.",
         "A branch of the program is taken on some ranks only.",
         "Correct the branch on the named ranks.",
-        "an all-gather on rank 2, all-reduces on the others",
+        "an all-gather on rank 2, all-reduces on all other ranks",
     ),
     (
         "size",
@@ -112,7 +112,7 @@ _VERDICTS = (
         "Ranks call one operation with different element types.",
         "A conversion is made on some ranks only.",
         "Correct the type on the named ranks.",
-        "float32 on rank 1, bfloat16 on the others",
+        "float32 on rank 1, bfloat16 on all other ranks",
     ),
     (
         "all-to-all",

@@ -160,7 +160,7 @@ _REQUESTS = (
     ),
     (
         "never-ends",
-        "A node never ends, so that the order in slots is not known.",
+        "A node never finishes, so that the order in slots is not known.",
         "a job that deadlocks",
     ),
     ("no-algorithm", "A collective has no algorithm.", "a broadcast on a network of ASTRA-sim"),

@@ -245,6 +245,6 @@ def list_rules() -> Sequence[Rule]:
             "requests: files for runtimes and simulators",
             _REQUESTS,
             cause="An option does not fit the machine or the program.",
-            cure="Correct the option as the message says.",
+            cure="Correct the option according to the message.",
         ),
     ]

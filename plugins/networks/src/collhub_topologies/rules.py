@@ -26,7 +26,7 @@ _NETWORKS = (
         "Links have no reverse link.",
         "The network is directed, or links were left out.",
         "No action is needed for directed networks; else add the reverse links.",
-        "a link from 0 to 1 alone",
+        "a link from 0 to 1 without the opposite one",
     ),
     (
         "unequal-directions",

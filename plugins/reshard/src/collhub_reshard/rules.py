@@ -11,7 +11,7 @@ _RESULTS = (
         "no-solver",
         "The schedule is heuristic, because OR-tools is not installed.",
         "The extra `exact` was not installed.",
-        "Run `python -m pip install 'collhub-reshard[exact]'`; the bound shows what is lost.",
+        "Run `python -m pip install 'collhub-reshard[exact]'`; the bound shows the loss.",
         "an environment without ortools",
     ),
     (

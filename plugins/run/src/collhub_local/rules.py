@@ -23,7 +23,7 @@ _RUNS = (
     ),
     (
         "size-rounded",
-        "Another size is run, because the given one is no whole number of elements per chunk.",
+        "Another size is run, because chunks of the given one would have a part of an element.",
         "The size is not divisible by chunks and element size.",
         "Choose a multiple.",
         "1000 bytes of float32 in 8 chunks",
@@ -31,7 +31,7 @@ _RUNS = (
     (
         "rank-died",
         "The process of a rank failed.",
-        "It raised an exception, or was ended by the system.",
+        "It raised an exception, or the system stopped it.",
         "Correct the cause that the message states.",
         "a rank without memory",
     ),
@@ -57,7 +57,7 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
     ("old-torch", "PyTorch lacks a function of process groups.", "an old release"),
     (
         "no-torchrun",
-        "The script is one rank of several, and was started alone.",
+        "The script is one rank of several, and was started without the other ones.",
         "without torchrun",
     ),
     ("no-group", "The process group does not exist.", "a call before `init_process_group`"),

@@ -63,8 +63,8 @@ class Case:
     `algorithm`: one of `copies` equal copies that the given algorithm consists of; `row_of_copy`:
     its row for each row of the given algorithm. `blocks`: largest number of thread blocks of a rank
     for all copies. `endless`: (simulated rounds, slots of a connection) with which a run of
-    `instructions` did not end; `run_case` adds them. Whether a run ends depends on the order of the
-    instructions alone, not on sizes and times.
+    `instructions` did not finish; `run_case` adds them. Whether a run finishes depends only on the
+    order of the instructions, not on sizes and times.
     """
 
     algorithm: Algorithm
@@ -198,7 +198,7 @@ def build_cases(
 @lru_cache(maxsize=4)
 def _with_measured_switches(topology: Topology) -> Topology:
     """Return `Topology.with_measured_switches`; the last four results are cached, so that all
-    algorithms share one network and what is known of it.
+    algorithms share one network with its routes and bounds.
     """
     return topology.with_measured_switches()
 
@@ -305,7 +305,7 @@ class _RunPlan:
 def _plan_run(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> _RunPlan:
-    """Return what `run_case` simulates for a case, whose phases are separated if needed."""
+    """Compute sizes, rounds and constants of a run; phases of the case are separated if needed."""
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
     timing = kernel_timing(

@@ -108,8 +108,8 @@ _CALIBRATION = (
         "prior-constants",
         "Constants of the model are priors, which no measurement determines.",
         "The files lack the numbers of ranks or sizes that determine them.",
-        "Measure what the message names.",
-        "measurements of 8 ranks alone",
+        "Measure the points that the message lists.",
+        "measurements with only 8 ranks",
     ),
     (
         "other-machine",
@@ -120,7 +120,7 @@ _CALIBRATION = (
     ),
     (
         "sibling",
-        "The results are of a sibling of the machine, so that the model alone is compared.",
+        "The results are of a sibling of the machine, so that only the model is compared.",
         "Profiles of siblings share constants, not tables.",
         "No action is needed.",
         "results of an H200 compared with `h100`",

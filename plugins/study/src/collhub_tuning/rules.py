@@ -59,7 +59,7 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
     ("unknown-report", "A page cannot show this report.", "a report of `collhub verify`"),
     ("no-step-times", "The simulator does not report times of steps.", "`--view` with astra-sim"),
     ("step-times", "The number of times differs from that of the steps.", "a page of other steps"),
-    ("nothing-to-show", "Nothing runs in the selected part.", "`--ranks 8` of 8 ranks"),
+    ("nothing-to-show", "No node runs in the selected ranks and times.", "`--ranks 8` of 8 ranks"),
     ("nothing-to-draw", "No algorithm has a bandwidth to draw.", "a comparison without results"),
     ("too-large-to-draw", "The network is too large for one picture.", "10 000 NPUs"),
     ("load-without-link", "A load is on a link that the network lacks.", "another network"),

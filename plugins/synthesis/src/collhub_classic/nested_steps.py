@@ -63,9 +63,9 @@ class NestedShape:
     def count_steps(self, kind: CollectiveKind) -> int:
         """Count the steps of all ranks, without copies.
 
-        Messages of an all-reduce are one range each, and so are those of the others with
-        `is_moved`; otherwise these are single units if a rank has several, or if the first level
-        is not gathered first.
+        Messages of an all-reduce, and with `is_moved` also those of other collectives, are one
+        range each. Without it, the latter are single units if a rank has several, or if the first
+        level is not gathered first.
         """
         if kind is CollectiveKind.ALL_REDUCE:
             messages = 2 * sum(size - 1 for size in self.sizes)
@@ -82,11 +82,11 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
     """Build the steps of an all-gather, a reduce-scatter or an all-reduce (one after the other).
 
     Units: in an all-reduce, chunk by chunk and part by part, one per rank, numbered such that every
-    message is one range; in the others, rank by rank, a unit per part and chunk. With `is_moved`,
-    these are numbered alike: the unit at which a rank starts is moved from and to the rank that has
-    it. Partial sums of a reduce-scatter are in SCRATCH, of as many units as INPUT; those of an
-    all-reduce in OUTPUT. Rings exchange the messages of all parts and chunks in turn; groups
-    exchange chunk by chunk.
+    message is one range; in other collectives, rank by rank, a unit per part and chunk. With
+    `is_moved`, the latter are numbered as in an all-reduce: the unit at which a rank starts is
+    moved from and to the rank that has it. Partial sums of a reduce-scatter are in SCRATCH, of as
+    many units as INPUT; those of an all-reduce in OUTPUT. Rings exchange the messages of all parts
+    and chunks in turn; groups exchange chunk by chunk.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [
@@ -181,7 +181,7 @@ class _Stream:
             is_in_order = self._order == tuple(range(len(sizes)))
             self._is_contiguous = is_in_order and shape.units_per_rank == 1
         self._writers: dict[_Key, list[int]] = {}
-        # Ends after all receives of the latest phase.
+        # Finishes after all receives of the latest phase.
         self.last_row = 0
 
     def start_gather(self, copy: int) -> None:
@@ -254,7 +254,7 @@ class _Stream:
                 del self._writers[self._with(own, level, displacement)]
 
     def _end_phase(self, receives: Sequence[int]) -> None:
-        """Let the last receive of a phase end after all others, so that rows can wait for it."""
+        """Let the last receive of a phase wait for all other ones, so that rows can wait for it."""
         self.last_row = receives[-1]
         self._columns.add_controls(receives[:-1], self.last_row)
 

@@ -88,7 +88,7 @@ _CERTIFICATES = (
         "The certificate has no trees, so that only the bound was checked.",
         "It was written without its trees, which are large.",
         "Write the algorithm again with its complete certificate to check the trees.",
-        "a certificate with a cut alone",
+        "a certificate with only a cut",
     ),
 )
 
@@ -100,13 +100,13 @@ def list_rules() -> Sequence[Rule]:
             "requests: synthesizers",
             _REQUESTS,
             cause="The synthesizer has no algorithm for this request.",
-            cure="Change the request as the message says, or choose another synthesizer.",
+            cure="Change the request according to the message, or choose another synthesizer.",
         ),
         *declare_similar_rules(
             "requests: networks",
             _NETWORKS,
             cause="The method of the synthesizer does not fit the network.",
-            cure="Change the network as the message says, or choose another synthesizer.",
+            cure="Change the network according to the message, or choose another synthesizer.",
         ),
         *declare_rules("certificates, by `collhub verify --certificate`", _CERTIFICATES),
     ]

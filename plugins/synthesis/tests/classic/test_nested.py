@@ -178,7 +178,7 @@ def test_messages_grow_with_the_number_of_ranks_of_a_level() -> None:
     first, second, third = grains[0, [1, 9, 73]].tolist()
     assert first < second < third
     assert second % first == third % second == 0
-    # The root receives nothing.
+    # The root receives no message.
     assert (256 / grains).sum() - (256 / grains[:, 0]).sum() <= 100_000
 
 

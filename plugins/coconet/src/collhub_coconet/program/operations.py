@@ -255,7 +255,7 @@ class Operation:
     numbers. `reads`: names among the operands, in order. `shape`: of the complete result. `count`:
     number of largest elements that a top-k selects, or of positions of a Part, which begins at
     position `start` of the dimension, or of the dimensions of a row of the rule ROWS. `axes`: of
-    the mesh, over whose ranks a communication goes, in their order; None: the only axis. Of an
+    the mesh, over whose ranks an operation communicates, in order; None: the only axis. Of an
     opaque view: on which it changes the layout; None: all axes. `order`: dimensions of the operand
     that become the dimensions of the result. Of opaque operations: `call` names the
     operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the

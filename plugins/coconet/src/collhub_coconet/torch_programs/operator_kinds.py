@@ -613,7 +613,7 @@ def _negate_truth(build: Builder) -> str:
 
 
 def _combine_truths(is_and: bool) -> Expansion:
-    """Return the expansion of `and`, or of `or`, of two bool operands; others are refused."""
+    """Return the expansion of `and`, or of `or`, of two bool operands; other types are refused."""
 
     def expand(build: Builder) -> str:
         x, y = build.operand("self"), build.operand("other")

@@ -344,7 +344,7 @@ _FOLDERS = (
     ),
     (
         "collective",
-        "The plan is of another collective than the table says.",
+        "The plan is of another collective than its row in the table.",
         "The file was replaced.",
         "Tune again into this folder.",
         "an all-gather registered as all-reduce",
