@@ -173,36 +173,10 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 
 
 def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
-    """Yield the candidates of a broadcast on trees, as `_generate_nested`.
-
-    The number of chunks per tree is that of the option, or sqrt(depth m beta / (trees alpha)), at
-    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps. On large
-    tori without the option and without a runtime, there is a candidate with as many chunks as the
-    steps allow, of which messages to ranks far from the root have several (`choose_grains`). It is
-    the only one if the other one has more than `_MAX_TRIED_STEPS` steps.
-    """
-    ranks, root = request.collective.num_ranks, request.collective.root or 0
-    parents = _find_trees(request.topology, options.sizes, root)
+    """Yield the candidates of a broadcast on trees, as `_generate_nested`."""
+    parents = _find_trees(request.topology, options.sizes, request.collective.root or 0)
     trees, depth = len(parents), compute_depth(parents)
-    alpha_s, beta_s_per_byte = _find_link(request)
-    most_units = request.collective_bytes // _MIN_UNIT_BYTES
-    candidates: list[tuple[int, Int64Array | None]] = [(options.chunks, None)]
-    if not options.chunks:
-        busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
-        best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
-        most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
-        candidates = [(max(1, min(best, most, most_units // trees)), None)]
-        rings = find_rings(request.topology)
-        is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
-        if is_by_rings and ranks >= _FEW_RANKS and request.target is None:
-            limit = _MAX_STEPS if ranks < _MANY_RANKS else _MAX_STEPS_OF_PARTS
-            chunks = min(_MAX_CHUNKS_PER_HOP * depth, most_units // trees)
-            if chunks > candidates[0][0]:
-                is_large = 2 * trees * ranks * candidates[0][0] > _MAX_TRIED_STEPS
-                levels = compute_torus_levels(rings, root)
-                grains = choose_grains(rings, levels, chunks, limit // 2)
-                candidates = [*([] if is_large else candidates), (chunks, grains)]
-    for chunks, sizes in candidates:
+    for chunks, grains in _choose_broadcast_chunks(request, options, trees, depth):
         units = trees * chunks
         if request.collective_bytes < units:
             raise UsageError(
@@ -211,16 +185,45 @@ def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> I
                 code="size-too-small",
             )
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
-        statistics: dict[str, JsonValue] = {
-            "trees": trees,
-            "depth": depth,
-            "chunks": chunks,
-            "cost": f"{depth - 1 + chunks} alpha + {depth - 1 + chunks}/{units} m beta, many ports",
-        }
-        if sizes is not None:
-            statistics["chunks per message"] = f"1..{int(sizes.max())}"
-            del statistics["cost"]
-        yield collective, build_broadcast_steps(parents, chunks, sizes), 0, statistics
+        statistics: dict[str, JsonValue] = {"trees": trees, "depth": depth, "chunks": chunks}
+        if grains is None:
+            rounds = depth - 1 + chunks
+            statistics["cost"] = f"{rounds} alpha + {rounds}/{units} m beta, many ports"
+        else:
+            statistics["chunks per message"] = f"1..{int(grains.max())}"
+        yield collective, build_broadcast_steps(parents, chunks, grains), 0, statistics
+
+
+def _choose_broadcast_chunks(
+    request: SynthesisRequest, options: NestedOptions, trees: int, depth: int
+) -> list[tuple[int, Int64Array | None]]:
+    """Return numbers of chunks per tree, each with the chunks of every message (None: one).
+
+    The number of chunks per tree is that of the option, or sqrt(depth m beta / (trees alpha)), at
+    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps. On large
+    tori without the option and without a runtime, there is a candidate with as many chunks as the
+    steps allow, of which messages to ranks far from the root have several (`choose_grains`). It is
+    the only one if the other one has more than `_MAX_TRIED_STEPS` steps.
+    """
+    if options.chunks:
+        return [(options.chunks, None)]
+    ranks, root = request.collective.num_ranks, request.collective.root or 0
+    alpha_s, beta_s_per_byte = _find_link(request)
+    busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
+    best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
+    most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
+    most_chunks = request.collective_bytes // _MIN_UNIT_BYTES // trees
+    equal = max(1, min(best, most, most_chunks))
+    rings = find_rings(request.topology)
+    is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
+    many = min(_MAX_CHUNKS_PER_HOP * depth, most_chunks)
+    if not is_by_rings or ranks < _FEW_RANKS or request.target is not None or many <= equal:
+        return [(equal, None)]
+    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else _MAX_STEPS_OF_PARTS
+    grains = choose_grains(rings, compute_torus_levels(rings, root), many, max_steps // 2)
+    if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
+        return [(many, grains)]
+    return [(equal, None), (many, grains)]
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:

@@ -18,6 +18,15 @@ from hub_core.model import Buffer, StepKind, StepTable
 from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
 
+def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (first dimension, direction) of every tree of a torus, as `find_torus_trees`."""
+    return [
+        (first, direction)
+        for first, size in enumerate(sizes)
+        for direction in ((1, -1) if size > 2 else (1,))
+    ]
+
+
 def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
     """Return the parents in edge-disjoint trees of a torus: int64[trees, ranks], -1 at the root.
 
@@ -33,24 +42,23 @@ def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
     strides = [prod(sizes[:axis]) for axis in range(count)]
     place = [number // stride % size for stride, size in zip(strides, sizes, strict=True)]
     parents = []
-    for first in range(count):
-        for direction in (1, -1) if sizes[first] > 2 else (1,):
-            relative = [
-                (coordinate - coordinate[root]) * direction % size
-                for coordinate, size in zip(place, sizes, strict=True)
-            ]
-            # The dimension along which a rank receives: the last one with a displacement.
-            axis_of = np.full(len(number), first)
-            for offset in range(1, count):
-                axis = (first + offset) % count
-                axis_of[(relative[axis] > 0) & (relative[first] > 0)] = axis
-            parent = np.empty_like(number)
-            for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-                rows = axis_of == axis
-                before = (place[axis] - direction) % size
-                parent[rows] = (number + (before - place[axis]) * stride)[rows]
-            parent[root] = -1
-            parents.append(parent)
+    for first, direction in _list_trees(sizes):
+        relative = [
+            (coordinate - coordinate[root]) * direction % size
+            for coordinate, size in zip(place, sizes, strict=True)
+        ]
+        # The dimension along which a rank receives: the last one with a displacement.
+        axis_of = np.full(len(number), first)
+        for offset in range(1, count):
+            axis = (first + offset) % count
+            axis_of[(relative[axis] > 0) & (relative[first] > 0)] = axis
+        parent = np.empty_like(number)
+        for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+            rows = axis_of == axis
+            before = (place[axis] - direction) % size
+            parent[rows] = (number + (before - place[axis]) * stride)[rows]
+        parent[root] = -1
+        parents.append(parent)
     return np.asarray(parents)
 
 
@@ -95,17 +103,17 @@ def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
     count = len(sizes)
     number = np.arange(prod(sizes))
     strides = [prod(sizes[:axis]) for axis in range(count)]
+    is_moved = [
+        (number // stride - root // stride) % size != 0
+        for stride, size in zip(strides, sizes, strict=True)
+    ]
     levels = []
-    for first in range(count):
-        is_moved = [
-            (number // stride - root // stride) % size != 0
-            for stride, size in zip(strides, sizes, strict=True)
-        ]
+    for first, _ in _list_trees(sizes):
         level = np.zeros(len(number), np.int64)
         for offset in range(1, count):
             level[is_moved[(first + offset) % count]] = offset
         level[~is_moved[first]] = count - 1
-        levels += [level] * (2 if sizes[first] > 2 else 1)
+        levels.append(level)
     return np.asarray(levels)
 
 
@@ -123,8 +131,7 @@ def choose_grains(
     count = len(sizes)
     cycles = [
         [sizes[(first + offset) % count] for offset in range(count)]
-        for first in range(count)
-        for _ in range(2 if sizes[first] > 2 else 1)
+        for first, _ in _list_trees(sizes)
     ]
     populations = [np.bincount(level, minlength=count) for level in levels]
     fill = float(sum(sizes) - count)
