@@ -91,7 +91,7 @@ MODULES = {
         *("collhub_machines/perf_output.py", "collhub_machine_profiles/*.py"),
     ),
     "fabrics": ("collhub_fabrics/*.py", "collhub_networks/*.py"),
-    "infragraph": ("collhub_infragraph/*.py", "collhub_infragraph/reading/*.py"),
+    "infragraph": ("collhub_infragraph/*.py",),
     "astra-sim": (
         *("collhub_astra_sim/folders/configurations.py", "collhub_astra_sim/folders/read.py"),
         *("collhub_astra_sim/folders/world.py", "collhub_astra_sim/networks/*.py"),

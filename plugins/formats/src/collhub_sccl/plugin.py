@@ -1,9 +1,4 @@
-"""Readers and writers of step schedules of SCCL and its successors, as JSON, and their options.
-
-SCCL synthesizes them (Cai et al., PPoPP 2021), msccl-tools continues it, and TACCL (Shah et al.,
-NSDI 2023) writes the same objects with start times. The plugin also reads and writes the inputs of
-TACCL's solver. This module imports no reader or writer, so that offers are listed quickly.
-"""
+"""Readers and writers of step schedules of SCCL and its successors as JSON; options and rules."""
 
 from __future__ import annotations
 
@@ -15,9 +10,11 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     OptionType,
+    Rule,
     RuleSet,
     TopologyReader,
     TopologyWriter,
+    declare_rules,
     hookimpl,
     option,
     optional,
@@ -75,6 +72,7 @@ _SIGNATURE = (
     rb'\A\s*+\{\s*+(?:"name"\s*+:\s*+"[^"]*+"\s*+,\s*+)?+'
     rb'"(?:(?:ms|s)ccl_type"\s*+:\s*+"algorithm"|instance"\s*+:)'
 )
+
 _SCCL = Format(
     "sccl",
     "algorithms of SCCL, msccl-tools and TACCL (JSON): steps of sends",
@@ -82,8 +80,10 @@ _SCCL = Format(
     _SIGNATURE,
     members=("name", "instance", "input_map", "output_map", "steps", "collective", "topology"),
 )
+
 # File names that end only in `.json` are written as the hub's own documents.
 _WRITTEN_SCCL = replace(_SCCL, suffixes=(".sccl.json",))
+
 _PROFILE = Format(
     "taccl-topology",
     "profiles of nodes for TACCL's solver (JSON)",
@@ -91,8 +91,10 @@ _PROFILE = Format(
     rb'"gpus_per_node"\s*+:',
     members=("name", "gpus_per_node", "alpha", "links", "betas", "invbws"),
 )
+
 # As above: only `.json` means the hub's own documents.
 _WRITTEN_PROFILE = replace(_PROFILE, suffixes=(".taccl.json",))
+
 _SKETCH = Format(
     "taccl-sketch",
     "sketches that tell TACCL's solver how to search on a network (JSON)",
@@ -142,5 +144,59 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 @hookimpl
 def collhub_checks() -> Sequence[RuleSet]:
     """Rules of the readers and writers."""
-    rules = "collhub_sccl.rules:list_rules"
+    rules = "collhub_sccl.plugin:list_rules"
     return [RuleSet("sccl", "findings in algorithms of SCCL and profiles of TACCL", rules)]
+
+
+_ALGORITHMS = (
+    (
+        "sccl-schema",
+        "The JSON document does not have the structure of an algorithm.",
+        "The file belongs to another tool, was changed by hand, or is cut off.",
+        "Write the file again with the solver; the message names the member and the expected "
+        "value.",
+        '`"steps": 3`',
+    ),
+    (
+        "sccl-algorithm",
+        "The steps contradict the collective.",
+        "A send moves an address that the collective does not have, or a rank sends an address "
+        "and reduces into it in one step.",
+        "Correct the named step, or the input and output maps.",
+        "a send of address 9 of 4 addresses",
+    ),
+    (
+        "sccl-inexpressible",
+        "The algorithm cannot be written as steps of sends.",
+        "SCCL has no such collective, or a rank sends other data than its value of the address.",
+        "Write the algorithm as MSCCL XML.",
+        "an all-to-all with unequal parts",
+    ),
+)
+
+_PROFILES = (
+    (
+        "invalid-taccl-topology",
+        "The profile is no description of a node for TACCL.",
+        "A member is missing, a matrix is not square, or a time is out of range.",
+        "Correct the named member; times are per chunk, in the unit of the options.",
+        '`"links": [[0, 1]]` for 2 GPUs',
+    ),
+    (
+        "inexpressible-topology",
+        "The network has a property that a profile of TACCL does not represent.",
+        "Nodes differ, or links of a node have several speeds.",
+        "Write the topology in another format, such as the JSON document of the hub.",
+        "a network of two unequal nodes",
+    ),
+)
+
+
+def list_rules() -> Sequence[Rule]:
+    """Return the rules in the order of their declaration."""
+    return [
+        *declare_rules(
+            "algorithms of SCCL, msccl-tools and TACCL, when they are read or written", _ALGORITHMS
+        ),
+        *declare_rules("profiles of nodes for TACCL's solver, when they are read", _PROFILES),
+    ]

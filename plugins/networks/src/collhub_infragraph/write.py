@@ -1,23 +1,38 @@
-"""Write a topology as an InfraGraph document; losses are determined by reading it back."""
+"""Write a topology as an InfraGraph document; losses are determined by reading it back.
+
+The module builds the infrastructure document of the topology, and the annotations that make it
+exact.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 
-from collhub_networks import NetworkFindings, Value
+from collhub_networks import NetworkFindings, Value, find_reverse_links
 
-from collhub_infragraph.document_writer import (
-    InfragraphDocument,
-    JsonObject,
-    build_document,
+from collhub_infragraph.graph import (
+    BANDWIDTH,
+    CODE,
+    DIMENSIONS,
+    EXACT,
+    GROUP,
+    LATENCY,
+    MULTICAST,
+    NAME,
+    PLANE,
+    POSITIONS,
+    REDUCTION,
 )
-from collhub_infragraph.graph import CODE
+from collhub_infragraph.network import build_topology
 from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
-from collhub_infragraph.reading.network import build_topology
-from collhub_infragraph.reading.read import parse_graph
-from hub_core.model import InputError, Loss
-from hub_core.network import Topology
+from collhub_infragraph.read import parse_graph
+from hub_core.model import InputError, Loss, format_ranks
+from hub_core.network import Dimension, Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
 _CONSEQUENCES = {
@@ -127,3 +142,305 @@ def _has_object_lists(value: object) -> bool:
     if isinstance(value, dict):
         return any(_has_object_lists(part) for part in value.values())
     return isinstance(value, list) and any(isinstance(part, dict) for part in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Strand:
+    """One undirected edge between two nodes, for a pair of equal links or a single link.
+
+    `forward_row`, `reverse_row`: rows of the links from `first_node` to `second_node` and back,
+    None if there is none. `is_parallel`: whether other strands join the same nodes; an InfraGraph
+    needs ports for these.
+    """
+
+    first_node: int
+    second_node: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    plane: int
+    forward_row: int | None
+    reverse_row: int | None
+    is_parallel: bool = False
+
+    @property
+    def positions(self) -> str:
+        """The rows of the forward and reverse link as in the annotation: `12,40`; a missing row is
+        empty, as in `12,`.
+        """
+        texts = ["" if row is None else str(row) for row in (self.forward_row, self.reverse_row)]
+        return ",".join(texts)
+
+
+def build_strands(topology: Topology) -> list[Strand]:
+    """Return the undirected edges that represent all links, in the order of their first links.
+
+    Two links become one strand if each is the reverse of the other with equal bandwidth, latency
+    and plane (`find_reverse_links`). A link without such a partner becomes a strand of its own,
+    with `reverse_row` None. `is_parallel` is set if several strands join the same two nodes.
+    """
+    # An undirected edge represents two links only if they are equal.
+    reverse_links = find_reverse_links(topology).tolist()
+    planes = topology.plane.tolist()
+    pairs = Counter[tuple[int, int]]()
+    rows = []
+    for row, link in enumerate(topology.links()):
+        reverse_link = reverse_links[row]
+        # The second link of a pair belongs to the strand of the first.
+        if 0 <= reverse_link < row:
+            continue
+        pairs[_sort_pair(link.source, link.destination)] += 1
+        # A link without a reverse link is a separate edge, marked in the annotations.
+        rows.append((row, link, None if reverse_link < 0 else reverse_link))
+    return [
+        Strand(
+            link.source,
+            link.destination,
+            link.bandwidth_bytes_per_s,
+            link.latency_s,
+            planes[row],
+            row,
+            reverse_link,
+            pairs[_sort_pair(link.source, link.destination)] > 1,
+        )
+        for row, link, reverse_link in rows
+    ]
+
+
+def _sort_pair(first_node: int, second_node: int) -> tuple[int, int]:
+    """Return the two node numbers, the smaller one first."""
+    return min(first_node, second_node), max(first_node, second_node)
+
+
+JsonObject = dict[str, object]
+
+# Number of decimal digits that a double always preserves.
+_MAX_EXACT_DIGITS = 15
+
+_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
+
+
+@dataclass(slots=True)
+class InfragraphDocument:
+    """A document in parts: `infrastructure`, and its annotations."""
+
+    infrastructure: JsonObject
+    annotations: JsonObject = field(default_factory=dict)
+
+
+def build_document(topology: Topology) -> InfragraphDocument:
+    """Build the document of a topology.
+
+    Every NPU is an instance of the device `npu`, every switch of `switch`. Nodes that are joined by
+    several cables have a port for each: an InfraGraph is a simple graph.
+    """
+    return _DocumentBuilder(topology).build()
+
+
+class _DocumentBuilder:
+    """Builder of a document: used ports per node, and links by their properties."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._strands = build_strands(topology)
+        self._ports_of: Counter[int] = Counter()
+        self._links: dict[tuple[float, float, int], str] = {}
+        self._edges: list[JsonObject] = []
+        self._edge_annotations: list[JsonObject] = []
+
+    def build(self) -> InfragraphDocument:
+        """Build the document from the strands; it modifies the builder, so it is called once.
+
+        Edges are added first, since they determine ports and links. The devices `npu` and `switch`
+        are left out if there are no such nodes. Characters of the name that the schema does not
+        allow become `-`.
+        """
+        for strand in self._strands:
+            self._add_strand(strand)
+        npus = self._topology.num_npus
+        switches = self._topology.num_nodes - npus
+        parts = [("npu", "xpu", range(npus)), ("switch", "switch", range(npus, npus + switches))]
+        present = [part for part in parts if len(part[2])]
+        devices = [self._build_device(name, kind, nodes) for name, kind, nodes in present]
+        instances = [
+            {"name": name, "device": name, "count": len(nodes)} for name, _, nodes in present
+        ]
+        links = [_build_link(name, *values) for values, name in self._links.items()]
+        # InfraGraph's schema allows no other characters in a name.
+        title = _INVALID_CHARACTER.sub("-", self._topology.name)
+        infrastructure: JsonObject = {"name": title, "devices": devices}
+        infrastructure |= {"links": links, "instances": instances, "edges": self._edges}
+        return InfragraphDocument(infrastructure, self._build_annotations())
+
+    def _add_strand(self, strand: Strand) -> None:
+        """Append the edge of a strand and its annotation, and its link if no equal one exists.
+
+        Strands of equal bandwidth, latency and plane share a link; links are named `link-0`,
+        `link-1` and so on in the order of first use. The annotation of the edge contains the rows
+        of its links.
+        """
+        values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
+        link = self._links.setdefault(values, f"link-{len(self._links)}")
+        first, second = (
+            self._assign_end(strand.first_node, strand),
+            self._assign_end(strand.second_node, strand),
+        )
+        edge: JsonObject = {
+            "ep1": _build_endpoint(*first),
+            "ep2": _build_endpoint(*second),
+            "scheme": "one2one",
+            "link": link,
+        }
+        self._edges.append(edge)
+        attribute = {"attribute": POSITIONS, "value": strand.positions}
+        names = {"ep1": ".".join(map(str, first)), "ep2": ".".join(map(str, second))}
+        self._edge_annotations.append({**names, "attributes": [attribute]})
+
+    def _assign_end(
+        self,
+        node: int,
+        strand: Strand,
+    ) -> tuple[str, int, str, int]:
+        """Return (instance, number, component, index) of a strand's vertex at a node.
+
+        It is the node's core (`xpu` or `asic`, index 0), or its next unused port if the strand is
+        parallel to others: two edges between the same vertices would count as one. The port is
+        counted as used.
+        """
+        instance, number = self._find_instance(node)
+        if not strand.is_parallel:
+            return instance, number, "xpu" if instance == "npu" else "asic", 0
+        # A port for each cable: two edges between the same vertices would count as one.
+        port = self._ports_of[node]
+        self._ports_of[node] += 1
+        return instance, number, "port", port
+
+    def _find_instance(self, node: int) -> tuple[str, int]:
+        """Return the instance (`npu` or `switch`) of a node and its number within the instance,
+        from 0.
+        """
+        npus = self._topology.num_npus
+        return ("npu", node) if node < npus else ("switch", node - npus)
+
+    def _build_device(
+        self,
+        name: str,
+        kind: str,
+        nodes: Sequence[int],
+    ) -> JsonObject:
+        """Build a device: its core, and as many ports as the node that uses most of them.
+
+        `kind`: `xpu` or `switch`, also the choice of the core, which is named `xpu` or `asic`. With
+        ports, one edge of the link `ic` joins the core to all of them. Without ports, links and
+        edges are empty.
+        """
+        core = "xpu" if kind == "xpu" else "asic"
+        components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
+        # InfraGraph's classes require both lists, even if empty.
+        links: list[JsonObject] = []
+        edges: list[JsonObject] = []
+        # Instances of a device are equal: unused ports have no edge, and readers remove them.
+        ports = max(self._ports_of[node] for node in nodes)
+        if ports:
+            components.append({"name": "port", "count": ports, "choice": "port", "port": {}})
+            endpoints = {"ep1": {"component": core}, "ep2": {"component": "port"}}
+            links.append({"name": "ic"})
+            edges.append({**endpoints, "scheme": "many2many", "link": "ic"})
+        return {"name": name, "components": components, "links": links, "edges": edges}
+
+    def _build_annotations(self) -> JsonObject:
+        """Build the annotations, which contain what the infrastructure cannot express.
+
+        Nodes: names, if the topology has any. Edges: the rows of their links. Links: values that
+        rounding would change, and planes. Graph: the mark of the hub's documents, and the
+        dimensions, groups, multicasting and reducing switches of the topology if it has any.
+        """
+        nodes: list[JsonObject] = []
+        for node, name in enumerate(self._topology.node_names):
+            instance, number = self._find_instance(node)
+            vertex = f"{instance}.{number}.{'xpu' if instance == 'npu' else 'asic'}.0"
+            nodes.append({"name": vertex, "attributes": [{"attribute": NAME, "value": name}]})
+        links: list[JsonObject] = []
+        for values, name in self._links.items():
+            links.append({"name": name, "attributes": list(_build_exact_values(*values))})
+        # Readers recognize documents of the hub by this attribute.
+        graph = [{"attribute": EXACT, "value": "1"}]
+        if self._topology.dimensions:
+            parts = [_format_dimension(dimension) for dimension in self._topology.dimensions]
+            graph.append({"attribute": DIMENSIONS, "value": ", ".join(parts)})
+        for group, members in self._topology.groups.items():
+            graph.append({"attribute": GROUP + group, "value": format_ranks(members)})
+        for attribute, switches in (
+            (MULTICAST, self._topology.multicast),
+            (REDUCTION, self._topology.reduction),
+        ):
+            if switches:
+                graph.append({"attribute": attribute, "value": format_ranks(switches)})
+        return {"nodes": nodes, "edges": self._edge_annotations, "links": links, "graph": graph}
+
+
+def _build_endpoint(
+    instance: str,
+    number: int,
+    component: str,
+    index: int,
+) -> JsonObject:
+    """Build an endpoint of an edge as a JSON object: `instance[number]` and `component[index]`."""
+    return {"instance": f"{instance}[{number}]", "component": f"{component}[{index}]"}
+
+
+def _build_link(
+    name: str,
+    bandwidth_bytes_per_s: float,
+    latency_s: float,
+    plane: int,
+) -> JsonObject:
+    """Build a link of the document, with bandwidth in GB/s and latency in ns.
+
+    Whole numbers are written without a fraction. A plane other than 0 is named in the description.
+    """
+    rate = float(_scale(bandwidth_bytes_per_s, -9))
+    delay = float(_scale(latency_s, 9))
+    bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": _to_json_number(rate)}
+    latency = {"choice": "ns", "ns": _to_json_number(delay)}
+    physical = {"bandwidth": bandwidth, "latency": latency}
+    link: JsonObject = {"name": name, "physical": physical}
+    return link | ({"description": f"plane {plane}"} if plane else {})
+
+
+def _build_exact_values(
+    bandwidth_bytes_per_s: float,
+    latency_s: float,
+    plane: int,
+) -> list[dict[str, str]]:
+    """Return the annotations of a link: its exact bandwidth and latency, and its plane.
+
+    Bandwidth and latency are included only if they have more than 15 decimal digits, which rounding
+    to GB/s and ns may change; the plane only if it is not 0. So the list may be empty.
+    """
+    values = {}
+    # Up to this number of digits, a double survives the conversion to decimal text in any unit.
+    if len(_scale(bandwidth_bytes_per_s, 0).normalize().as_tuple().digits) > _MAX_EXACT_DIGITS:
+        values[BANDWIDTH] = repr(bandwidth_bytes_per_s)
+    if len(_scale(latency_s, 0).normalize().as_tuple().digits) > _MAX_EXACT_DIGITS:
+        values[LATENCY] = repr(latency_s)
+    if plane:
+        values[PLANE] = str(plane)
+    return [{"attribute": name, "value": value} for name, value in values.items()]
+
+
+def _format_dimension(dimension: Dimension) -> str:
+    """Format kind, size, bytes per second and seconds: `ring 8 50000000000.0 5e-07`."""
+    values = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
+    return " ".join([dimension.kind, str(dimension.size), *map(repr, values)])
+
+
+def _scale(value: float, power: int) -> Decimal:
+    """Multiply a value by a power of ten, exact in the digits that identify the double."""
+    return Decimal(repr(value)).scaleb(power)
+
+
+def _to_json_number(value: float) -> float | int:
+    """Convert integral values below 2^53 to integers, which are written without a fraction; others
+    stay floats.
+    """
+    return int(value) if value == int(value) and value < 2**53 else value

@@ -6,7 +6,7 @@ import json
 
 from collhub_infragraph.graph import CODE, VertexGraph
 from collhub_infragraph.plugin import InfragraphReadOptions
-from collhub_infragraph.reading.read import parse_graph, read
+from collhub_infragraph.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of
 
 from hub_core.model import Diagnostic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collhub_infragraph.plugin import InfragraphReadOptions
-from collhub_infragraph.reading.read import build_samples, read
+from collhub_infragraph.read import build_samples, read
 from documents import document, edge, network
 from hypothesis import given
 from hypothesis import strategies as st

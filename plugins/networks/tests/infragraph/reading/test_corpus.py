@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_infragraph.bandwidths import Contraction
 from collhub_infragraph.graph import CODE
+from collhub_infragraph.network import build_hops
 from collhub_infragraph.plugin import InfragraphReadOptions
-from collhub_infragraph.reading.bandwidths import Contraction
-from collhub_infragraph.reading.network import build_hops
-from collhub_infragraph.reading.read import parse_graph, read
+from collhub_infragraph.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of
 
 from hub_core.model import InputError

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collhub_infragraph.reading.bandwidths import Contraction, Hop
+from collhub_infragraph.bandwidths import Contraction, Hop
 from hypothesis import given
 from hypothesis import strategies as st
 

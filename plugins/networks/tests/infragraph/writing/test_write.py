@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from collhub_infragraph.plugin import InfragraphReadOptions, InfragraphWriteOptions
-from collhub_infragraph.reading.read import read
+from collhub_infragraph.read import read
 from collhub_infragraph.write import write
 from hypothesis import given
 from hypothesis import strategies as st

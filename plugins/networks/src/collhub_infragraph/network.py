@@ -9,6 +9,13 @@ from typing import NoReturn
 import numpy as np
 from collhub_networks import NetworkFindings
 
+from collhub_infragraph.bandwidths import (
+    Contraction,
+    Hop,
+    apply_bandwidths,
+    parse_bandwidths,
+    supply_missing_values,
+)
 from collhub_infragraph.graph import (
     CODE,
     DIMENSIONS,
@@ -22,13 +29,6 @@ from collhub_infragraph.graph import (
     parse_number,
 )
 from collhub_infragraph.plugin import InfragraphReadOptions
-from collhub_infragraph.reading.bandwidths import (
-    Contraction,
-    Hop,
-    apply_bandwidths,
-    parse_bandwidths,
-    supply_missing_values,
-)
 from hub_core.columns import connected_parts
 from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks
 from hub_core.network import Dimension, DimensionKind, Links, Topology, grid

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from collhub_networks import NetworkFindings, Value, document_of
 
+from collhub_infragraph.expansion import expand_infrastructure
 from collhub_infragraph.graph import (
     CODE,
     RANK,
@@ -20,9 +21,8 @@ from collhub_infragraph.graph import (
     VertexGraph,
     parse_node_link_edge,
 )
+from collhub_infragraph.network import build_topology
 from collhub_infragraph.plugin import InfragraphReadOptions
-from collhub_infragraph.reading.expansion import expand_infrastructure
-from collhub_infragraph.reading.network import build_topology
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import Source
 

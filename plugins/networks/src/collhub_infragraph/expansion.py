@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 from collhub_networks import NetworkFindings, Value
 
-from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph, parse_link
-from collhub_infragraph.reading.devices import (
+from collhub_infragraph.devices import (
     Device,
     DeviceList,
     EdgeBlock,
     find_ends,
     parse_endpoint,
 )
+from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph, parse_link
 from hub_core.columns import Int64Array
 from hub_core.model import Location
 from hub_core.network import MAX_LINKS, MAX_NODES

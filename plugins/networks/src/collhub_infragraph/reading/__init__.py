@@ -1,1 +1,0 @@
-"""Convert a document to a topology: expansion, contraction, bandwidths."""
