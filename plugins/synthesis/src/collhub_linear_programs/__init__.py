@@ -15,8 +15,9 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer, s
 
 if TYPE_CHECKING:
     from highspy import HighsLp
+    from highspy._core import _Highs
 
-__all__ = ["InfeasibleError", "LinearProgram", "Matrix", "Solution", "solve"]
+__all__ = ["GrowingProgram", "InfeasibleError", "LinearProgram", "Matrix", "Solution", "solve"]
 
 
 class InfeasibleError(Exception):
@@ -87,19 +88,8 @@ def solve(
     Returns None if HiGHS ends without a solution. Raises `InfeasibleError` if it proves that there
     is none.
     """
-    # Imported here: only commands that solve a program need the library.
-    from highspy import HighsModelStatus, SolutionStatus
-
-    # The public class `Highs` of release 1.16 prints its version on standard output.
-    from highspy._core import _Highs
-
-    solver = _Highs()
-    options: dict[str, bool | int | float | str] = {
-        "output_flag": False,
-        "threads": 1,
-        "parallel": "off",
-        "solver": method,
-    }
+    solver = _create_solver(method)
+    options: dict[str, bool | int | float | str] = {}
     if max_nodes is not None:
         options["mip_max_nodes"] = max_nodes
     if time_limit_s is not None:
@@ -110,6 +100,53 @@ def solve(
     for name, value in options.items():
         solver.setOptionValue(name, value)
     solver.passModel(_build_model(program))
+    return _run(solver, is_linear=program.is_integer is None)
+
+
+class GrowingProgram:
+    """A linear program to which rows are added; a solve continues from the previous solution.
+
+    This takes a few steps of the simplex method per solve, where `solve` starts anew.
+    """
+
+    def __init__(self, program: LinearProgram) -> None:
+        """Begin with a program without integers."""
+        self._solver = _create_solver("simplex")
+        self._solver.passModel(_build_model(program))
+
+    def add_row(
+        self, columns: Int64Array, values: Float64Array, lower: float, upper: float = np.inf
+    ) -> None:
+        """Add the row `lower <= values @ x[columns] <= upper`; each column at most once."""
+        self._solver.addRow(lower, upper, len(columns), columns.astype(np.int32), values)
+
+    def solve(self) -> Solution | None:
+        """Find a solution of minimum cost; returns and raises as `solve`."""
+        return _run(self._solver, is_linear=True)
+
+
+def _create_solver(method: str) -> _Highs:
+    """Create a solver of one thread without output."""
+    # Imported here: only commands that solve a program need the library. The public class `Highs`
+    # of release 1.16 prints its version on standard output.
+    from highspy._core import _Highs
+
+    solver = _Highs()
+    options: dict[str, bool | int | float | str] = {
+        "output_flag": False,
+        "threads": 1,
+        "parallel": "off",
+        "solver": method,
+    }
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    return solver
+
+
+def _run(solver: _Highs, *, is_linear: bool) -> Solution | None:
+    """Run a solver with a model; see `solve`."""
+    from highspy import HighsModelStatus, SolutionStatus
+
     solver.run()
     status = solver.getModelStatus()
     if status in (HighsModelStatus.kInfeasible, HighsModelStatus.kUnboundedOrInfeasible):
@@ -117,10 +154,9 @@ def solve(
     info = solver.getInfo()
     has_solution = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
     # A linear program that was interrupted has values, but its prices prove nothing.
-    if not has_solution or (program.is_integer is None and status != HighsModelStatus.kOptimal):
+    if not has_solution or (is_linear and status != HighsModelStatus.kOptimal):
         return None
     solution = solver.getSolution()
-    is_linear = program.is_integer is None
     bound = info.objective_function_value if is_linear else info.mip_dual_bound
     return Solution(
         np.array(solution.col_value, np.float64), np.array(solution.row_dual, np.float64), bound

@@ -22,6 +22,7 @@ from collhub_packing.graph import CapacityGraph, DuplexLinks, are_duplex, induce
 from collhub_packing.rates import Rate, Strength, all_gather_rate, broadcast_rate, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, pack_arborescences, pack_rooted_trees
+from collhub_packing.two_ways import TwoWayPacking, pack_two_ways
 
 __all__ = [
     "AllReducePacking",
@@ -35,6 +36,7 @@ __all__ = [
     "SpanningTree",
     "Strength",
     "SwitchSpread",
+    "TwoWayPacking",
     "all_gather_rate",
     "all_gather_trees",
     "all_reduce_packing",
@@ -47,6 +49,7 @@ __all__ = [
     "induced",
     "pack_arborescences",
     "pack_rooted_trees",
+    "pack_two_ways",
     "strength",
     "transposed",
     "without_switches",

@@ -6,7 +6,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from collhub_linear_programs import InfeasibleError, LinearProgram, Matrix, solve
+from collhub_linear_programs import (
+    GrowingProgram,
+    InfeasibleError,
+    LinearProgram,
+    Matrix,
+    solve,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,3 +88,25 @@ def test_integer_programs_equal_the_best_of_all_assignments(
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     solve(program_of(np.ones(2), np.eye(2), np.ones(2), is_integer=False))
     assert capfd.readouterr() == ("", "")
+
+
+@given(problems())
+def test_a_program_that_grows_by_its_rows_has_the_cost_of_the_complete_program(
+    problem: tuple[Float64Array, Float64Array, Float64Array],
+) -> None:
+    costs, table, limits = problem
+    program = program_of(costs, table, limits, is_integer=False)
+    growing = GrowingProgram(program_of(costs, table[:0], limits[:0], is_integer=False))
+    try:
+        expected = solve(program)
+        for row, limit in zip(table, limits, strict=True):
+            growing.solve()
+            columns = np.flatnonzero(row)
+            growing.add_row(columns, row[columns], limit)
+        grown = growing.solve()
+    except InfeasibleError:
+        assert (table.sum(axis=1) * 3 < limits).any()
+        return
+    assert expected is not None
+    assert grown is not None
+    assert grown.lower_bound == pytest.approx(expected.lower_bound, abs=1e-6)

@@ -7,10 +7,17 @@ root.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
+from collhub_packing import (
+    SwitchSpread,
+    all_gather_trees,
+    all_reduce_packing,
+    direct,
+    pack_two_ways,
+)
 
 from collhub_blink.packing.fewest_all_reduce_trees import find_fewest_all_reduce_trees
 from collhub_blink.packing.machines import build_machine_packings, find_islands
@@ -180,44 +187,51 @@ def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedP
 
 
 def build_directed_packing(task: PackingTask) -> PlacedPacking:
-    """Pair the trees of an all-gather with those of a reduce-scatter as the way up.
+    """Build trees that reduce upwards and other trees of the same roots that broadcast downwards.
 
-    The unit is the largest for which all links have room. The rate may be below the bound.
+    The links are divided between both directions at the best rate of such trees. If that fails, the
+    trees of an all-gather are paired with those of a reduce-scatter, and the unit is the largest
+    for which all links have room. The rate may be below the bound.
     """
     network = task.network
-    down, up = _pack_trees_by_root(task, network), _pack_trees_by_root(task, network.reversed)
+    packing = pack_two_ways(network.graph, seeds=task.seeds, first_seed=task.seed)
+    if packing is None:
+        down, up = _pack_trees(task, network), _pack_trees(task, network.reversed)
+    else:
+        down = place_trees(network, packing.down, packing.down_network, network.graph)
+        reversed_network = network.reversed
+        up = place_trees(reversed_network, packing.up, packing.up_network, reversed_network.graph)
     pairs: list[PlacedTree] = []
     for root in task.npus:
-        pairs += _pair_trees(down[root], up[root])
+        pairs += _pair_trees(_select_root(down, root), _select_root(up, root))
     # Rates up and down may differ, so the loads of both directions are added.
     unit = compute_unit(network.topology, pairs, True)
     bound = compute_directed_bound(network)
     return PlacedPacking("trees for each direction", tuple(pairs), unit, bound)
 
 
-def _pack_trees_by_root(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
-    """Pack all-gather trees and group them by the NPU of their root, in the order of the ranks.
-
-    The trees of each root have the same total weight. Every NPU of the task is a key.
-    """
+def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ...]:
+    """Pack all-gather trees. The trees of each root have the same total weight."""
     packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
-    trees = place_trees(network, packing.trees, packing.network, network.graph)
-    by_root: dict[int, list[PlacedTree]] = {root: [] for root in task.npus}
-    for tree in trees:
-        by_root[tree.tree.root].append(tree)
-    return by_root
+    return place_trees(network, packing.trees, packing.network, network.graph)
+
+
+def _select_root(trees: Sequence[PlacedTree], root: int) -> list[PlacedTree]:
+    """Return the trees of a root, in order."""
+    return [tree for tree in trees if tree.tree.root == root]
 
 
 def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
     """Yield `down` trees, each with an `up` tree attached that has the same weight.
 
-    The weights of each list are multiplied by the total of the other list, so that totals are
-    equal; then trees are paired in order, and a tree is split where its weight exceeds its
-    partner's.
+    Trees are paired in order, and a tree is split where its weight exceeds its partner's. If the
+    totals differ, weights are multiplied so that both become the least common multiple.
     """
-    # Both totals become the product of the two totals.
-    remaining_down = _scale_weights(down, sum(tree.weight for tree in up))
-    remaining_up = _scale_weights(up, sum(tree.weight for tree in down))
+    down_total = sum(tree.weight for tree in down)
+    up_total = sum(tree.weight for tree in up)
+    total = math.lcm(down_total, up_total)
+    remaining_down = _scale_weights(down, total // down_total) if down else []
+    remaining_up = _scale_weights(up, total // up_total) if up else []
     first = second = 0
     while first < len(down) and second < len(up):
         weight = min(remaining_down[first], remaining_up[second])

@@ -1,0 +1,236 @@
+"""Pack the trees of an all-reduce on links that differ by direction: other trees up than down.
+
+Data are reduced up in-trees and broadcast down out-trees. Both have the total weight w(r) at every
+root r, and the rate t is the sum of all w(r). The link capacities c are divided: out-trees fit into
+capacities d, and in-trees into c - d, if and only if for every set S of nodes with a compute node
+
+    d(into S) + w(S) >= t        and        (c - d)(out of S) + w(S) >= t
+
+(Edmonds 1973; Frank 1978 for several roots). This is a linear program for the largest t, which
+divides every link between the directions, and the rate between the roots. A row is added when a
+solution violates it, found by a minimum cut: two to four rows per node suffice. With switches, d
+must enter a switch as much as leave it, so that it can be split off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from collhub_linear_programs import GrowingProgram, LinearProgram, Matrix
+
+from collhub_packing.flows import FlowNetwork, scaled
+from collhub_packing.graph import CapacityGraph, transposed
+from collhub_packing.rates import SourcedNetwork, all_gather_rate
+from collhub_packing.splitting import DirectNetwork, direct, without_switches
+from collhub_packing.trees import SpanningTree, pack_rooted_trees
+from hub_core.columns import BoolArray, Float64Array, Int64Array
+from hub_core.model import InputError
+
+# Minimum cuts count flow in this fraction of the largest capacity.
+_FLOW_UNITS = 1 << 30
+# Relative violation of a row that is accepted; the solver accepts 1e-7.
+_TOLERANCE = 1e-6
+# The networks of benchmarks/synthesis take up to 11 rounds, and 0.05 CPU s; 256 nodes take 1 s, and
+# 512 nodes minutes.
+_MAX_ROUNDS = 100
+_MAX_NODES = 256
+# Solutions are vertices, mostly with denominators of 1 to 6.
+_MAX_DENOMINATOR = 120
+# Distance of a value, in units of the largest capacity, from the fraction that it stands for.
+_MAX_ERROR = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TwoWayPacking:
+    """Out-trees `down` in `down_network`; in-trees `up`, as out-trees of the reversed network.
+
+    Trees with root r have the total weight `per_root[r]` in both directions. A weight of 1 is
+    `unit`, in units of the original graph.
+    """
+
+    unit: Fraction
+    per_root: Int64Array
+    down: list[SpanningTree]
+    down_network: DirectNetwork
+    up: list[SpanningTree]
+    up_network: DirectNetwork
+
+    @property
+    def rate(self) -> Fraction:
+        """Total rate of the trees of one direction, in units of the original graph."""
+        return int(self.per_root.sum()) * self.unit
+
+
+def pack_two_ways(
+    graph: CapacityGraph, *, seeds: int = 4, first_seed: int = 0
+) -> TwoWayPacking | None:
+    """Pack in-trees and out-trees of equal weights per root at the highest rate of such trees.
+
+    Routes of `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For
+    `seeds` and `first_seed` see `pack_rooted_trees`. Returns None if weights would need a
+    denominator above 120 (or the solver fails), if links that differ by direction prevent that a
+    switch is split off, and for more than 256 nodes. Raises `InputError` if data of a node cannot
+    reach another one.
+    """
+    # Raises an error for a network that is not connected.
+    all_gather_rate(graph)
+    division = _divide_links(graph) if graph.num_nodes <= _MAX_NODES else None
+    if division is None:
+        return None
+    ways = []
+    for way, capacity in ((graph, division.down), (transposed(graph), division.up)):
+        directed = replace(way, capacity=capacity)
+        try:
+            network = (
+                without_switches(directed, division.weights)
+                if graph.has_switches
+                else direct(directed)
+            )
+        except InputError:
+            # Direct links cannot replace a switch whose links differ by direction.
+            return None
+        trees = pack_rooted_trees(
+            network.graph, division.weights, seeds=seeds, first_seed=first_seed
+        )
+        ways.append((trees, network))
+    (down, down_network), (up, up_network) = ways
+    unit = Fraction(1, division.scale)
+    return TwoWayPacking(unit, division.weights, down, down_network, up, up_network)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Division:
+    """Capacities of both directions, and weights of the roots: int64, in 1 / `scale` of a unit."""
+
+    down: Int64Array
+    up: Int64Array
+    weights: Int64Array
+    scale: int
+
+
+def _divide_links(graph: CapacityGraph) -> _Division | None:
+    """Solve the linear program; None if it has no solution of a small denominator."""
+    cuts = _CutRows(graph)
+    for _ in range(_MAX_ROUNDS):
+        solution = cuts.program.solve()
+        if solution is None:
+            return None
+        down, weights = np.split(np.maximum(solution.values, 0.0), [graph.num_arcs])
+        if not cuts.add_violated(down, weights):
+            return _to_integers(graph, down, weights)
+    return None
+
+
+class _CutRows:
+    """The linear program, with the rows that were violated so far.
+
+    Columns: d by arc, then w by compute node, both divided by the largest capacity.
+    """
+
+    def __init__(self, graph: CapacityGraph) -> None:
+        """Begin with the cuts around each compute node and around all others."""
+        self._graph = graph
+        self._capacity = graph.capacity / graph.capacity.max()
+        nodes = np.arange(graph.num_compute)
+        self._networks = [
+            FlowNetwork.fed(graph.num_nodes, way.source, way.destination, nodes)
+            for way in (graph, transposed(graph))
+        ]
+        self.program = GrowingProgram(self._build_program())
+        # The sets S that have a row, by direction.
+        self._known: set[tuple[bool, bytes]] = set()
+        for switch in range(graph.num_compute, graph.num_nodes):
+            inward = np.flatnonzero(graph.destination == switch)
+            outward = np.flatnonzero(graph.source == switch)
+            values = np.repeat([1.0, -1.0], [len(inward), len(outward)])
+            self.program.add_row(np.concatenate([inward, outward]), values, 0.0, 0.0)
+        for node in nodes.tolist():
+            alone = np.arange(graph.num_nodes) == node
+            for side in (alone, ~alone):
+                self._add(side, is_up=False)
+                self._add(side, is_up=True)
+
+    def _build_program(self) -> LinearProgram:
+        """Build the program without rows."""
+        graph = self._graph
+        num_columns = graph.num_arcs + graph.num_compute
+        none, no_limits = np.zeros(0, np.int64), np.zeros(0)
+        return LinearProgram(
+            costs=np.repeat([0.0, -1.0], [graph.num_arcs, graph.num_compute]),
+            matrix=Matrix(none, none, no_limits, 0, num_columns),
+            row_lower=no_limits,
+            row_upper=no_limits,
+            upper=np.concatenate([self._capacity, np.full(graph.num_compute, np.inf)]),
+        )
+
+    def _add(self, side: BoolArray, *, is_up: bool) -> bool:
+        """Add the row of a set S, bool[nodes], in a direction; return whether it is new."""
+        key = is_up, side.tobytes()
+        if key in self._known:
+            return False
+        self._known.add(key)
+        graph = self._graph
+        # w(S) - t is minus the weight outside S.
+        outside = np.flatnonzero(~side[: graph.num_compute]) + graph.num_arcs
+        if is_up:
+            arcs = np.flatnonzero(side[graph.source] & ~side[graph.destination])
+            coefficient, lower = -1.0, -float(self._capacity[arcs].sum())
+        else:
+            arcs = np.flatnonzero(~side[graph.source] & side[graph.destination])
+            coefficient, lower = 1.0, 0.0
+        values = np.repeat([coefficient, -1.0], [len(arcs), len(outside)])
+        self.program.add_row(np.concatenate([arcs, outside]), values, lower)
+        return True
+
+    def add_violated(self, down: Float64Array, weights: Float64Array) -> bool:
+        """Add the rows that a solution violates, one per compute node and direction at most.
+
+        Returns whether there is a new one.
+        """
+        num_nodes = self._graph.num_nodes
+        sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
+        total = int(sent.sum())
+        limit = total - math.ceil(total * _TOLERANCE)
+        is_new = False
+        for is_up, room in ((False, down), (True, np.maximum(self._capacity - down, 0.0))):
+            capacity = np.concatenate([np.rint(room * _FLOW_UNITS).astype(np.int64), sent])
+            for node in range(self._graph.num_compute):
+                cut = self._networks[is_up].least_cut(capacity, num_nodes, [node], limit)
+                if cut is not None:
+                    is_new |= self._add(~cut.side[:num_nodes], is_up=is_up)
+        return is_new
+
+
+def _to_integers(
+    graph: CapacityGraph, down: Float64Array, weights: Float64Array
+) -> _Division | None:
+    """Convert a solution to integers, with the smallest denominator at which its trees fit.
+
+    `down`, `weights`: in units of the largest capacity. None if the denominator is above 120.
+    """
+    largest = int(graph.capacity.max())
+    for scale in range(1, _MAX_DENOMINATOR + 1):
+        factor = largest * scale
+        division = _Division(
+            down=np.rint(down * factor).astype(np.int64),
+            up=scaled(graph.capacity, scale) - np.rint(down * factor).astype(np.int64),
+            weights=np.rint(weights * factor).astype(np.int64),
+            scale=scale,
+        )
+        error = np.abs(
+            np.concatenate([down * factor - division.down, weights * factor - division.weights])
+        ).max()
+        if error <= _MAX_ERROR * factor and _fits(graph, division):
+            return division
+    return None
+
+
+def _fits(graph: CapacityGraph, division: _Division) -> bool:
+    """Whether trees of the weights fit into the capacities of each direction."""
+    ways = ((graph, division.down), (transposed(graph), division.up))
+    return bool(division.weights.any()) and all(
+        SourcedNetwork(way).shortage(capacity, division.weights) is None for way, capacity in ways
+    )
