@@ -246,6 +246,7 @@ def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) ->
 def _encode_name(name: str) -> bytes:
     """Encode the field AttributeProto.name: tag, length in one byte, UTF-8 text."""
     text = name.encode()
+    assert len(text) < 128, name  # The names of the trace profile are shorter.
     return bytes([_NAME_TAG, len(text)]) + text
 
 

@@ -214,10 +214,11 @@ def _run_for_groups(session: Session) -> int:
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks", "counts"):
-        if context.params[name]:
+        value = context.params[name]
+        if value is not None and value is not False:
             flag = name.replace("_", "-")
             message = f"--{flag} has no meaning with --groups"
-            raise UsageError(message, cure="leave it out: all other NPUs may relay")
+            raise UsageError(message, cure=f"leave out --{flag}")
     command = resolve(session.registry().find(Command, _GROUPS).offer.function)
     assert isinstance(command, click.Command)
     shared_names = {parameter.name for parameter in command.params}

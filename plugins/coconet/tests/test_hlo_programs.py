@@ -195,6 +195,22 @@ def test_a_module_outside_of_the_language_is_one_line(
     assert message in str(caught.value)
 
 
+def test_partitions_with_long_names_that_begin_alike_are_different_groups() -> None:
+    """Of 512 devices, groups of 128 and of 256 list the same first 128 devices."""
+    text = module_of(
+        *(
+            f"%{name} = f32[8,4] all-reduce({operand}), channel_id={number}, "
+            f"replica_groups=[{512 // size},{size}]<=[512], use_global_device_ids=true, "
+            "to_apply=%sum"
+            for number, (name, operand, size) in enumerate((("q", "%p", 128), ("r", "%q", 256)), 1)
+        )
+    )
+    text = text.replace("num_partitions=4", "num_partitions=512")
+    with source_of("module.hlo", text).parts[0].stream() as stream:
+        module = read_module(StatementReader(stream, "module.hlo"), None, is_complete=True)
+    assert sorted(map(len, build_graph(module, "module.hlo").groups.values())) == [128, 256]
+
+
 def test_groups_of_two_partitions_are_axes_of_a_mesh() -> None:
     """The first sum is over devices 0, 1; the gather over devices 0, 2."""
     bound = type_module(

@@ -112,6 +112,7 @@ class _GraphBuilder:
         self._tensors: dict[str, Tensor] = {}
         self._groups: dict[str, tuple[int, ...]] = {}
         self._irregular: dict[str, Instruction] = {}
+        self._names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._depth = 0
         self._evaluations = 0
@@ -836,11 +837,14 @@ class _GraphBuilder:
         """
         first = groups[0]
         offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}
-        name = "all" if len(groups) == 1 else "|".join(",".join(map(str, one)) for one in groups)
-        self._groups.setdefault(name[:200], first)
+        text = "all" if len(groups) == 1 else "|".join(",".join(map(str, one)) for one in groups)
+        # Long names are cut; a number distinguishes partitions that begin alike.
+        name = text if len(text) <= 200 else f"{text[:190]}...{len(self._names)}"
+        name = self._names.setdefault(text, name)
+        self._groups.setdefault(name, first)
         if len(offsets) > 1:
-            self._irregular.setdefault(name[:200], instruction)
-        return name[:200]
+            self._irregular.setdefault(name, instruction)
+        return name
 
 
 def _flatten(value: Value) -> tuple[Value, ...]:

@@ -217,6 +217,7 @@ def test_a_group_says_what_it_wants() -> None:
         (("--groups", ";"), "no group is named"),
         (("--groups", "0-3", "--ranks", "0-3"), "--ranks has no meaning with --groups"),
         (("--groups", "0-3", "--relays"), "--relays has no meaning with --groups"),
+        (("--groups", "0-3", "--root", "0"), "--root has no meaning with --groups"),
         (("--groups", "0-3", "-o", "-"), "groups are written into a folder"),
         (("--groups", "0-3", "--to", "json"), "--to has no meaning without -o"),
         (("--groups", "0-3", "-O", "work=-1"), "work=-1"),
