@@ -408,6 +408,7 @@ ELSEWHERE = {
         "bound-beaten": "tests/pipeline/test_bounds.py",
         "lossy": "tests/test_rules_by_command.py",
         "blocked": "tests/verification/test_verification_rules.py",
+        "checked-by-ranges": "tests/verification/test_uniform_ranges.py",
         "checked-in-blocks": "tests/verification/test_unit_blocks.py",
         "dangling": "tests/documents/test_algorithm_document.py",
         "empty-step": "tests/verification/test_verification_rules.py",

@@ -135,9 +135,16 @@ _STEPS = (
         "a trace of a simulator",
     ),
     (
+        "checked-by-ranges",
+        "The algorithm is verified completely, by ranges of units that all steps treat alike.",
+        "It is too large to be verified unit by unit.",
+        "None is needed.",
+        "an all-reduce of 10240 ranks",
+    ),
+    (
         "checked-in-blocks",
         "The algorithm is verified completely, in several blocks of units.",
-        "It is too large to be verified at once.",
+        "It is too large to be verified at once, and a message has units of different contents.",
         "None is needed.",
         "an all-reduce of 2048 ranks",
     ),

@@ -39,12 +39,12 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
     """
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
-    open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
+    open_pairs = open_pairs[~are_linked(graph, earlier, later)]
     is_open = ~_are_joined(graph, earlier[open_pairs], later[open_pairs])
     return open_pairs[is_open]
 
 
-def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
+def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
     """Return whether there is an edge from `earlier[i]` to `later[i]`: bool[pairs].
 
     Only direct edges count, no paths. The first 8 parents of a node are compared; nodes with more

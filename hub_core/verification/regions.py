@@ -182,7 +182,7 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     row_at[position[runs]] = runs
     keys = _sort_keys(atoms, position[row[owner]], is_write[owner], nodes)
     block, place_in_order = np.divmod(keys >> 1, max(nodes, 1))
-    earlier, later = _pair_neighbours(block, (keys & 1).astype(np.bool_))
+    earlier, later = pair_neighbours(block, (keys & 1).astype(np.bool_))
     earlier, later = place_in_order[earlier], place_in_order[later]
     # If accesses were split, two steps may share several atoms.
     if len(atoms) > len(start):
@@ -283,7 +283,7 @@ def _sort_keys(
     return keys[is_last_of_step]
 
 
-def _pair_neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int64Array]:
+def pair_neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int64Array]:
     """Return index pairs (earlier, later): (last write, access) and (read, next write) per block.
 
     Accesses are sorted by block and position. Running maxima of indices give the last write before

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.messages import Messages
 
-_MAX_BLOCKS = 128
+MAX_BLOCKS = 128
 # Kinds whose parts are those of ranks, and the kinds that describe a block of their units.
 _UNEVEN_KINDS = {
     CollectiveKind.ALL_GATHER: CollectiveKind.ALL_GATHER_V,
@@ -70,20 +70,13 @@ def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
     )
 
 
-def divide_units(algorithm: Algorithm, unit: int, blocks: float) -> list[UnitBlock] | None:
+def divide_units(algorithm: Algorithm, unit: int, blocks: float) -> list[UnitBlock]:
     """Divide the units of a divisible algorithm into about `blocks` blocks, rounded up.
 
-    `unit`: units of the algorithm in a unit of the blocks. None for more than `_MAX_BLOCKS` blocks.
+    `unit`: units of the algorithm in a unit of the blocks.
     """
-    if blocks > _MAX_BLOCKS:
-        return None
     collective = algorithm.collective
-    steps = algorithm.steps
-    positions = np.where(
-        steps.src_buffer != Buffer.UNKNOWN,
-        _find_positions(algorithm, "src"),
-        _find_positions(algorithm, "dst"),
-    )
+    positions = find_positions(algorithm)
     total = max(1, collective.unit_count // unit)
     size = max(1, ceil(total / ceil(blocks)))
     divided = []
@@ -92,6 +85,17 @@ def divide_units(algorithm: Algorithm, unit: int, blocks: float) -> list[UnitBlo
         part, starts = _select_units(collective, first * unit, stop * unit, unit)
         divided.append(UnitBlock(first * unit, stop * unit, part, starts, positions))
     return divided
+
+
+def find_positions(algorithm: Algorithm) -> Int64Array:
+    """Return the unit of the full buffer at which the regions of every step of a divisible
+    algorithm begin: int64[rows].
+    """
+    return np.where(
+        algorithm.steps.src_buffer != Buffer.UNKNOWN,
+        _find_positions(algorithm, "src"),
+        _find_positions(algorithm, "dst"),
+    )
 
 
 def _select_units(

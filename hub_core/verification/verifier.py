@@ -11,9 +11,8 @@ import numpy as np
 from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract, MemoryLayout
-from hub_core.model.diagnostics import CAP, Findings, InputError, Location
-from hub_core.model.kinds import CollectiveKind
-from hub_core.model.messages import action, describe
+from hub_core.model.diagnostics import Findings, InputError, Location
+from hub_core.model.kinds import Buffer, CollectiveKind
 from hub_core.verification.contents import (
     MAX_CELLS,
     MAX_WORK,
@@ -23,12 +22,19 @@ from hub_core.verification.contents import (
     check_contents,
 )
 from hub_core.verification.fifo import report_fifo_deadlock
-from hub_core.verification.reachability import unordered_in
-from hub_core.verification.regions import Regions, adjacent_conflicts, common_unit, find_regions
+from hub_core.verification.races import find_races, report_races
+from hub_core.verification.regions import Regions, common_unit, find_regions
 from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
-from hub_core.verification.step_order import order_with, report_deadlock, sequential_positions
+from hub_core.verification.step_order import order_with, report_deadlock
 from hub_core.verification.step_program import compile_steps
-from hub_core.verification.unit_blocks import UnitBlock, divide_units, is_divisible
+from hub_core.verification.uniform_ranges import RangeCheck, check_ranges
+from hub_core.verification.unit_blocks import (
+    MAX_BLOCKS,
+    UnitBlock,
+    divide_units,
+    find_positions,
+    is_divisible,
+)
 
 # Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
@@ -213,43 +219,87 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
 
     Races are searched unless the task is known to be free of them. Contents are compared in one
     sequential run, in which races are ordered, so that a race is not also a wrong result. Large
-    algorithms whose units are independent are checked completely, one block of units after another;
-    a note states the number of blocks, and findings about units count them in their block. Raises
+    algorithms whose units are independent are checked completely by `_judge_ranges`. Raises
     `InputError` (code `too-large`) if memory or work exceed the limits, which are lower for
     contents than for races.
     """
     verification_input, units = task.given, task.memory_units
-    algorithm = verification_input.algorithm
-    blocks = _divide_units(task)
-    if blocks is not None:
-        findings.note(
-            "checked-in-blocks",
-            f"races and contents are checked for all units, in {len(blocks)} blocks of units",
-        )
-        comparisons = []
-        for block in blocks:
-            part = replace(task, collective=block.collective, block=block)
-            expected = block.collective.postcondition()
-            layout = block.collective.memory_layout(in_place, part.scratch_units)
-            is_valid = verification_input.is_valid
-            regions = find_regions(algorithm, layout, is_valid, task.unit, block)
-            comparisons.append(
-                _judge_regions(replace(part, expected=expected), layout, regions, findings)
-            )
-            if findings.has_errors():
-                break
-        methods = {comparison.method for comparison in comparisons}
-        return ContentsComparison(
-            "fingerprint" if "fingerprint" in methods else comparisons[0].method,
-            sum(comparison.error_probability for comparison in comparisons),
-        )
+    if _is_by_ranges(task):
+        return _judge_ranges(task, in_place, findings)
     # Races need addresses only, contents a value per address: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
     layout = task.collective.memory_layout(in_place, task.scratch_units)
-    regions = find_regions(algorithm, layout, verification_input.is_valid, task.unit)
+    regions = find_regions(
+        verification_input.algorithm, layout, verification_input.is_valid, task.unit
+    )
     return _judge_regions(task, layout, regions, findings)
+
+
+def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
+    """Add findings on races and contents of an algorithm whose units are independent.
+
+    A check by ranges of units that all steps treat alike proves most correct algorithms. If it
+    does not, the units are checked in blocks, one after another until one has a defect. If these
+    are too many, only the block for which the proof failed is checked, and `InputError` (code
+    `too-large`) is raised if it has no defect. A note states how the units were checked; findings
+    about units in blocks count them in their block.
+    """
+    verification_input, algorithm = task.given, task.given.algorithm
+    layout = task.collective.memory_layout(in_place, task.scratch_units)
+    regions = find_regions(algorithm, layout, verification_input.is_valid, task.unit)
+    result = check_ranges(
+        verification_input, task.collective, layout, regions, is_race_free=task.is_race_free
+    )
+    if result.comparison is not None:
+        findings.note(
+            "checked-by-ranges",
+            "races and contents are checked for all units, by ranges of units that all steps "
+            "treat alike",
+        )
+        return result.comparison
+    del regions
+    blocks = divide_units(algorithm, task.unit, _count_blocks(task))
+    checked = blocks
+    if len(blocks) > MAX_BLOCKS:
+        unit = _find_unit_of(task, layout, result)
+        checked = [block for block in blocks if block.first <= unit < block.stop]
+    else:
+        findings.note(
+            "checked-in-blocks",
+            f"races and contents are checked for all units, in {len(blocks)} blocks of units",
+        )
+    comparisons = []
+    for block in checked:
+        part = replace(task, collective=block.collective, block=block)
+        expected = block.collective.postcondition()
+        layout = block.collective.memory_layout(in_place, part.scratch_units)
+        regions = find_regions(algorithm, layout, verification_input.is_valid, task.unit, block)
+        comparisons.append(
+            _judge_regions(replace(part, expected=expected), layout, regions, findings)
+        )
+        if findings.has_errors():
+            break
+    if len(checked) < len(blocks) and not findings.has_errors():
+        message = f"too large to check contents: {len(blocks)} blocks of units (limit {MAX_BLOCKS})"
+        raise InputError(message, code="too-large")
+    methods = {comparison.method for comparison in comparisons}
+    return ContentsComparison(
+        "fingerprint" if "fingerprint" in methods else comparisons[0].method,
+        sum(comparison.error_probability for comparison in comparisons),
+    )
+
+
+def _find_unit_of(task: _Task, layout: MemoryLayout, result: RangeCheck) -> int:
+    """Return the unit of the full buffer at which a check by ranges failed."""
+    algorithm = task.given.algorithm
+    if result.row >= 0:
+        return int(find_positions(algorithm)[result.row])
+    rank = int(np.searchsorted(layout.base[:, Buffer.OUTPUT], result.address, side="right")) - 1
+    unit = (result.address - int(layout.base[rank, Buffer.OUTPUT])) * task.unit
+    is_part = algorithm.collective.kind.traits.output_is_part
+    return unit + is_part * rank * algorithm.collective.units_per_rank
 
 
 def _judge_regions(
@@ -260,8 +310,8 @@ def _judge_regions(
     algorithm = verification_input.algorithm
     order = verification_input.relation.order
     if not task.is_race_free:
-        earlier, later = _find_races(verification_input, regions)
-        _report_races(verification_input, earlier, later, findings)
+        earlier, later = find_races(verification_input, regions)
+        report_races(verification_input, earlier, later, findings)
         # Contents are compared in one sequential run, so that a race is not also a wrong result.
         order = order_with(verification_input.relation, earlier, later) if len(earlier) else order
     if units > MAX_CELLS:
@@ -272,79 +322,29 @@ def _judge_regions(
     return check_contents(stage, program, task.expected, findings)
 
 
-def _divide_units(task: _Task) -> list[UnitBlock] | None:
-    """Divide the units into blocks that can be checked one after another, None for all at once.
+def _is_by_ranges(task: _Task) -> bool:
+    """Return whether ranges or blocks of units are checked one after another.
 
     Only algorithms beyond the limits of contents are divided, and only if their units are
-    independent (`is_divisible`). Algorithms that need more than 128 blocks are not divided.
+    independent (`is_divisible`) and all steps run.
     """
-    algorithm = task.given.algorithm
-    steps = algorithm.steps
+    return (
+        not task.is_expectation_given
+        and _count_blocks(task) > 0
+        and task.given.relation.order.is_complete
+        and is_divisible(task.given.algorithm, task.given.messages)
+    )
+
+
+def _count_blocks(task: _Task) -> float:
+    """Return the number of blocks that fit the limits of contents, 0 if all units fit at once."""
+    steps = task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
     work = float(steps.count.sum(dtype=np.float64)) / task.unit
     cells = task.memory_units + moved
-    if task.is_expectation_given or (cells <= MAX_CELLS and work <= MAX_WORK):
-        return None
-    if not is_divisible(algorithm, task.given.messages):
-        return None
-    return divide_units(algorithm, task.unit, max(cells / _CELLS_OF_BLOCK, work / MAX_WORK))
-
-
-def _find_races(
-    verification_input: VerificationInput, regions: Regions
-) -> tuple[Int64Array, Int64Array]:
-    """Return unordered conflicts as (earlier rows, later rows); both are empty if there are none.
-
-    A conflict is a pair of steps that access the same units, of which one writes. If there are any,
-    those that are neighbours in the sequential run of `sequential_positions` are returned, so not
-    all pairs.
-    """
-    earlier, later = _find_unordered_conflicts(
-        verification_input, regions, verification_input.relation.order.position
-    )
-    if len(earlier):
-        in_turns = sequential_positions(verification_input.relation)
-        earlier, later = _find_unordered_conflicts(verification_input, regions, in_turns)
-    return earlier, later
-
-
-def _find_unordered_conflicts(
-    verification_input: VerificationInput, regions: Regions, position: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return (earlier rows, later rows) of conflicts that nothing orders.
-
-    Only conflicting accesses that are neighbours in the sequence `position` are examined.
-    """
-    earlier, later = adjacent_conflicts(regions, position)
-    # Most conflicts are ordered; all are decided in one call.
-    racing = unordered_in(verification_input.graph, earlier, later)
-    return earlier[racing], later[racing]
-
-
-def _report_races(
-    verification_input: VerificationInput,
-    earlier: Int64Array,
-    later: Int64Array,
-    findings: Findings,
-) -> None:
-    """Add findings for the first 8 races by later row, then earlier row; count the other ones.
-
-    Race i is between the rows `earlier[i]` and `later[i]`; its finding is at the later one, which
-    comes second in the text.
-    """
-    steps = verification_input.algorithm.steps
-    first = np.lexsort((earlier, later))[:CAP]
-    for first_row, second_row in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
-        order = (
-            f"nothing orders this {action(steps, second_row)} after {describe(steps, first_row)}"
-        )
-        message = f"{order}, which touches the same units"
-        location, cure = (
-            steps.location(second_row, findings.file),
-            "add a dependency between the two",
-        )
-        findings.add("race", message, location, cure=cure)
-    findings.count("race", len(earlier) - CAP)
+    if cells <= MAX_CELLS and work <= MAX_WORK:
+        return 0.0
+    return max(cells / _CELLS_OF_BLOCK, work / MAX_WORK)
 
 
 def _build_report(

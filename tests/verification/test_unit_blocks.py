@@ -10,13 +10,22 @@ import pytest
 
 from hub_core import Algorithm, verify
 from hub_core.columns import Int64Array
-from hub_core.model import COLUMN_DTYPES, Buffer, StepTable
+from hub_core.model import (
+    COLUMN_DTYPES,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Provenance,
+    StepKind,
+    StepTable,
+)
 from hub_core.testing import (
     binomial_broadcast,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
+from hub_core.testing.sample_builders import SampleDraft
 from hub_core.verification import verifier
 
 
@@ -65,20 +74,26 @@ def with_column(algorithm: Algorithm, name: str, row: int, value: int) -> Algori
     )
 
 
+def reduce_with_unequal_sums(units: int) -> Algorithm:
+    """Rank 1 adds the first unit of rank 0, rank 2 all units of rank 1, and all but the first unit
+    of rank 0: the units of the message of rank 1 have different contents.
+    """
+    draft = SampleDraft(3)
+    first, rest, sums = (Buffer.INPUT, 0), (Buffer.INPUT, 1), (Buffer.SCRATCH, 0)
+    draft.message(0, first, 1, first, count=1, add=first)
+    draft.message(1, first, 2, sums, count=units, add=first)
+    draft.message(0, rest, 2, (Buffer.SCRATCH, 1), count=units - 1, add=(Buffer.SCRATCH, 1))
+    draft.copy(2, sums, (Buffer.OUTPUT, 0), count=units)
+    collective = Collective(CollectiveKind.REDUCE, 3, units, 2, in_place=True)
+    return draft.algorithm(collective, Provenance("test"), units)
+
+
 @pytest.mark.usefixtures("blocks")
-def test_a_correct_algorithm_is_correct_in_blocks() -> None:
-    report = verify(ring_all_reduce(8))
+def test_messages_of_different_contents_are_checked_in_blocks() -> None:
+    report = verify(reduce_with_unequal_sums(40))
     assert report.ok
     notes = {note.code: note.message for note in report.diagnostics}
-    assert "races and contents are checked for all units, in 8 blocks" in notes["checked-in-blocks"]
-
-
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("build", [ring_all_gather, reduce_scatter_in_place_of_units])
-def test_shares_of_ranks_are_checked_in_blocks(build: Callable[[int], Algorithm]) -> None:
-    report = verify(build(8))
-    assert report.ok
-    assert "checked-in-blocks" in {note.code for note in report.diagnostics}
+    assert "races and contents are checked for all units, in " in notes["checked-in-blocks"]
 
 
 @pytest.mark.usefixtures("blocks")
@@ -126,3 +141,23 @@ def test_verdicts_are_those_of_a_check_at_once(
     monkeypatch.setattr(verifier, "MAX_WORK", 1)
     in_blocks = verify(algorithm)
     assert in_blocks.ok == at_once.ok
+
+
+def test_a_defect_is_found_among_too_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the block is checked in which the check by ranges fails."""
+    algorithm = ring_all_reduce(6)
+    rows = np.flatnonzero(algorithm.steps.receives)
+    wrong = with_column(algorithm, "kind", int(rows[3]), StepKind.RECV)
+    monkeypatch.setattr(verifier, "_CELLS_OF_BLOCK", 32)
+    monkeypatch.setattr(verifier, "MAX_WORK", 1)
+    monkeypatch.setattr(verifier, "MAX_BLOCKS", 1)
+    report = verify(wrong)
+    assert "wrong-output" in {finding.code for finding in report.diagnostics}
+
+
+def test_too_many_blocks_without_a_proof_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "_CELLS_OF_BLOCK", 32)
+    monkeypatch.setattr(verifier, "MAX_CELLS", 64)
+    monkeypatch.setattr(verifier, "MAX_BLOCKS", 1)
+    report = verify(reduce_with_unequal_sums(40))
+    assert {finding.code for finding in report.diagnostics} == {"too-large"}

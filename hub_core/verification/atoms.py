@@ -1,0 +1,253 @@
+"""Divide memory at the borders of all regions, and prove the order of accesses by their data.
+
+Atoms are the ranges between adjacent borders: every region is a sequence of atoms, and every step
+treats all blocks of an atom alike. A step has one access per atom of each of its operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    distinct,
+    expanded_ranges,
+    first_positions,
+    run_mask,
+)
+from hub_core.model.collectives import MemoryLayout
+from hub_core.model.kinds import StepKind
+from hub_core.model.messages import Messages
+from hub_core.model.steps import StepTable
+from hub_core.verification.regions import Regions, pair_neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Atoms of one operand (source or destination) of every step.
+
+    `start`: address of the first block; `first`, `length`: first atom and number of atoms. int64
+    [rows]; -1, -1 and 0 for steps without this operand.
+    """
+
+    start: Int64Array
+    first: Int64Array
+    length: Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Atoms:
+    """The atoms of a memory, and those of the operands of all steps.
+
+    Atom a has the blocks `borders[a]:borders[a + 1]`; the last border is the end of the memory.
+    """
+
+    borders: Int64Array
+    source: Operand
+    destination: Operand
+
+
+def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
+    """Divide memory at the borders of all regions and buffers."""
+    buffers = layout.base[layout.size > 0], (layout.base + layout.size)[layout.size > 0]
+    starts = [side[side >= 0] for side in (regions.source, regions.destination)]
+    counts = [regions.count[side >= 0] for side in (regions.source, regions.destination)]
+    stops = [start + count for start, count in zip(starts, counts, strict=True)]
+    borders = distinct(np.concatenate([*buffers, *starts, *stops, [0, regions.total]]))
+    operands = []
+    for side in (regions.source, regions.destination):
+        is_used = side >= 0
+        first = np.full(len(side), -1)
+        first[is_used] = np.searchsorted(borders, side[is_used])
+        length = np.zeros(len(side), np.int64)
+        stop = np.searchsorted(borders, side[is_used] + regions.count[is_used])
+        length[is_used] = stop - first[is_used]
+        operands.append(Operand(side, first, length))
+    return Atoms(borders, *operands)
+
+
+class Accesses:
+    """The accesses of all steps to atoms: the reads, row by row, then the writes.
+
+    `row`, `atom`: int64[accesses]. A step that reads the region that it writes has no reads.
+    `by_time`: accesses by atom, then by the position of their steps in a linear extension of
+    happens-before; of a step that reads and writes an atom, only the write. All steps must run.
+    """
+
+    def __init__(self, atoms: Atoms, position: Int64Array) -> None:
+        self.atoms = atoms
+        is_other = atoms.source.start != atoms.destination.start
+        reads = np.where(is_other, atoms.source.length, 0)
+        writes = atoms.destination.length
+        self.num_reads = int(reads.sum())
+        self._first_read = first_positions(reads)
+        self._first_write = self.num_reads + first_positions(writes)
+        rows = np.arange(len(reads))
+        self.row = np.concatenate([np.repeat(rows, reads), np.repeat(rows, writes)])
+        self.atom = np.concatenate(
+            [
+                expanded_ranges(atoms.source.first[reads > 0], reads[reads > 0]),
+                expanded_ranges(atoms.destination.first[writes > 0], writes[writes > 0]),
+            ]
+        )
+        self.by_time = self._sort_by_time(position)
+
+    def _sort_by_time(self, position: Int64Array) -> Int64Array:
+        nodes = max(1, len(position))
+        is_write = np.arange(len(self.row)) >= self.num_reads
+        keys = np.sort((self.atom * nodes + position[self.row]) * 2 + is_write)
+        is_last_of_step = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
+        keys = keys[is_last_of_step]
+        row_at = np.empty(nodes, np.int64)
+        row_at[position] = np.arange(len(position))
+        atom, place = np.divmod(keys >> 1, nodes)
+        row = row_at[place]
+        first_atom = np.where(
+            keys & 1, self.atoms.destination.first[row], self.atoms.source.first[row]
+        )
+        first_access = np.where(keys & 1, self._first_write[row], self._first_read[row])
+        return first_access + atom - first_atom
+
+    @cached_property
+    def neighbours(self) -> tuple[Int64Array, Int64Array]:
+        """Conflicts of neighbours as accesses (earlier, later), as `adjacent_conflicts`."""
+        block, is_write = self.atom[self.by_time], self.by_time >= self.num_reads
+        earlier, later = pair_neighbours(block, is_write)
+        return self.by_time[earlier], self.by_time[later]
+
+    def find_at(
+        self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the reads or writes of steps at the positions of blocks in their regions.
+
+        Block i is `shift[i]` blocks after the first one of `access[i]`. The result is the access of
+        `row[i]` to the block at the same position in its region, and the shift of this block.
+        """
+        atoms, own_row = self.atoms, self.row[access]
+        target = atoms.source if is_read else atoms.destination
+        of_read = access < self.num_reads
+        own_start = np.where(of_read, atoms.source.start[own_row], atoms.destination.start[own_row])
+        position = atoms.borders[self.atom[access]] + shift - own_start
+        address = target.start[row] + position
+        atom = target.first[row]
+        several = np.flatnonzero(target.length[row] > 1)
+        atom[several] = np.searchsorted(atoms.borders, address[several], side="right") - 1
+        first_access = (self._first_read if is_read else self._first_write)[row]
+        return first_access + atom - target.first[row], address - atoms.borders[atom]
+
+
+def are_ordered_by_data(
+    accesses: Accesses,
+    steps: StepTable,
+    messages: Messages,
+    earlier: Int64Array,
+    later: Int64Array,
+) -> BoolArray:
+    """Return which reads happen before writes because of the way of their data: bool[pairs].
+
+    `earlier`: reads, `later`: writes of the same atoms; other pairs are not decided (False). The
+    sum into which a read flows is followed forwards to its end: to the receive that adds a sent
+    part, and to the next addition to an atom, or its only read that is added elsewhere. The copy
+    that a write stores is followed backwards to its source: to the send of a received message, and
+    to the last write before a read. A pair is ordered if both ways end at one step, as the read of
+    a part and the write of the completed sum over it do in an all-reduce.
+
+    The ways pass messages, and conflicts of neighbours whose earlier access is a write. The result
+    is valid if all these conflicts are ordered, which the caller proves in another way. Messages
+    must have equal counts. Cost: linear in accesses, times the logarithm of the longest way; then
+    the way of every pair left, for the unit at which it begins.
+    """
+    forwards = _find_ways_of_sums(accesses, steps, messages)
+    backwards = _find_ways_of_copies(accesses, steps, messages)
+    is_of_read = (earlier < accesses.num_reads) & (later >= accesses.num_reads)
+    ends, sources = forwards.find_ends()[earlier], backwards.find_ends()[later]
+    ordered: BoolArray = is_of_read & (accesses.row[ends] == accesses.row[sources])
+    # Pointer jumping follows the first unit of every atom on the way, which may be another one.
+    left = np.flatnonzero(is_of_read & ~ordered)
+    ends, sources = forwards.follow(earlier[left]), backwards.follow(later[left])
+    ordered[left] = accesses.row[ends] == accesses.row[sources]
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The next access of every access on the ways of data.
+
+    `within`: the next access to the same atom, int64[accesses], itself if there is none; `hop`:
+    row to which data move from the row, int64[rows], -1 for none, from its reads to writes with
+    `is_forwards`, else from its writes to reads. An access with a hop has none to its atom.
+    """
+
+    accesses: Accesses
+    within: Int64Array
+    hop: Int64Array
+    is_forwards: bool
+
+    def find_ends(self) -> Int64Array:
+        """Return the end of the way of every access, by pointer jumping: int64[accesses]."""
+        everything = np.arange(len(self.within))
+        following = self._advance(everything, np.zeros_like(everything))[0]
+        while True:
+            further = following[following]
+            if np.array_equal(further, following):
+                return following
+            following = further
+
+    def follow(self, access: Int64Array) -> Int64Array:
+        """Return the end of the ways of the first units of some accesses."""
+        shift = np.zeros_like(access)
+        while True:
+            following, shift = self._advance(access, shift)
+            if np.array_equal(following, access):
+                return access
+            access = following
+
+    def _advance(self, access: Int64Array, shift: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the next access of units, which are `shift` units after the start of an access."""
+        accesses = self.accesses
+        following, shift = self.within[access], shift.copy()
+        target = self.hop[accesses.row[access]]
+        hops = np.flatnonzero((target >= 0) & ((access < accesses.num_reads) == self.is_forwards))
+        following[hops], shift[hops] = accesses.find_at(
+            access[hops], shift[hops], target[hops], is_read=not self.is_forwards
+        )
+        return following, shift
+
+
+def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
+    """Find the ways from reads and writes to the sums into which they flow."""
+    by_time, row = accesses.by_time, accesses.row
+    hop = np.full(len(steps), -1)
+    adds = steps.is_kind(StepKind.RECV_REDUCE)[messages.receive]
+    hop[messages.send[adds]] = messages.receive[adds]
+    additions = np.flatnonzero(steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE))
+    hop[additions] = additions
+    is_write = by_time >= accesses.num_reads
+    begins = np.append(run_mask(accesses.atom[by_time]), [True, True])
+    has_next = np.flatnonzero(is_write & ~begins[1 : len(by_time) + 1])
+    next_is_write = is_write[has_next + 1]
+    # The access after the next one, if it is of the same atom, must not be a second read.
+    after = np.minimum(has_next + 2, len(by_time) - 1)
+    is_only_read = begins[has_next + 2] | is_write[after]
+    is_only_read &= hop[row[by_time[has_next + 1]]] >= 0
+    has_next = has_next[next_is_write | is_only_read]
+    within = np.arange(len(row))
+    within[by_time[has_next]] = by_time[has_next + 1]
+    return _Ways(accesses, within, hop, is_forwards=True)
+
+
+def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
+    """Find the ways back from reads and writes to the steps that computed their data."""
+    within = np.arange(len(accesses.row))
+    earlier, later = accesses.neighbours
+    is_of_read = later < accesses.num_reads
+    within[later[is_of_read]] = earlier[is_of_read]
+    hop = np.full(len(steps), -1)
+    is_copied = steps.is_kind(StepKind.RECV)[messages.receive]
+    hop[messages.receive[is_copied]] = messages.send[is_copied]
+    return _Ways(accesses, within, hop, is_forwards=False)

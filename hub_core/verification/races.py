@@ -1,0 +1,70 @@
+"""Find and report races: conflicting accesses that nothing orders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+from hub_core.model.diagnostics import CAP, Findings
+from hub_core.model.messages import action, describe
+from hub_core.verification.reachability import unordered_in
+from hub_core.verification.regions import Regions, adjacent_conflicts
+from hub_core.verification.report import VerificationInput
+from hub_core.verification.step_order import sequential_positions
+
+
+def find_races(
+    verification_input: VerificationInput, regions: Regions
+) -> tuple[Int64Array, Int64Array]:
+    """Return unordered conflicts as (earlier rows, later rows); both are empty if there are none.
+
+    A conflict is a pair of steps that access the same units, of which one writes. If there are any,
+    those that are neighbours in the sequential run of `sequential_positions` are returned, so not
+    all pairs.
+    """
+    earlier, later = _find_unordered_conflicts(
+        verification_input, regions, verification_input.relation.order.position
+    )
+    if len(earlier):
+        in_turns = sequential_positions(verification_input.relation)
+        earlier, later = _find_unordered_conflicts(verification_input, regions, in_turns)
+    return earlier, later
+
+
+def _find_unordered_conflicts(
+    verification_input: VerificationInput, regions: Regions, position: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return (earlier rows, later rows) of conflicts that nothing orders.
+
+    Only conflicting accesses that are neighbours in the sequence `position` are examined.
+    """
+    earlier, later = adjacent_conflicts(regions, position)
+    # Most conflicts are ordered; all are decided in one call.
+    racing = unordered_in(verification_input.graph, earlier, later)
+    return earlier[racing], later[racing]
+
+
+def report_races(
+    verification_input: VerificationInput,
+    earlier: Int64Array,
+    later: Int64Array,
+    findings: Findings,
+) -> None:
+    """Add findings for the first 8 races by later row, then earlier row; count the other ones.
+
+    Race i is between the rows `earlier[i]` and `later[i]`; its finding is at the later one, which
+    comes second in the text.
+    """
+    steps = verification_input.algorithm.steps
+    first = np.lexsort((earlier, later))[:CAP]
+    for first_row, second_row in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
+        order = (
+            f"nothing orders this {action(steps, second_row)} after {describe(steps, first_row)}"
+        )
+        message = f"{order}, which touches the same units"
+        location, cure = (
+            steps.location(second_row, findings.file),
+            "add a dependency between the two",
+        )
+        findings.add("race", message, location, cure=cure)
+    findings.count("race", len(earlier) - CAP)
