@@ -19,6 +19,8 @@ import pytest
 import hub_core
 from hub_core.plugin_api.offers import HOOKS
 
+pytestmark = pytest.mark.once
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORE = REPOSITORY / "hub_core"
 
@@ -52,9 +54,15 @@ SHARED_PACKAGES = ("chakra", "columns", "sandbox", "schedules", "selections")
 
 
 @functools.cache
+def _source(file: Path) -> str:
+    """The text of a file."""
+    return file.read_text("utf-8")
+
+
+@functools.lru_cache(maxsize=1)
 def _tree(file: Path) -> ast.Module:
-    """The syntax tree of a file; each file is parsed once."""
-    return ast.parse(file.read_text("utf-8"))
+    """The syntax tree of a file. Trees of all files would take a gigabyte, so one is kept."""
+    return ast.parse(_source(file))
 
 
 def _for_checkers_alone(tree: ast.AST) -> set[int]:
@@ -68,18 +76,21 @@ def _for_checkers_alone(tree: ast.AST) -> set[int]:
     return {id(inner) for statement in statements for inner in ast.walk(statement)}
 
 
-def _imports(file: Path) -> Iterator[str]:
-    """Yield the dotted names that a module or its functions import at run time."""
+@functools.cache
+def _imports(file: Path) -> tuple[str, ...]:
+    """Return the dotted names that a module or its functions import at run time."""
     tree = _tree(file)
-    skipped = _for_checkers_alone(tree)
+    skipped = _for_checkers_alone(tree) if "TYPE_CHECKING" in _source(file) else set()
+    names: list[str] = []
     for node in ast.walk(tree):
-        if id(node) in skipped:
+        if not isinstance(node, ast.ImportFrom | ast.Import) or id(node) in skipped:
             continue
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            names += (alias.name for alias in node.names)
+    return tuple(names)
 
 
 def _dotted(file: Path) -> str:
@@ -110,6 +121,7 @@ def _requirements(folder: Path) -> set[str]:
     return {re.split(r"[^\w.-]", line)[0] for line in lines}
 
 
+@functools.cache
 def _plugin_packages() -> set[str]:
     """Import packages that an entry point names: plugins, not shared code."""
     tables = [_project(folder)["entry-points"] for folder in PLUGINS]
@@ -118,18 +130,21 @@ def _plugin_packages() -> set[str]:
     return {module.split(".")[0] for module in modules}
 
 
-def _facade_names(file: Path) -> Iterator[str]:
+@functools.cache
+def _facade_names(file: Path) -> tuple[str, ...]:
     """Names that a module takes from the core's facade as `hub_core.name`."""
-    for node in ast.walk(_tree(file)):
-        is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        if is_attribute and ast.unparse(node.value) == "hub_core":
-            yield f"hub_core.{node.attr}"
+    return tuple(
+        f"hub_core.{node.attr}"
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "hub_core"
+    )
 
 
 def _names_used(folder: Path) -> set[str]:
     files = sorted((folder / "src").rglob("*.py"))
-    imported = {name for file in files for name in _imports(file)}
-    return imported | {name for file in files for name in _facade_names(file)}
+    return {name for file in files for name in (*_imports(file), *_facade_names(file))}
 
 
 def _promised() -> set[str]:
@@ -181,7 +196,7 @@ def test_only_the_command_line_imports_the_conformance_kit() -> None:
 
 @pytest.mark.parametrize("file", CORE_FILES, ids=_dotted)
 def test_files_of_the_core_are_short(file: Path) -> None:
-    assert len(file.read_text("utf-8").splitlines()) <= MOST_LINES
+    assert len(_source(file).splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
@@ -208,9 +223,14 @@ def test_guests_use_the_plugins_of_the_run(folder: Path) -> None:
     found = [
         f"{file.relative_to(folder)}:{node.lineno}"
         for file in sorted((folder / "src").rglob("*.py"))
+        if "discover" in _source(file)
         for node in ast.walk(_tree(file))
         if (isinstance(node, ast.Name) and node.id == "discover")
-        or (isinstance(node, ast.Attribute) and ast.unparse(node) == "hub_core.discover")
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr == "discover"
+            and ast.unparse(node.value) == "hub_core"
+        )
         or (isinstance(node, ast.alias) and node.name.split(".")[-1] == "discover")
     ]
     assert found == []
@@ -336,6 +356,7 @@ def _started_pythons(file: Path) -> Iterator[str]:
 def test_python_is_started_without_the_working_folder_on_its_path(folder: Path) -> None:
     sources = [folder] if folder == CORE else [folder / "src"]
     files = [file for source in sources for file in source.rglob("*.py")]
+    files = [file for file in files if "sys.executable" in _source(file)]
     commands = [command for file in files for command in _started_pythons(file)]
     unsafe = [command for command in commands if "'-P'" not in command and "'-I'" not in command]
     assert unsafe == []
