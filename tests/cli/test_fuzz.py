@@ -21,7 +21,7 @@ from hub_core.testing.samples import ring_all_reduce
 
 pytestmark = pytest.mark.once
 
-EXAMPLES = 120
+EXAMPLES = 40
 CONFIGURATION = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -90,7 +90,7 @@ def test_a_failed_allocation_of_plugins_leaves_all_or_nothing(
     operations = count_operations(fault, out, lambda: collhub(*command).code)
     injections = [
         Injection(operation, NEAR[operation % len(NEAR)])
-        for operation in range(1, operations + 1, 1 + operations // 10)
+        for operation in range(1, operations + 1, 1 + operations // 5)
     ]
     new = contents(out)
     outcomes = run_with_faults(command, out, injections, before=before)
