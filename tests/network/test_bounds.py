@@ -154,6 +154,7 @@ def test_networks_without_links_take_for_ever(num_nodes):
 
 # Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no
 # bound may exceed.
+@pytest.mark.once
 @given(
     st.integers(1, 6),
     st.integers(1, 1 << 24),
@@ -185,6 +186,7 @@ def test_ring_algorithms_are_not_below_the_bound(n, share, network):
         assert bound(kind, f"{network}:{n}", share * n) <= rounds * hops * comm(share)
 
 
+@pytest.mark.once
 @given(st.integers(2, 40), st.integers(1, 1 << 24))
 def test_direct_exchange_on_a_switch_is_not_below_the_bound(n, share):
     time = 2 * comm(share) + (n - 2) * share / RATE
@@ -199,6 +201,7 @@ def test_pipelined_broadcast_along_a_line_is_not_below_the_bound(n, pieces, size
     assert bound(CollectiveKind.BROADCAST, f"line:{n}", pieces * size) <= time
 
 
+@pytest.mark.once
 @given(
     st.sampled_from(STANDARD_KINDS),
     st.integers(2, 9),
@@ -380,6 +383,7 @@ def _random_ring_with_chords(rng):
     return graph(n, n, *((a, b, rng.choice([1.0, 5.0, 50.0]), 0.0) for a, b in sorted(pairs)))
 
 
+@pytest.mark.once
 @given(st.randoms(use_true_random=False))
 def test_cuts_of_random_networks_are_true(rng):
     topology, size = _random_ring_with_chords(rng), 1 << 32

@@ -269,6 +269,7 @@ def test_send_has_a_data_dependency_on_the_last_arrival_of_what_it_sends(kind, s
         assert np.all(steps.receives[parents])
 
 
+@pytest.mark.once
 @given(st.sampled_from(STANDARD_KINDS), SEEDS, st.data())
 def test_steps_of_wanted_ranks_are_those_of_the_whole(kind, seed, data):
     made = case(kind, seed)
@@ -325,6 +326,7 @@ def test_order_of_transfers_with_distinct_times_does_not_matter(kind, seed, rand
     assert made.algorithm().differences(other.algorithm()) == []
 
 
+@pytest.mark.once
 @given(st.sampled_from(STANDARD_KINDS), SEEDS, st.data())
 def test_renumbering_of_npus_renumbers_the_steps(kind, seed, data):
     made = case(kind, seed)

@@ -349,6 +349,7 @@ def test_a_reduction_follows_links_that_lead_one_way() -> None:
     assert hub_core.verify(hub_core.synthesize(collective, one_way, MIB, name="blink").algorithm).ok
 
 
+@pytest.mark.once
 def test_bandwidths_whose_trees_need_too_many_units_are_rounded() -> None:
     # 25 and 12.3456789 GB/s have a common unit, but the trees' weights do not fit 64 bits.
     fast = [

@@ -158,6 +158,7 @@ def winner_of(
     return program_from_json(out.read_bytes()), lines, json.loads(out.read_text())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("is_adam", [False, True], ids=["momentum", "adam"])
 def test_more_tensors_do_not_change_the_winner(
     collhub: Callable[..., Any], tmp_path: Path, is_adam: bool

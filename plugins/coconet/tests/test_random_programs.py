@@ -89,6 +89,7 @@ NEW_KINDS = {
 }
 
 
+@pytest.mark.once
 def test_legal_transformations_of_extended_programs_keep_the_meaning() -> None:
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     met = set[str]().union(*(check_extended(seed) for seed in range(120)))

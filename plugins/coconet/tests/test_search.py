@@ -183,6 +183,7 @@ def test_every_collective_gets_means_of_its_own_where_that_is_faster() -> None:
     assert simulation.refined(program, size, separate) == separate
 
 
+@pytest.mark.once
 def test_search_uses_the_fastest_algorithms_of_the_hub() -> None:
     # On a ring, ring algorithms use one direction; algorithms that use both are twice as fast.
     size = Binding(8, {"N": 2**24})

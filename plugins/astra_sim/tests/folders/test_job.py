@@ -65,6 +65,7 @@ def test_options_of_the_system_are_refused_where_the_folder_states_it(
     assert "the folder has a system.json: option splits has no effect" in run.err
 
 
+@pytest.mark.once
 def test_pure_custom_folders_have_exposed_times_and_rendezvous(
     collhub: Collhub, corpus: Path, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def duplex_graphs(draw: st.DrawFn) -> CapacityGraph:
     )
 
 
+@pytest.mark.once
 @settings(max_examples=30)
 @given(duplex_graphs(), st.randoms(use_true_random=False))
 def test_packings_are_sound_and_their_size_does_not_depend_on_the_numbering(

@@ -126,6 +126,7 @@ def test_stated_chunks_are_kept_behind_switches() -> None:
     assert made.statistics["chunks"] == 5
 
 
+@pytest.mark.once
 def test_what_goes_without_turns_behind_switches_is_right() -> None:
     made = synthesized("all-gather", "dgx-a100:2", 256 * MIB, trees="fewest")
     assert hub_core.verify(made.algorithm).ok

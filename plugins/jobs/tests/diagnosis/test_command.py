@@ -128,6 +128,7 @@ def test_the_command_reads_or_refuses_mutated_samples(
         assert run.out or len(run.error_lines) == 1
 
 
+@pytest.mark.once
 def test_2000_mutated_samples_give_a_verdict_or_an_error_with_the_file(
     samples: Path, tmp_path: Path
 ) -> None:

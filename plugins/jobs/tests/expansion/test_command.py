@@ -274,6 +274,7 @@ def test_several_queues_are_refused(collhub: Collhub, job: Path, tmp_path: Path)
     assert "with several queues a dimension" in run.err
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("form", ["workload", "custom"])
 def test_an_expanded_job_finishes_as_a_folder(
     collhub: Collhub, job: Path, tmp_path: Path, form: str

@@ -54,6 +54,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "published"),
     [
@@ -116,6 +117,7 @@ def _is_expandable(case: Any) -> bool:
     return is_plain and has_collectives and not case["sys"].get("replay-only")
 
 
+@pytest.mark.once
 def test_pairs_of_the_golden_cases_have_equal_times(corpus: Path) -> None:
     from golden_cases import golden
 
@@ -145,6 +147,7 @@ def test_a_folder_states_network_and_system(collhub: Collhub, corpus: Path, tmp_
     assert collhub(*run).report()["time_ns"] == max(case["cycles"])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["custom_dp_overlap", "custom_group4", "custom_per_node"])
 def test_custom_algorithms_of_a_folder_have_their_own_sizes(
     collhub: Collhub, corpus: Path, tmp_path: Path, name: str

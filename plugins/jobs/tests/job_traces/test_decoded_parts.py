@@ -66,6 +66,7 @@ def decode_whole(record: bytes) -> DecodedNode:
     return _RecordBuilder(found, attributes, frozenset()).node(record)
 
 
+@pytest.mark.once
 def test_nodes_of_parts_equal_nodes_of_records() -> None:
     source = random.Random(3)
     parts = DecodedParts()

@@ -55,6 +55,7 @@ def test_every_chakra_set_of_the_corpus_is_byte_stable(corpus: Path) -> None:
         assert _written(read(_source(name, contents), options)) == contents, name
 
 
+@pytest.mark.once
 def test_llm_traces_are_byte_stable_and_have_the_counts_of_the_index(
     corpus: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_missing_rank_is_named() -> None:
         read(_source("job", contents), JobReadOptions())
 
 
+@pytest.mark.once
 def test_a_dangling_dependency_is_refused_with_its_place_or_dropped(corpus: Path) -> None:
     content = (corpus / "chakra" / "mlc-chakra-feeder-trace" / "chakra.0.et").read_bytes()
     source = _source("job", {0: content})

@@ -37,6 +37,7 @@ def test_a_search_without_time_for_one_schedule_is_refused(collhub) -> None:
     assert "the search found no schedule that fits: the time limit was reached" in run.err
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
 def test_a_written_file_is_read_and_timed_alike(collhub, tmp_path: Path, form: str) -> None:
     file = tmp_path / "schedule.csv"

@@ -34,6 +34,7 @@ def test_the_search_reaches_the_bound_of_eight_devices() -> None:
     assert shape.measure(schedule) == compute_search_bound(shape) == 87
 
 
+@pytest.mark.once
 def test_the_search_is_not_worse_than_v_half_in_its_memory() -> None:
     shape = Shape(4, 8, PassTimes(2, 2, 1), memory=3)
     schedule = fastest(shape)
@@ -136,6 +137,7 @@ def test_the_minimum_is_stated_for_the_device_that_is_short() -> None:
         fastest(shape)
 
 
+@pytest.mark.once
 def test_limits_per_device_hold() -> None:
     shape = Shape(4, 8, PassTimes(2, 2, 1), memory=(4, 3, 2, 2))
     schedule = fastest(shape)
@@ -154,6 +156,7 @@ def test_recomputation_takes_a_forward_pass_and_stores_less() -> None:
     assert shape.measure(schedule) == longer.measure(schedule_of("1f1b", longer))
 
 
+@pytest.mark.once
 def test_recomputation_is_chosen_only_where_memory_is_short() -> None:
     shape = Shape(4, 8, PassTimes(2, 2, 1), recompute="auto", chunks=1)
     assert not fastest(replace(shape, memory=8)).recomputed

@@ -192,6 +192,7 @@ def test_a_profile_without_closing_bracket_and_end_is_read() -> None:
     assert any("AllGather has no end in the file" in note.message for note in notes)
 
 
+@pytest.mark.once
 def test_damaged_records_are_read_or_refused() -> None:
     random_bytes = random.Random(5)
     sources = [(read_inspector, one) for one in inspector_lines()]

@@ -399,6 +399,7 @@ class TestParquet:
         with pytest.raises(InputError, match=r"the folder has no StringIds\.parquet"):
             read_parquet(tmp_path)
 
+    @pytest.mark.once
     @pytest.mark.parametrize("seed", range(2))
     def test_mutated_files_are_read_or_refused(self, tmp_path: Path, seed: int) -> None:
         generator = random.Random(seed)

@@ -373,6 +373,7 @@ def perform(program: Iterable[Step], memory: Memory) -> None:
                 source.copy(rank, buffer, index, ch=step.channel)
 
 
+@pytest.mark.once
 @given(
     st.lists(steps, max_size=14),
     st.booleans(),

@@ -67,6 +67,7 @@ def test_program_verifies(name: str, size: int, way: str) -> None:
         assert algorithm.collective.kind is KINDS[name]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("instances", [1, 2, 4])
 def test_instances_multiply_units_and_channels(instances: int) -> None:
     algorithm, _ = run("ring_channels_all_reduce", f"4 {instances} --manual")

@@ -49,6 +49,7 @@ def test_every_int_is_read_from_its_decimal_text(value: int) -> None:
     assert parse_number(str(value)) == (value, NumberState.FINE)
 
 
+@pytest.mark.once
 @given(st.text(max_size=40))
 def test_no_text_is_fatal(text: str) -> None:
     value, _ = parse_number(text)

@@ -106,6 +106,7 @@ def test_ordered_conflicts_stay_ordered_without_program_order(
     )
 
 
+@pytest.mark.once
 @settings(deadline=None)
 @given(_programs())
 def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) -> None:

@@ -75,6 +75,7 @@ def test_tasks_for_all_hosts_add_to_the_load_of_every_sender() -> None:
     assert find_best_schedule(tasks, units, SEARCH).makespan == assignment.lower_bound
 
 
+@pytest.mark.once
 def test_rotations_fill_the_cards_of_fully_loaded_hosts() -> None:
     # 8 x 8 hosts, 256 ragged boxes: priorities leave cards idle, a Latin square does not.
     move = parse_move("118x306x459:float32", "mesh(8,4): S0 S1 R", "mesh(8,2): R R S0")

@@ -76,6 +76,7 @@ def run(
     return [output.copy() for output in all_outputs(memory, request)]  # type: ignore[misc]
 
 
+@pytest.mark.once
 @given(eager_runs(), st.booleans(), st.integers(0, 99))
 def test_what_runs_with_buffers_runs_without(
     made: tuple[Algorithm, list[int]], in_place: bool, seed: int
@@ -90,6 +91,7 @@ def test_what_runs_with_buffers_runs_without(
     assert [output.tolist() for output in run(algorithm, program, inputs)] == wanted
 
 
+@pytest.mark.once
 @given(eager_runs())
 def test_records_keep_their_order_within_a_rank_and_both_ends_of_a_pair_agree(
     made: tuple[Algorithm, list[int]],

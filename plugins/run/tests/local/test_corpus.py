@@ -100,6 +100,7 @@ def test_every_file_is_executed_as_it_verifies(corpus: Path, name: str | None) -
     _check(corpus, name)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", [name for name in FILES if "_8_" in name][::40] or [None])
 def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | None) -> None:
     if name is None:

@@ -107,6 +107,7 @@ def test_results_tell_messages_and_levels(name: str) -> None:
     assert dict(result.statistics) == {"messages": 24, "levels": 6}
 
 
+@pytest.mark.once
 @given(eager_runs(), st.booleans())
 def test_what_runs_with_buffers_runs_in_one_thread(
     made: tuple[Algorithm, list[int]], in_place: bool
@@ -205,6 +206,7 @@ def test_what_is_still_to_be_sent_is_not_reduced_on_the_way(name: str) -> None:
     assert judged(request, execute(name, request)).is_right
 
 
+@pytest.mark.once
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are told by /proc")
 @both
 def test_a_run_takes_its_data_twice_and_little_more(name: str) -> None:

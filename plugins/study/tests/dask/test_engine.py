@@ -26,6 +26,9 @@ import hub_core
 from hub_core.model import HubError, PluginError, UsageError
 from hub_core.plugin_api import EngineRequest
 
+# `oldest` installs the same version of Dask as the other environments.
+pytestmark = pytest.mark.once
+
 ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--size", "1KiB..64KiB")
 NAMES = ("--with", "ring", "--with", "direct", "--with", "pairwise", "--no-cache", "--json")
 LONG_S = 60.0

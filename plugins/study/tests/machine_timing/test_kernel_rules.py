@@ -121,6 +121,7 @@ def test_messages_cut_through_switches() -> None:
     assert times[0] == times[1]
 
 
+@pytest.mark.once
 def test_the_fastest_protocol_is_chosen() -> None:
     for size, protocol in ((512, "ll"), (MIB, "ll128"), (64 * MIB, "simple")):
         result = simulated(ring(channels=4), size)

@@ -95,6 +95,7 @@ def test_the_chart_of_the_readme_shows_the_shipped_profiles() -> None:
     assert chart["draw"]() == chart["PICTURE"].read_bytes()
 
 
+@pytest.mark.once
 def test_shipped_profiles_are_those_that_the_public_points_give(measured_corpus: Path) -> None:
     """The script is repeatable; the last digits depend on numpy's version."""
     script = runpy.run_path(str(SCRIPT))

@@ -25,6 +25,7 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
+@pytest.mark.once
 def test_every_candidate_is_simulated_on_every_network(collhub: Collhub, job: Path) -> None:
     networks = ("--topology", RING, "--topology", SWITCH)
     candidates = ("--with", "native", "--with", "direct")

@@ -221,6 +221,7 @@ def _nccl_tests(command: str, time_us: float) -> str:
     )
 
 
+@pytest.mark.once
 def test_results_of_the_plan_decide_every_size(
     collhub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_jobs_of_all_seeds_are_compared(collhub: Collhub, tmp_path: Path) -> Non
     assert band["minimum_ns"] == min(band["times_ns"])
 
 
+@pytest.mark.once
 def test_bands_over_seeds_are_those_of_single_comparisons(collhub: Collhub) -> None:
     arguments = ("compare", "--collective", "all-to-all-v", "--topology", "ring:4", "--jobs", "1")
     asked = (*arguments, "--size", "1MiB", "--with", "direct", "--with", "flows", "--with", "ring")

@@ -147,6 +147,7 @@ def test_a_missing_file_is_a_gap(collhub, tuned: Path) -> None:
     assert "gap: nothing serves them" in run.err
 
 
+@pytest.mark.once
 def test_the_json_of_a_check_says_what_is_wrong(collhub, tuned: Path) -> None:
     _program(tuned).unlink()
     run = collhub("tune", "--check", tuned, "--json")
@@ -199,6 +200,7 @@ def test_a_folder_that_is_not_empty_is_refused_before_any_work(collhub, tuned: P
     assert f"the folder {tuned} is not empty" in run.err
 
 
+@pytest.mark.once
 def test_force_leaves_no_file_of_the_folder_before(collhub, tuned: Path) -> None:
     run = collhub(*ASKED, "--collective", "all-gather", "--size", "1KiB", "-o", tuned, "--force")
     assert run.code == 0
@@ -249,6 +251,7 @@ def test_where_nothing_fits_nothing_is_written(collhub, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.once
 def test_sizes_that_chunks_do_not_divide_are_said(collhub, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     asked = ("tune", "--topology", "ring:6", "--jobs", "1", "--with", "ring", "-o", folder)
@@ -274,6 +277,7 @@ def test_sizes_that_chunks_do_not_divide_are_said(collhub, tmp_path: Path) -> No
     assert "left to the runtime" in run.err
 
 
+@pytest.mark.once
 def test_algorithms_of_a_window_serve_all_of_its_sizes(collhub, tmp_path: Path) -> None:
     asked = ("tune", "--topology", "ring:4", "--jobs", "1", "--with", "tacos", "--to", "msccl")
     sizes = ("--collective", "all-gather", "--size", "208B..1664B", "--tolerance", "100%")

@@ -29,6 +29,7 @@ def write_zoo(folder: Path, **synthesizers: str) -> str:
     return str(folder)
 
 
+@pytest.mark.once
 def test_build_lists_results_and_continues_after_a_failing_entry(collhub, tmp_path: Path) -> None:
     pytest.importorskip("collhub_classic")
     zoo = write_zoo(tmp_path / "zoo", ring="ring", swift="direct", missing="no-such")

@@ -137,6 +137,7 @@ def field_of(path: Path) -> str:
     return ".".join(str(step) for step in path if isinstance(step, str))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("case", CASES)
 def test_every_changed_member_is_refused_or_listed_as_not_proved(case: str) -> None:
     check, key, build = CASES[case]

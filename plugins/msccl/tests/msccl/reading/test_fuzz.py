@@ -113,6 +113,7 @@ def _text(xml, draw: st.DrawFn, steps: st.SearchStrategy, numbers: st.SearchStra
     return xml.algo(*gpus, coll=coll, nchunksperloop=draw(numbers), **modes)
 
 
+@pytest.mark.once
 @settings(deadline=None)
 @given(st.data())
 def test_structured_nonsense(reader_of, xml, data: st.DataObject) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from collhub_infragraph.bandwidths import Contraction, Hop
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ def test_kept_vertices_reach_one_another_as_before(graph) -> None:
         assert {other for other in reached(left, vertex) if kept[other]} == before
 
 
+@pytest.mark.once
 @given(graphs())
 def test_nothing_is_left_that_could_vanish(graph) -> None:
     hops, kept = graph

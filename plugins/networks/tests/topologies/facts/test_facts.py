@@ -70,6 +70,7 @@ def test_diameter_is_that_of_a_plain_search(pairs):
     assert compute_diameter(topology) == plain_diameter(topology)
 
 
+@pytest.mark.once
 @given(SHAPES)
 def test_diameter_of_a_regular_network_follows_from_its_dimensions(shape):
     regular = grid("grid", [Dimension(kind, size, 1e9, 1e-6) for kind, size in shape])
