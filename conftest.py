@@ -22,7 +22,9 @@ from hub_core.plugin_api import Simulator, Synthesizer
 from hub_core.testing import ring_all_reduce
 
 # The machines that run the tests differ in speed and share their cores: no example is too slow.
-hypothesis.settings.register_profile("collhub", deadline=None)
+hypothesis.settings.register_profile("collhub", deadline=None, max_examples=40)
+# For a thorough run: COLLHUB_EXAMPLES=many pytest ...
+hypothesis.settings.register_profile("many", deadline=None, max_examples=1000)
 # For environments that repeat tests: `brief` also limits parameter sets, see below.
 hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
 hypothesis.settings.register_profile("brief", deadline=None, max_examples=10)

@@ -85,9 +85,8 @@ def test_new_plugin_named_example_is_the_example(python: Path, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("name", ["example", "my-steps"])
-def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "plugin"
+def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path) -> None:
+    folder, name = tmp_path / "plugin", "example"
     assert (
         _collhub(python, "plugins", "new", name, "--directory", folder, cwd=tmp_path).returncode
         == 0
@@ -145,14 +144,17 @@ def test_new_plugin_of_all_kinds_installs_and_passes(python: Path, tmp_path: Pat
 
 def test_plugin_that_is_installed_again_is_no_error(python: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    made = _collhub(python, "plugins", "new", "again", "--directory", folder, cwd=tmp_path)
+    made = _collhub(python, "plugins", "new", "my-steps", "--directory", folder, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    row = re.compile(r"^again +collhub-again +0\.1\.0 +loaded$", re.MULTILINE)
+    row = re.compile(r"^my-steps +collhub-my-steps +0\.1\.0 +loaded$", re.MULTILINE)
     # A folder, the same folder, and the name of what is there.
-    for target in (folder, folder, "collhub-again"):
+    for target in (folder, folder, "collhub-my-steps"):
         done = _collhub(python, "plugins", "install", target, "--", *OFFLINE, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert row.search(done.stdout), done.stdout
+    # A name of two words passes like one of one word.
+    checked = _collhub(python, "plugins", "check", "my-steps", cwd=tmp_path)
+    assert checked.stdout.splitlines()[-1] == "my-steps: 14 passed, 18 skipped"
 
 
 def test_plugin_that_stops_every_start_is_named_when_it_is_installed(

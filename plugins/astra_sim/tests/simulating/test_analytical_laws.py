@@ -177,7 +177,7 @@ def nodes_on_route(topology: Topology, source: int, destination: int) -> list[in
 
 
 @given(st.data(), st.integers(2, 6), st.sampled_from(Occupancy))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_kernel_and_plain_implementation_agree_on_any_links(
     data: st.DataObject, ranks: int, occupancy: Occupancy
 ) -> None:
@@ -193,7 +193,7 @@ def test_kernel_and_plain_implementation_agree_on_any_links(
 
 
 @given(st.data(), st.integers(3, 6), st.sampled_from(["ring", "fc", "switch"]), constants)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_kernel_and_plain_implementation_agree_without_congestion(
     data: st.DataObject, ranks: int, shape: str, chosen: tuple[str, float]
 ) -> None:

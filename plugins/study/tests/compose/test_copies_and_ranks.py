@@ -70,7 +70,7 @@ def doubling_all_gather(is_staged: bool = False) -> Algorithm:
     return Algorithm(collective, draft.build(), np.full(4, 2 if is_staged else 0))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(samples, st.integers(2, 4), st.booleans())
 def test_copies_side_by_side_do_what_the_original_does(
     sample: Algorithm, instances: int, interleaved: bool

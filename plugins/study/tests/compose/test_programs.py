@@ -103,7 +103,7 @@ def programs(draw: st.DrawFn) -> Algorithm:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(programs(), programs())
 def test_sequence_of_correct_programs_is_correct(one: Algorithm, other: Algorithm) -> None:
     report = verify(sequential([one, other]))

@@ -416,7 +416,7 @@ def test_source_lines_are_kept_only_where_they_mean_one_file() -> None:
     assert set(sequential([one, one]).steps.source_line.tolist()) == set(range(len(lines)))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.data())
 def test_sequence_is_associative_on_contract_and_verdict(data: st.DataObject) -> None:
     samples = SAMPLES[data.draw(st.sampled_from(sorted(SAMPLES)))]

@@ -122,7 +122,7 @@ def test_structured_nonsense(reader_of, xml, data: st.DataObject) -> None:
 
 
 @pytest.mark.once
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_plausible_structure(reader_of, xml, data: st.DataObject) -> None:
     _check_only_refused(reader_of, _text(xml, data.draw, _SANE_STEP, st.integers(-1, 2).map(str)))

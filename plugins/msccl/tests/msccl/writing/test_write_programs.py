@@ -150,7 +150,7 @@ def _outputs(algorithm: Algorithm) -> dict[tuple[int, int], Counter[tuple[int, i
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @settings(
-    max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(program=programs(), channels=st.sampled_from([None, 1, 3, 32]))
 def test_random_program_keeps_its_contents(
@@ -177,7 +177,7 @@ def test_random_program_keeps_its_contents(
             } == outputs
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(algorithm=algorithms(max_steps=20), runtime=st.sampled_from(RUNTIMES))
 def test_any_algorithm_is_written_or_refused_with_a_reason(
     loaders: ModuleType, algorithm: Algorithm, runtime: str

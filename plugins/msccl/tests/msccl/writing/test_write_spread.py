@@ -110,7 +110,7 @@ def _public_files() -> list[Row]:
         if row["file"].startswith(("mt_", "az_"))
         and row["verdict"] == "ok"
         # Minutes for all sizes of one construct.
-        and int(row["steps"]) <= 1000
+        and int(row["steps"]) <= 400
     ]
 
 
