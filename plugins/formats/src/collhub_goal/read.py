@@ -144,13 +144,19 @@ def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64A
     early, late = schedule.early_parent, schedule.early_child
     for _ in range(_MAX_HOPS):
         if not len(early):
-            return np.concatenate(parents), np.concatenate(children)
+            break
         # The predecessors of `early` become predecessors of the waiting row `late`.
         parent, which = finished.look_up(early)
         parents.append(parent)
         children.append(late[which])
         early, which = started.look_up(early)
+        # Several paths of waits may lead from one operation to another: each pair is kept once.
         late = late[which]
+        _, first = np.unique(early * len(schedule) + late, return_index=True)
+        first.sort()
+        early, late = early[first], late[first]
+    if not len(early):
+        return np.concatenate(parents), np.concatenate(children)
     line = int(schedule.line[late[0]])
     raise InputError(
         f"more than {_MAX_HOPS} irequires follow one another, or form a cycle",

@@ -7,6 +7,7 @@ a send has the address of its message's data. Errors contain the JSON path of th
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -141,6 +142,12 @@ class ScclValue:
             raise self.build_error(f"expected an object with the member {name!r}")
         return ScclValue(self.value[name], f"{self._path}.{name}", self._file)
 
+    def has(self, name: str) -> bool:
+        """Check whether the object has a member. Raises `InputError` for any other value."""
+        if not isinstance(self.value, Mapping):
+            raise self.build_error("expected an object")
+        return name in self.value
+
     def iterate_elements(self) -> Iterator[ScclValue]:
         """Yield the elements of a list in order, each with its JSON path.
 
@@ -168,11 +175,14 @@ class ScclValue:
     def to_number(self) -> float:
         """Return the value as a float.
 
-        Raises `InputError` for anything but a number; booleans are refused.
+        Raises `InputError` for anything but a finite number; booleans, NaN and integers beyond the
+        range of floats are refused.
         """
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.build_error(f"expected a number, got {self.value!r:.40}")
-        return float(self.value)
+        value = self.value
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= sys.float_info.max:
+            raise self.build_error(f"expected a number, got {value!r:.40}")
+        return float(value)
 
 
 def parse(content: bytes, file: str) -> StepDocument:
@@ -202,9 +212,7 @@ def parse(content: bytes, file: str) -> StepDocument:
     sends, rounds = _parse_steps(document.get_member("steps"), ranks)
     # Sends with more than three fields, or the topology, distinguish the dialects.
     has_more = sends.reduces is not None
-    is_taccl = tag == TAGS[1] and (
-        has_more or "node_links" in document.get_member("topology").value
-    )
+    is_taccl = tag == TAGS[1] and (has_more or document.get_member("topology").has("node_links"))
     if not is_taccl:
         # Only the step orders the sends.
         no_time = np.zeros(len(sends.step), np.float64)

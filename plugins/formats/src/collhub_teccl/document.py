@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class _Parser:
         claims: dict[str, JsonValue] = {}
         for key, name in _CLAIMS.items():
             value = members.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and find_number(value) is not None:
                 claims[name] = value
         times = list(_iterate_numbers(members.get("6-Demand_Met")))
         met = max(times, default=None)
@@ -327,13 +328,23 @@ def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
     return int(np.sum(listed_volumes < volume - TOLERANCE))
 
 
+def find_number(value: object) -> float | None:
+    """Return a JSON number as a float.
+
+    None for all other values, NaN, infinity, and integers beyond the range of floats.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= sys.float_info.max else None
+
+
 def _iterate_numbers(value: object) -> Iterator[float]:
     """Yield all numbers in nested dictionaries as floats, in order; a single number yields itself.
 
-    Booleans, texts and lists are skipped.
+    Values for which `find_number` returns None, and lists, are skipped.
     """
     if isinstance(value, dict):
         for member in value.values():
             yield from _iterate_numbers(member)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value)
+    elif (number := find_number(value)) is not None:
+        yield number

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 import hub_core
-from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument
+from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument, find_number
 from hub_core.columns import Int64Array, distinct, group_pointer, ordinals
 from hub_core.model import (
     Algorithm,
@@ -88,7 +88,8 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     algorithm = request.algorithm
     claims = algorithm.extensions.get(EXTENSION) if algorithm is not None else None
     claimed = claims.get("epochs") if isinstance(claims, dict) else None
-    if algorithm is None or not isinstance(claims, dict) or not isinstance(claimed, int | float):
+    epochs = find_number(claimed)
+    if algorithm is None or not isinstance(claims, dict) or epochs is None:
         verdict = "has no claims of TE-CCL"
         return CheckReport(ok=True, verdict=verdict, is_applicable=False)
     needed = simulate_epochs(algorithm)
@@ -96,12 +97,12 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
         return CheckReport(ok=False, verdict="it never finishes")
     facts: dict[str, JsonValue] = {"claimed_epochs": claimed, "needed_epochs": needed}
     facts |= {name: claims[name] for name in ("finish_time_s", "demand_met_s") if name in claims}
-    duration_s = claims.get("epoch_duration_s")
-    if isinstance(duration_s, int | float):
+    duration_s = find_number(claims.get("epoch_duration_s"))
+    if duration_s is not None:
         facts["needed_s"] = needed * duration_s
     verdict = f"TE-CCL claims {claimed} epochs; on its links the schedule needs {needed:.2f}"
     warnings = []
-    if needed > claimed + _TOLERANCE:
+    if needed > epochs + _TOLERANCE:
         message = (
             f"it needs {needed:.2f} epochs where each link takes a chunk in one, and claims "
             f"{claimed}: simulate it on its network"
@@ -180,8 +181,9 @@ def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
 
     None if a claim is missing or the product is outside of 1..`_MAX_BYTES`.
     """
-    rate, time_s = claims.get("algorithm_bandwidth_gb_per_s"), claims.get("finish_time_s")
-    if not isinstance(rate, int | float) or not isinstance(time_s, int | float):
+    rate = find_number(claims.get("algorithm_bandwidth_gb_per_s"))
+    time_s = find_number(claims.get("finish_time_s"))
+    if rate is None or time_s is None:
         return None
     size = rate * 1e9 * time_s
     # Files of other tools may contain impossible values.

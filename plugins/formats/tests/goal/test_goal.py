@@ -211,6 +211,27 @@ def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
     assert [found.code for found in reports] == ["irequires"]
 
 
+def test_the_longest_chain_of_irequires_is_read() -> None:
+    """Of 1001 operations, each waits for the start of its predecessor: 1000 hops."""
+    lines = "".join(f"o{number}: calc 1\n" for number in range(1001))
+    waits = "".join(f"o{number} irequires o{number - 1}\n" for number in range(1, 1001))
+    steps = read_text(f"num_ranks 1\nrank 0 {{\n{lines}{waits}}}\n", []).steps
+    assert len(steps.data_indices) == 0
+
+
+def test_crossing_irequires_are_followed_once_per_pair() -> None:
+    """60 levels of two operations, which wait for the start of both of the level before."""
+    lines = "root: calc 1\n" + "".join(f"a{k}: calc 1\nb{k}: calc 1\n" for k in range(60))
+    waits = "a0 requires root\nb0 requires root\n" + "".join(
+        f"{late}{k} irequires {early}{k - 1}\n"
+        for k in range(1, 60)
+        for late in "ab"
+        for early in "ab"
+    )
+    steps = read_text(f"num_ranks 1\nrank 0 {{\n{lines}{waits}}}\n", []).steps
+    assert np.diff(steps.data_indptr).tolist() == [0] + [1] * 120
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

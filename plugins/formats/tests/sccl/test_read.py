@@ -107,6 +107,7 @@ SUM = [{"pre": [giver], "post": [0, 1], "addr": 0} for giver in range(2)]
         pytest.param(_chunks(2), [[[7, 0, 1]]], "moves address 7, the collective has 2", id="far"),
         pytest.param(_chunks(2), [[["a", 0, 1]]], "whole number in 0..", id="text"),
         pytest.param(_chunks(2), [[[0, 0, 1, "x"]]], "expected a number", id="time"),
+        pytest.param(_chunks(2), [[[0, 0, 1, 10**400]]], "expected a number", id="huge time"),
         pytest.param(_chunks(2), [[[0, 0, 1, 0, 0, "r"]]], "expected 'rrc' or null", id="redop"),
         pytest.param(SUM, [[[0, 0, 1], [0, 1, 0]]], "sends address 0 and reduces", id="one step"),
     ],
@@ -140,6 +141,15 @@ def _changed(**change: object) -> Source:
 def test_what_a_header_claims_is_checked(change, message):
     with pytest.raises(InputError, match=message):
         read(_changed(**change), NoOptions())
+
+
+@pytest.mark.parametrize("topology", [None, 3, "node_links"])
+def test_topology_that_is_no_object_is_refused(topology):
+    content = json.loads(samples()[0].content())
+    content["sccl_type"] = content.pop("msccl_type")
+    content["topology"] = topology
+    with pytest.raises(InputError, match=r"\$.topology: expected an object"):
+        read(Source.of_bytes("made.json", json.dumps(content).encode()), NoOptions())
 
 
 def test_what_is_no_json_is_refused():

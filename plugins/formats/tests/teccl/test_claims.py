@@ -29,7 +29,7 @@ def _chain() -> dict[str, object]:
     }
 
 
-def _checked(epochs: int) -> CheckReport:
+def _checked(epochs: float) -> CheckReport:
     claims = {"1-Epoch_Duration": 1e-6, "3-Epochs_Required": epochs, "8-Chunk paths": _chain()}
     source = Source.of_bytes("chain.json", json.dumps(claims).encode())
     return check(CheckRequest(algorithm=read(source, NoOptions())), NoOptions())
@@ -46,6 +46,11 @@ def test_claim_that_holds_is_confirmed() -> None:
 def test_claim_of_too_few_epochs_is_a_warning() -> None:
     (warning,) = _checked(1).diagnostics
     assert "needs 2.00 epochs where each link takes a chunk in one, and claims 1" in warning.message
+
+
+@pytest.mark.parametrize("epochs", [10**400, float("nan"), float("inf"), True])
+def test_claim_that_is_no_finite_number_is_not_a_claim(epochs: float) -> None:
+    assert not _checked(epochs).is_applicable
 
 
 def test_other_algorithms_claim_nothing() -> None:
