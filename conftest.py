@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.resources
 import io
 import json
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {id(case) for cases in functions.values() for case in (cases[0], cases[-1])}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests, millions of objects, from all garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 CORPUS = Path(__file__).resolve().parent.parent / "shared" / "corpus"

@@ -386,7 +386,7 @@ def test_units_that_are_finer_than_needed_are_joined_and_that_is_said() -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(("runtime", "ranks"), [("msccl", 200), ("executor", 48), ("rccl", 48)])
+@pytest.mark.parametrize(("runtime", "ranks"), [("msccl", 140), ("executor", 48), ("rccl", 48)])
 def test_long_thread_blocks_are_cut_to_the_limit(
     loaders: ModuleType, runtime: str, ranks: int
 ) -> None:
