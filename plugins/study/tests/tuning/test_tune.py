@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,15 +35,19 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def tuned(collhub, tmp_path: Path) -> Path:
-    """A folder with the files of one runtime that loads programs, and one that has names."""
+def tuned(collhub, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of one runtime that loads programs, and one that has names.
+
+    It is tuned once; each test gets a copy.
+    """
     names = {found.name for found in hub_core.discover().all(SelectionWriter)}
     if not {"msccl", "nccl-tuner"} <= names:
         pytest.skip("the writers of collhub-msccl and collhub-nccl are not installed")
-    folder = tmp_path / "tuned"
-    run = collhub(*REDUCED, "-o", folder, "--to", "msccl,nccl-tuner")
-    assert run.code == 0, run.err
-    return folder
+    original = tmp_path_factory.getbasetemp() / "tuned-once"
+    if not original.exists():
+        run = collhub(*REDUCED, "-o", original, "--to", "msccl,nccl-tuner")
+        assert run.code == 0, run.err
+    return shutil.copytree(original, tmp_path / "tuned")
 
 
 def test_each_size_is_given_to_the_fastest(collhub) -> None:
