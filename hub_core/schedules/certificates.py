@@ -36,14 +36,16 @@ class CertifiedNetwork(TypedDict):
 class CertifiedBound(TypedDict):
     """An upper bound of the rate, and the nodes or blocks of nodes that prove it.
 
-    `kind`: `cut` (links that leave `nodes`), `ingress-cut` (links that enter them) or `partition`
-    (links between `blocks`).
+    `kind`: `cut` (links that leave `nodes`), `ingress-cut` (links that enter them), `partition`
+    (links between `blocks`) or `directed-partition` (links that leave one of the first `senders`
+    blocks, or enter one of the others).
     """
 
     kind: str
     rate: str
     nodes: NotRequired[list[int]]
     blocks: NotRequired[list[list[int]]]
+    senders: NotRequired[int]
 
 
 class TreeCount(TypedDict):
@@ -217,3 +219,28 @@ def partition_rate(blocks: Sequence[Sequence[int]], capacities: LinkCapacities) 
     for block in blocks:
         entering += spreading_rate(block, capacities, outward=False)
     return entering / (2 * (len(blocks) - 1))
+
+
+def directed_partition_rate(
+    blocks: Sequence[Sequence[int]], senders: int, capacities: LinkCapacities
+) -> Fraction:
+    """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
+
+    `blocks`: two or more disjoint sets of nodes, each with a rank. The links that leave one of the
+    first `senders` blocks, or enter one of the other blocks, count, each once.
+    """
+    # For every element, consider the first moment at which the nodes of a receiving block together
+    # have all contributions (without receiving blocks: the end). Until then, a message has left
+    # every sending block, and after it, a message enters every other receiving block. These are
+    # different messages over links that count: at least len(blocks) - 1.
+    block_of = {node: number for number, block in enumerate(blocks) for node in block}
+    counted = Fraction(0)
+    for (tail, head), capacity in capacities.items():
+        source, destination = block_of.get(tail), block_of.get(head)
+        if source == destination:
+            continue
+        leaves_sender = source is not None and source < senders
+        enters_receiver = destination is not None and destination >= senders
+        if leaves_sender or enters_receiver:
+            counted += capacity
+    return counted / (len(blocks) - 1)

@@ -240,6 +240,21 @@ def test_an_all_reduce_on_links_that_differ_by_direction_reaches_its_bound() -> 
     assert checked(synthesized("all-reduce", uneven, chunks=4), uneven).is_optimal
 
 
+def test_a_directed_partition_proves_a_rate_below_all_cuts_and_partitions() -> None:
+    # Ranks 0 and 1 send little to ranks 2 and 3: at least three messages of every element take
+    # links of 3, 2, 3 and 3 GB/s. Every cut allows 5 GB/s.
+    rates = {(0, 2): 3, (0, 3): 2, (1, 2): 3, (1, 3): 3, (2, 0): 3, (2, 1): 3, (3, 0): 12}
+    rates[3, 1] = 16
+    network = one_way(*rates, npus=4)
+    network = replace(network, bandwidth_bytes_per_s=np.asarray([*rates.values()]) * 1e9)
+    result = synthesized("all-reduce", network, chunks=4)
+    assert checked(result, network).is_optimal
+    certificate = build_certificate(result)
+    assert certificate["rate"] == "11000000000/3"
+    assert certificate["bound"]["kind"] == "directed-partition"
+    assert certificate["bound"]["senders"] == 2
+
+
 def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
     with pytest.raises(
         InputError, match="NPU 2 cannot be reached from NPU 0: no link leaves the nodes 0, 1"

@@ -190,11 +190,14 @@ def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
 def _describe_bound(bound: RateBound) -> JsonObject:
     """Return the JSON object of a bound: kind, rate as a fraction, and the proof.
 
-    The proof is `blocks` (lists of nodes) if the bound has them, else `nodes`.
+    The proof is `blocks` (lists of nodes) if the bound has them, else `nodes`; for a directed
+    partition also the number of `senders`.
     """
     side: JsonObject = {"nodes": list(bound.nodes)}
     if bound.blocks:
         side = {"blocks": [list(block) for block in bound.blocks]}
+    if bound.kind == "directed-partition":
+        side["senders"] = bound.senders
     return {"kind": bound.kind, "rate": str(bound.rate), **side}
 
 

@@ -21,6 +21,7 @@ from hub_core.schedules import (
     Certificate,
     CertifiedBound,
     LinkCapacities,
+    directed_partition_rate,
     find_certificate,
     partition_rate,
     spreading_rate,
@@ -280,8 +281,11 @@ def _compute_bound_rate(
     Raises `FlawError` for any other bound, repeated or invalid nodes.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
-    if declared["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
-        return _compute_partition_rate(claim, declared, capacities)
+    if claim.kind is CollectiveKind.ALL_REDUCE:
+        if declared["kind"] == "partition":
+            return _compute_partition_rate(claim, declared, capacities)
+        if declared["kind"] == "directed-partition":
+            return _compute_directed_partition_rate(claim, declared, capacities)
     is_by_ingress = claim.has_parts and not claim.may_serve_one
     if declared["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
         message = f"a {declared['kind']} is no bound of a {claim.kind}"
@@ -326,6 +330,25 @@ def _compute_partition_rate(
     if any(ranks.isdisjoint(block) for block in blocks):
         raise FlawError("bound", "a block of the partition holds no rank")
     return partition_rate(blocks, capacities)
+
+
+def _compute_directed_partition_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute `directed_partition_rate` of the declared blocks on the capacities of the links.
+
+    Raises `FlawError` unless there are at least two disjoint blocks of nodes, each with a rank, and
+    the number of senders is at most that of the blocks.
+    """
+    blocks, senders = declared.get("blocks", []), declared.get("senders", 0)
+    named = [node for block in blocks for node in block]
+    if len(blocks) < 2 or senders > len(blocks):
+        raise FlawError("bound", "a directed partition has two or more blocks, and senders of them")
+    if len(set(named)) != len(named) or not _are_nodes(claim, named):
+        raise FlawError("bound", "the blocks of the directed partition are no disjoint sets")
+    if any(set(claim.ranks).isdisjoint(block) for block in blocks):
+        raise FlawError("bound", "a block of the partition holds no rank")
+    return directed_partition_rate(blocks, senders, capacities)
 
 
 def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:

@@ -48,7 +48,8 @@ class TwoWayPacking:
     """Out-trees `down` in `down_network`; in-trees `up`, as out-trees of the reversed network.
 
     Trees with root r have the total weight `per_root[r]` in both directions. A weight of 1 is
-    `unit`, in units of the original graph.
+    `unit`, in units of the original graph. `sending`, `receiving`: the sets of nodes S whose rows
+    limit the rate, for links out of S on the way up, and for links into S on the way down.
     """
 
     unit: Fraction
@@ -57,6 +58,8 @@ class TwoWayPacking:
     down_network: DirectNetwork
     up: list[SpanningTree]
     up_network: DirectNetwork
+    sending: tuple[tuple[int, ...], ...]
+    receiving: tuple[tuple[int, ...], ...]
 
     @property
     def rate(self) -> Fraction:
@@ -98,17 +101,31 @@ def pack_two_ways(
         ways.append((trees, network))
     (down, down_network), (up, up_network) = ways
     unit = Fraction(1, division.scale)
-    return TwoWayPacking(unit, division.weights, down, down_network, up, up_network)
+    return TwoWayPacking(
+        unit,
+        division.weights,
+        down,
+        down_network,
+        up,
+        up_network,
+        division.sending,
+        division.receiving,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Division:
-    """Capacities of both directions, and weights of the roots: int64, in 1 / `scale` of a unit."""
+    """Capacities of both directions, and weights of the roots: int64, in 1 / `scale` of a unit.
+
+    `sending`, `receiving`: as in `TwoWayPacking`.
+    """
 
     down: Int64Array
     up: Int64Array
     weights: Int64Array
     scale: int
+    sending: tuple[tuple[int, ...], ...] = ()
+    receiving: tuple[tuple[int, ...], ...] = ()
 
 
 def _divide_links(graph: CapacityGraph) -> _Division | None:
@@ -120,7 +137,11 @@ def _divide_links(graph: CapacityGraph) -> _Division | None:
             return None
         down, weights = np.split(np.maximum(solution.values, 0.0), [graph.num_arcs])
         if not cuts.add_violated(down, weights):
-            return _to_integers(graph, down, weights)
+            division = _to_integers(graph, down, weights)
+            if division is None:
+                return None
+            sending, receiving = cuts.list_limiting(solution.row_prices)
+            return replace(division, sending=sending, receiving=receiving)
     return None
 
 
@@ -140,8 +161,8 @@ class _CutRows:
             for way in (graph, transposed(graph))
         ]
         self.program = GrowingProgram(self._build_program())
-        # The sets S that have a row, by direction.
-        self._known: set[tuple[bool, bytes]] = set()
+        # The sets S that have a row, by direction, in the order of the rows.
+        self._known: dict[tuple[bool, bytes], BoolArray] = {}
         for switch in range(graph.num_compute, graph.num_nodes):
             inward = np.flatnonzero(graph.destination == switch)
             outward = np.flatnonzero(graph.source == switch)
@@ -171,7 +192,7 @@ class _CutRows:
         key = is_up, side.tobytes()
         if key in self._known:
             return False
-        self._known.add(key)
+        self._known[key] = side
         graph = self._graph
         # w(S) - t is minus the weight outside S.
         outside = np.flatnonzero(~side[: graph.num_compute]) + graph.num_arcs
@@ -202,6 +223,17 @@ class _CutRows:
                 if cut is not None:
                     is_new |= self._add(~cut.side[:num_nodes], is_up=is_up)
         return is_new
+
+    def list_limiting(
+        self, row_prices: Float64Array
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """List the sets S whose row has a price, on the way up, then on the way down."""
+        sets: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
+        prices = row_prices[len(row_prices) - len(self._known) :]
+        for ((is_up, _), side), price in zip(self._known.items(), prices.tolist(), strict=True):
+            if price > _TOLERANCE:
+                sets[0 if is_up else 1].append(tuple(np.flatnonzero(side).tolist()))
+        return tuple(sets[0]), tuple(sets[1])
 
 
 def _to_integers(

@@ -166,6 +166,21 @@ def test_the_way_up_of_an_all_reduce_may_be_another_tree() -> None:
     assert codes(document) == ["certificate-load"]
 
 
+def test_a_directed_partition_counts_links_out_of_senders_and_into_all_others() -> None:
+    # On a line of 10 GB/s, NPU 0 must send once, and NPUs 1 and 2 together must receive once.
+    document = copy.deepcopy(CORRECT["all-reduce"])
+    bound = {"kind": "directed-partition", "rate": str(10 * GB), "blocks": [[0], [1, 2]]}
+    document["bound"] = {**bound, "senders": 1}
+    assert check_certificate(document).is_optimal
+    # Without senders, links into both blocks count.
+    document["bound"] = {**bound, "rate": str(20 * GB), "senders": 0}
+    document["is_optimal"] = False
+    assert codes(document) == []
+    for blocks, senders in (([[0, 1, 2]], 1), ([[0], [0, 1]], 1), ([[0], [7]], 1), ([[0], [1]], 3)):
+        document["bound"] = {**bound, "blocks": blocks, "senders": senders}
+        assert codes(document) == ["certificate-bound"]
+
+
 def test_the_algorithm_must_send_what_the_trees_send() -> None:
     assert codes(CORRECT["broadcast"], chain_broadcast()) == []
     other = copy.deepcopy(AT_A_SWITCH)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import chain
 
 from collhub_packing import (
     SwitchSpread,
+    TwoWayPacking,
     all_gather_trees,
     all_reduce_packing,
     direct,
@@ -31,7 +34,7 @@ from collhub_blink.packing.packings import (
 )
 from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.schedules import partition_rate
+from hub_core.schedules import directed_partition_rate, partition_rate
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
@@ -206,7 +209,7 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
         pairs += _pair_trees(_select_root(down, root), _select_root(up, root))
     # Rates up and down may differ, so the loads of both directions are added.
     unit = compute_unit(network.topology, pairs, True)
-    bound = compute_directed_bound(network)
+    bound = compute_directed_bound(network, packing)
     return PlacedPacking("trees for each direction", tuple(pairs), unit, bound)
 
 
@@ -255,18 +258,34 @@ def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
     return replace(placed_tree, tree=tree)
 
 
-def compute_directed_bound(network: RankNetwork) -> RateBound:
+def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None = None) -> RateBound:
     """Return the smallest of the bounds by partitions into ranks and hosts and by minimum cuts.
 
-    All data must cross a cut in both directions. A packing need not reach the bound. If switches
-    multicast or reduce, only the cuts are used.
+    All data must cross a cut in both directions. If the sets that limit a `packing` are disjoint,
+    their directed partition counts too. A packing need not reach the bound. If switches multicast
+    or reduce, only the cuts are used.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
-    return min(
-        [*_generate_partition_bounds(network), compute_minimum_cut_bound(network)],
-        key=lambda bound: bound.rate,
-    )
+    bounds = [*_generate_partition_bounds(network), compute_minimum_cut_bound(network)]
+    limiting = () if packing is None else (*packing.sending, *packing.receiving)
+    are_disjoint = len(set(chain(*limiting))) == sum(map(len, limiting))
+    if packing is not None and len(limiting) > 1 and are_disjoint:
+        blocks = tuple(network.to_topology_nodes(block) for block in limiting)
+        senders = len(packing.sending)
+        rate = directed_partition_rate(blocks, senders, _collect_bandwidths(network))
+        bounds.append(RateBound("directed-partition", rate, blocks=blocks, senders=senders))
+    return min(bounds, key=lambda bound: bound.rate)
+
+
+def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
+    """Return the bandwidth in bytes/s of every (source, destination) of the topology."""
+    graph = network.graph
+    sources = network.nodes[graph.source].tolist()
+    destinations = network.nodes[graph.destination].tolist()
+    ends = zip(sources, destinations, strict=True)
+    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
+    return dict(zip(ends, bandwidths, strict=True))
 
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
@@ -275,13 +294,7 @@ def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
     The rate of a bound (bytes/s) is that of the links between the blocks of the partition, whose
     blocks are lists of topology nodes.
     """
-    # The bandwidth in bytes per second of every (source, destination) of the topology.
-    graph = network.graph
-    sources = network.nodes[graph.source].tolist()
-    destinations = network.nodes[graph.destination].tolist()
-    ends = zip(sources, destinations, strict=True)
-    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
-    capacities = dict(zip(ends, bandwidths, strict=True))
+    capacities = _collect_bandwidths(network)
     for partition in find_islands(network.graph):
         if len(partition) > 1:
             blocks = tuple(network.to_topology_nodes(block) for block in partition)

@@ -36,14 +36,16 @@ from hub_core.model import CollectiveKind
 class RateBound:
     """Upper bound of the rate in bytes of the collective per second, with the nodes that prove it.
 
-    `kind`: `cut` or `ingress-cut` with one side of the cut in `nodes`, or `partition` with
-    `blocks`. All are nodes of the topology.
+    `kind`: `cut` or `ingress-cut` with one side of the cut in `nodes`, or `partition` or
+    `directed-partition` with `blocks`, of which the first `senders` count by the links that leave
+    them. All are nodes of the topology.
     """
 
     kind: str
     rate: Fraction
     nodes: tuple[int, ...] = ()
     blocks: tuple[tuple[int, ...], ...] = ()
+    senders: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
