@@ -18,13 +18,6 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
-from collhub_pipeline.catalogue import (
-    Shape,
-    closed_form,
-    compute_lower_bound,
-    fastest,
-    schedule_of,
-)
 from collhub_pipeline.named_schedules import (
     eager_warmups,
     gpipe_warmups,
@@ -32,7 +25,14 @@ from collhub_pipeline.named_schedules import (
     one_forward_one_backward_warmups,
 )
 from collhub_pipeline.schedule_csv import read_schedule
-from collhub_pipeline.search import compute_search_bound
+from collhub_pipeline.search import (
+    Shape,
+    closed_form,
+    compute_lower_bound,
+    compute_search_bound,
+    fastest,
+    schedule_of,
+)
 from collhub_pipeline.timing import PassTimes, Schedule, timed
 
 _WARMUPS = {

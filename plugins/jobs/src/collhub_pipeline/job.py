@@ -13,11 +13,12 @@ from fractions import Fraction
 
 from collhub_templates import RankProgram, RankPrograms, job_of
 
-from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, MeshLayout, Ranks
 from collhub_pipeline.passes import Operation, Pass, PassTimes
 from collhub_pipeline.plugin import PipelineOptions
 from collhub_pipeline.schedule_csv import read_schedule_file
+from collhub_pipeline.search import schedule_of
+from collhub_pipeline.shapes import Shape
 from collhub_pipeline.timing import Schedule
 from hub_core import HubError, UsageError
 from hub_core.model import JobCollective, NodeKind, Workload, parse_time

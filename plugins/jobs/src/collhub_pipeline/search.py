@@ -1,9 +1,15 @@
-"""Search of the best schedule within the memory limits: named schedules and list schedules.
+"""Schedules by name, bounds, closed forms, and the search for the fastest schedule.
 
-Candidates cover all placements up to the maximum number of chunks per device: one chunk, loops and
-waves (a V shape is the wave of two chunks), and with `recompute=auto` also recomputation in no
-stage, in all stages, and in those of devices whose memory is too small otherwise. For each
-placement, all named schedules are candidates, so the result is never worse than one of them.
+Bounds apply to one direction with one stage per device, `p` stages and `m` micro-batches. If the
+weight gradient directly follows the input gradient, the last stage cannot start before p - 1
+forward passes and transfers, computes both passes m times, and its last gradient must return to the
+first stage. If weight gradients may be delayed, they hide this return time.
+
+The search keeps the memory limits. Candidates cover all placements up to the maximum number of
+chunks per device: one chunk, loops and waves (a V shape is the wave of two chunks), and with
+`recompute=auto` also recomputation in no stage, in all stages, and in those of devices whose memory
+is too small otherwise. For each placement, all named schedules are candidates, so the result is
+never worse than one of them.
 """
 
 from __future__ import annotations
@@ -15,15 +21,105 @@ from fractions import Fraction
 from collhub_pipeline.list_search import ListSearch
 from collhub_pipeline.named_schedules import NAMED, build_named, in_turns, with_delays
 from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
-from collhub_pipeline.passes import Time
+from collhub_pipeline.passes import PassTimes, Time
 from collhub_pipeline.plugin import SEARCHED
-from collhub_pipeline.shapes import Bounds, Shape, format_memory
+from collhub_pipeline.shapes import Bounds, Shape, format_limits, format_memory
 from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
 from hub_core.plugin_api import BudgetReached, SearchBudget
 
 # Named schedules of a placement from which the search of its orders starts.
 _SEEDS = 3
+
+
+def compute_lower_bound(
+    stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool
+) -> Time:
+    """Return the lower bound of the makespan.
+
+    `delayed`: gradients are sent before weight gradients are computed; `floating`: weight gradients
+    may be delayed without limit.
+    """
+    work = micros * (times.forward + times.input_gradient + times.weight_gradient)
+    ahead = (stages - 1) * (times.forward + times.transfer)
+    if floating:
+        return ahead + work
+    way_back = times.input_gradient if delayed else times.input_gradient + times.weight_gradient
+    return ahead + work + (stages - 1) * (times.transfer + way_back)
+
+
+def closed_form(
+    schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
+) -> Time | None:
+    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form, or None.
+
+    `stages`, `micros`: number of stages and micro-batches; `delayed`: the input gradient is sent
+    before the weight gradient is computed. With one stage it is that of all passes in sequence, for
+    any name. None for other schedules, where passes are blocking and delayed, for `1f1b` if a
+    transfer takes longer than forward and backward pass together, and for `eager-1f1b` if longer
+    than half.
+    """
+    backward = times.input_gradient + times.weight_gradient
+    both, transfer = times.forward + backward, times.transfer
+    hidden = times.weight_gradient if delayed else 0
+    base = (micros + stages - 1) * both
+    lag = 2 * transfer - hidden
+    if stages == 1:
+        return micros * both
+    if times.is_blocking:
+        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, base)
+    if schedule == "gpipe":
+        slowest = max(times.forward, transfer) + max(backward, transfer)
+        return (stages - 1) * (both - hidden + 2 * transfer) + both + (micros - 1) * slowest
+    if schedule == "eager-1f1b":
+        return base + (stages - 1) * lag if transfer <= Fraction(both) / 2 else None
+    if schedule != "1f1b" or transfer > both:
+        return None
+    if lag <= 0:
+        return base + (stages - 1) * lag
+    rounds = micros + stages - 3 - (micros - 2) // stages
+    return base + lag * max(stages - 1, rounds)
+
+
+def _compute_blocking_form(
+    schedule: str, stages: int, micros: int, times: PassTimes, base: Time
+) -> Time | None:
+    """Return the makespan in closed form if senders wait for their transfers, or None.
+
+    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 micro-batches, and
+    transfers that take longer than a forward or a backward pass. Any name other than `gpipe` counts
+    as 1F1B.
+    """
+    backward = times.input_gradient + times.weight_gradient
+    if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
+        return None
+    if schedule == "gpipe":
+        return base + times.transfer * (2 * micros + 2 * stages - 4)
+    sends = micros + 1 if stages == 2 else 2 * micros + 2 * stages - 5
+    return base + times.transfer * sends
+
+
+def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
+    """Build the schedule of a name; `budget`: of a search.
+
+    Raises `UsageError` if it does not fit the shape or the memory.
+    """
+    if name == SEARCHED:
+        return fastest(shape, budget)
+    schedule = build_named(name, shape)
+    if not shape.fits(schedule):
+        peak = format_memory(max(shape.peaks(schedule)))
+        message = f"{name} holds {peak} micro-batches, the memory is for {format_limits(shape)}"
+        raise UsageError(message, cure="choose search, or a larger -O memory", code="memory")
+    return schedule
+
+
+def bound(shape: Shape, name: str) -> Time:
+    """Return the lower bound for schedules of this kind, one chunk per device, one direction."""
+    floating = name in ("zb-h1", "zb-h2", SEARCHED)
+    return compute_lower_bound(
+        shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed
+    )
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.passes import Operation, Pass, PassTimes
 from collhub_pipeline.schedule_csv import read_schedule, write_schedule
-from collhub_pipeline.shapes import find_defect
+from collhub_pipeline.search import schedule_of
+from collhub_pipeline.shapes import Shape, find_defect
 from collhub_pipeline.timing import Schedule, compute_period, timed
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_pipeline.catalogue import schedule_of
 from collhub_pipeline.job import generate, shape_of
 from collhub_pipeline.plugin import PipelineOptions
+from collhub_pipeline.search import schedule_of
 
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.passes import PassTimes
 from collhub_pipeline.schedule_csv import write_schedule
+from collhub_pipeline.search import schedule_of
+from collhub_pipeline.shapes import Shape
 
 RANK = Path(__file__).with_name("pytorch_rank.py")
 MICROS = 4

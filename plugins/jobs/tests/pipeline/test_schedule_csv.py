@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from collhub_pipeline.catalogue import Shape, schedule_of
 from collhub_pipeline.passes import PassTimes
 from collhub_pipeline.schedule_csv import read_schedule, read_schedule_file, write_schedule
+from collhub_pipeline.search import schedule_of
+from collhub_pipeline.shapes import Shape
 
 from hub_core import InputError
 

@@ -7,10 +7,15 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from collhub_pipeline.catalogue import Shape, fastest, schedule_of
 from collhub_pipeline.named_schedules import NAMED
 from collhub_pipeline.passes import Pass, PassTimes, attention_slices, split_work
-from collhub_pipeline.search import compute_search_bound, generate_spaces
+from collhub_pipeline.search import (
+    Shape,
+    compute_search_bound,
+    fastest,
+    generate_spaces,
+    schedule_of,
+)
 from collhub_pipeline.shapes import find_defect
 from collhub_pipeline.timing import Schedule
 from hypothesis import given, settings
