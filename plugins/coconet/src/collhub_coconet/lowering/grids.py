@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 
-from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -18,6 +17,7 @@ from collhub_coconet.program.operations import (
     block_bounds,
 )
 from collhub_coconet.program.program import Program
+from collhub_coconet.program.shape_rules import find_axes
 from hub_core.columns import Int64Array, counted_positions
 
 

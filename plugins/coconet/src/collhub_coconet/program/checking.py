@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from collhub_coconet.program.contraction_rules import type_contraction
 from collhub_coconet.program.operands import Operands, TypingMistakeError, check_sliceable
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
@@ -17,6 +16,7 @@ from collhub_coconet.program.operations import (
     Shape,
     TensorType,
 )
+from collhub_coconet.program.shape_rules import type_contraction
 from collhub_coconet.program.typing_rules import TYPING_RULES
 from hub_core.model import Diagnostic, InputError, Location
 

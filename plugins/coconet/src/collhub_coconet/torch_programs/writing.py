@@ -19,7 +19,6 @@ from math import prod
 from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import CAPTURE, BoundProgram, parse_call
 from collhub_coconet.plugin import TorchModuleOptions
-from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
@@ -34,6 +33,7 @@ from collhub_coconet.program.operations import (
     sliced,
 )
 from collhub_coconet.program.program import BUCKET, Chain, Program, find_axis_positions
+from collhub_coconet.program.shape_rules import find_axes
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 

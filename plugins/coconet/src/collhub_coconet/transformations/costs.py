@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 
-from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
@@ -17,6 +16,7 @@ from collhub_coconet.program.operations import (
     Operation,
 )
 from collhub_coconet.program.program import Program, find_axis_positions
+from collhub_coconet.program.shape_rules import find_axes
 
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REARRANGING,
@@ -21,6 +20,7 @@ from collhub_coconet.program.program import (
     find_between,
     order_groups,
 )
+from collhub_coconet.program.shape_rules import find_axes
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,

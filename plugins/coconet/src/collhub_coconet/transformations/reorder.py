@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
@@ -24,6 +23,7 @@ from collhub_coconet.program.program import (
     find_between,
     find_descendants,
 )
+from collhub_coconet.program.shape_rules import find_axes
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
