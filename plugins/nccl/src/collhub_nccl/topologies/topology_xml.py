@@ -1,30 +1,46 @@
-"""Read NCCL's and RCCL's topology XML as a topology.
+"""Read NCCL's and RCCL's topology XML as a topology; join GPUs by NVLink, xGMI and C2C.
 
-NCCL loads such files by `NCCL_TOPO_FILE` and writes them by `NCCL_TOPO_DUMP_FILE`.
+NCCL loads such files by `NCCL_TOPO_FILE` and writes them by `NCCL_TOPO_DUMP_FILE`. The links of
+GPUs are those of the file, or those of a GPU profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collhub_networks import NetworkFindings
 
 from collhub_nccl.options import MachineXmlOptions
-from collhub_nccl.topologies.bandwidths import PROFILES
-from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
-from collhub_nccl.topologies.gpu_links import join_gpus
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
+from collhub_nccl.topologies.fabric import (
+    Fabric,
+    LinkType,
+    Machine,
+    NodeKind,
+    gigabytes_per_s,
+    topology_of,
+)
 from collhub_nccl.topologies.xml_entries import (
     Element,
     LinkRates,
+    TargetKind,
     bus_number,
+    bus_of,
     flatten_switches,
     is_gpu_class,
     parse,
+    target_kind,
 )
-from collhub_nccl.topologies.xml_machine import FileFacts, XmlMachine, build
-from hub_core.model import UsageError
+from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
+from hub_core.model import Location, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
+
+_LINKS = ("nvlink", "xgmi", "c2c")
+_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
+# Sanity limit: no GPU has that many links, so the file is damaged.
+MAX_COUNT = 1 << 16
 
 
 def read(source: Source, options: MachineXmlOptions) -> Topology:
@@ -114,3 +130,206 @@ def _refuse_empty(root: Element) -> None:
         "the file names no GPU, neither as <gpu> nor by the class of a PCI device",
         f"say which devices are GPUs{first}",
     )
+
+
+def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
+    """Add the links of the file to the machine of `draft`; without any, those of the profile.
+
+    Links that the file states replace all of the profile. A file that names no GPU, read without a
+    profile, gives the warning `partial-topology` if it states no links. Raises `InputError` with
+    the line of an invalid link.
+    """
+    _warn_of_unknown_links(draft, gpus)
+    links = _StatedLinks(draft, gpus)
+    is_stated = False
+    for gpu in gpus:
+        for element in _link_elements(gpu):
+            links.add(gpu, element)
+            is_stated = True
+    profile = draft.rates.profile
+    if profile is not None and not is_stated:
+        join_by_profile(draft.machine, [gpu.node for gpu in gpus], profile)
+    elif profile is None and not draft.facts.has_gpus:
+        draft.findings.warn(
+            "partial-topology",
+            Location(source),
+            "the file names no <gpu>, so PCI devices of a GPU's class are taken; "
+            "how NVLink joins them, it does not say",
+            _CURE,
+        )
+
+
+def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
+    """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order, to the machine.
+
+    It has direct links of pairs, links of each GPU to one new NVSwitch, or both; each link has the
+    rate of the profile. Raises `UsageError` (code `profile-size`) if the wiring is for a different
+    number of GPUs.
+    """
+    wiring = profile.wiring
+    if wiring.gpus not in (None, len(gpus)):
+        raise UsageError(
+            f"the profile's wiring is for {wiring.gpus} GPUs, the machine has {len(gpus)}",
+            cure="choose another profile, or name the GPUs with FILE?gpus=",
+            code="profile-size",
+        )
+    for first, second, count in wiring.lanes(len(gpus)):
+        machine.join(LinkType.NVLINK, gpus[first], gpus[second], profile.link, count=count)
+    if wiring.links:
+        switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
+        for gpu in gpus:
+            machine.join(LinkType.NVLINK, gpu, switch, profile.link, count=wiring.links)
+
+
+def _children(gpu: Gpu) -> Sequence[Element]:
+    """Children of the `<gpu>` element; empty if the file has none."""
+    return () if gpu.element is None else gpu.element.children
+
+
+def _link_elements(gpu: Gpu) -> list[Element]:
+    """Elements of the links of a GPU."""
+    return [child for child in _children(gpu) if child.name in _LINKS]
+
+
+def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+    for gpu in gpus:
+        for child in _children(gpu):
+            if child.name not in _LINKS:
+                draft.findings.warn(
+                    "unknown-link",
+                    child.place,
+                    f"<{child.name[:40]}> in <gpu> is no link that is known; it is left out",
+                    _CURE,
+                )
+
+
+class _StatedLinks:
+    """Adds the links of `<gpu>` elements to a machine."""
+
+    def __init__(self, draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+        self._draft = draft
+        self._machine = draft.machine
+        self._switch: int | None = None
+        # Several if one device has partitions.
+        self._gpus_by_bus: dict[tuple[str, int], list[Gpu]] = {}
+        for gpu in gpus:
+            self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
+
+    def add(self, gpu: Gpu, link: Element) -> None:
+        """Add the link or links of one element: of C2C to the CPU, or NVLinks of the GPU.
+
+        The bandwidth of NVLinks is divided among the partitions of the device. Raises `InputError`
+        if `count` is not a number from 1 to `MAX_COUNT`, and for invalid targets or rates.
+        """
+        count = link.whole("count")
+        if count is None or not 0 < count <= MAX_COUNT:
+            link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
+        if link.name == "c2c":
+            self._add_c2c(gpu, link, count)
+        else:
+            # NCCL divides the bandwidth of a device's links among its partitions.
+            rate = self._rate_of_one(gpu, link) / gpu.partitions
+            self._add_nvlinks(gpu, link, rate, count)
+
+    def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
+        """Add `count` links of NVLink-C2C, which joins the GPU of a superchip with its CPU.
+
+        The bandwidth of each is `bw` in MB/s (1000 MB/s are 1 GB/s). Raises `InputError` if it is
+        missing or not between 0 and 1e9.
+        """
+        rate_mbyte = link.real("bw")
+        if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
+            link.fail_value("bw", "a bandwidth in MB/s")
+        rate = rate_mbyte / 1000
+        self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
+
+    def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+        """Add `count` NVLinks or xGMI links of `rate` GB/s; the target class decides the other end.
+
+        It is the CPU of the GPU, the one NVSwitch, or another GPU (then one direction only). Raises
+        `InputError` for a link without a target class.
+        """
+        if not link.text("tclass"):
+            # NCCL looks the class up in the running machine, which a file cannot do.
+            link.fail(
+                f"<{link.name}> has no tclass, which tells what it leads to", "get the whole dump"
+            )
+        kind = target_kind(link.text("tclass"))
+        if kind is TargetKind.CPU:
+            self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate, count=count)
+        elif kind is TargetKind.NVSWITCH:
+            # All chips of an NVLink domain are one node.
+            if self._switch is None:
+                self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
+            switch = self._switch
+            self._machine.join(LinkType.NVLINK, gpu.node, switch, rate, count=count)
+        else:
+            self._add_to_gpu(gpu, link, rate, count)
+
+    def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+        """Add `count` directed links to the GPU with the bus address of the link's target.
+
+        The reverse direction is an element of the other GPU. If the target has several partitions,
+        the rate is divided among them. A target that is no GPU of this host gives the warning
+        `link-target` and no link.
+        """
+        bus = bus_of(link, "target")
+        targets = self._gpus_by_bus.get((gpu.host, bus), [])
+        if not targets:
+            self._draft.findings.warn(
+                "link-target",
+                link.place,
+                f"<{link.name}> to {link.text('target')}, which is no GPU of the file, is left out",
+            )
+        for target in targets:
+            share = rate / len(targets)
+            self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
+
+    def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
+        """Return the bandwidth of one link in GB/s, from the generation of the GPU it belongs to.
+
+        NVLink or xGMI by the name of the link's element; NVLink uses the compute capability, xGMI
+        the architecture. Raises `InputError` if neither the file nor the profile determines it.
+        """
+        assert gpu.element is not None
+        if link.name == "nvlink":
+            return self._nvlink_rate(gpu.element)
+        return self._xgmi_rate(gpu.element)
+
+    def _nvlink_rate(self, element: Element) -> float:
+        """Return the GB/s of one NVLink of the GPU in `element`.
+
+        Its compute capability (`sm`) decides, else the profile. Raises `InputError` if both are
+        missing.
+        """
+        capability = element.whole("sm")
+        profile = self._draft.rates.profile
+        if capability is not None:
+            return bandwidths.nvlink(capability)
+        if profile is None:
+            element.fail("the GPU states no sm, which tells the speed of NVLink", _CURE)
+        return profile.link
+
+    def _xgmi_rate(self, element: Element) -> float:
+        """Return the GB/s of one xGMI link of the GPU in `element`.
+
+        A known architecture (`gcn`) decides, else the profile. Without a profile, an unknown
+        architecture gets an assumed rate with the warning `unknown-gpu`, and a missing one raises
+        `InputError`.
+        """
+        name = element.text("gcn")
+        profile = self._draft.rates.profile
+        if name and bandwidths.is_known_gcn(name):
+            return bandwidths.xgmi(name)
+        if profile is not None:
+            return profile.link
+        if not name:
+            element.fail("the GPU states no gcn, which tells the speed of xGMI", _CURE)
+        rate = bandwidths.xgmi(name)
+        self._draft.findings.warn(
+            "unknown-gpu",
+            element.place,
+            f"the GPU gcn={name[:40]!r} is not known; {rate:g} GB/s a link is assumed",
+            _CURE,
+        )
+        return rate

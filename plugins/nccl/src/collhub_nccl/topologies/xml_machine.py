@@ -1,6 +1,6 @@
 """Build the machine that a topology file describes: CPUs, PCI devices and network ports.
 
-The links of GPUs are added later by `gpu_links`. Source of the meaning of elements:
+The links of GPUs are added later by `topology_xml`. Source of the meaning of elements:
 `src/graph/topo.cc` and `src/graph/xml.cc` of NCCL 2.30, and RCCL's for files of version 2.
 """
 
