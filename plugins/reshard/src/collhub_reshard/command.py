@@ -36,7 +36,7 @@ from hub_core.plugin_api import FormatWriter, SearchBudget, declared_options
 if TYPE_CHECKING:
     from collhub_shardings import Move
 
-    from collhub_reshard.lowering.algorithm import Lowered
+    from collhub_reshard.algorithm import Lowered
     from collhub_reshard.planning import ReshardPlan
     from hub_core.model import Algorithm
     from hub_core.network import Topology

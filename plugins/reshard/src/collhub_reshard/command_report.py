@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from collhub_reshard.lowering.algorithm import Lowered
+from collhub_reshard.algorithm import Lowered
 from collhub_reshard.planning import ReshardPlan
 from hub_core import cut_fields
 from hub_core.model import format_bytes

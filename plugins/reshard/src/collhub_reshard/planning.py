@@ -8,14 +8,14 @@ from fractions import Fraction
 
 from collhub_shardings import Move, UnitTasks, unit_tasks
 
-from collhub_reshard.fabric_links import can_plan_streams
-from collhub_reshard.fabric_streams import StreamPlan, plan_streams
-from collhub_reshard.lowering.algorithm import (
+from collhub_reshard.algorithm import (
     Lowered,
     LoweringChoices,
     lower_schedule,
     lower_streams,
 )
+from collhub_reshard.fabric_links import can_plan_streams
+from collhub_reshard.fabric_streams import StreamPlan, plan_streams
 from collhub_reshard.proof import (
     Outcome,
     build_schedule_document,

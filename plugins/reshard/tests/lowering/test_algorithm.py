@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_reshard import Move, parse_move, plan_reshard
-from collhub_reshard.lowering.algorithm import Lowered
+from collhub_reshard.algorithm import Lowered
 from collhub_reshard.planning import ReshardChoices, ReshardPlan
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.strategies import Strategy, compute_best_chunks

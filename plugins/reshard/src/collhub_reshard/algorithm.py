@@ -21,10 +21,10 @@ from collhub_packing import (
 from collhub_shardings import Move, UnitTasks
 
 from collhub_reshard.fabric_streams import StreamPlan
-from collhub_reshard.lowering.layout import BoxLayout, Region, build_packed_layout, build_row_layout
-from collhub_reshard.lowering.step_writer import Origin, StepWriter
+from collhub_reshard.layout import BoxLayout, Region, build_packed_layout, build_row_layout
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule, Piece
+from collhub_reshard.step_writer import Origin, StepWriter
 from collhub_reshard.strategies import (
     Audience,
     Strategy,

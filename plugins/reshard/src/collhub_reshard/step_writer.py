@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.lowering.layout import BoxLayout, Region
+from collhub_reshard.layout import BoxLayout, Region
 from collhub_reshard.strategies import Transfer, find_local_receivers
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder

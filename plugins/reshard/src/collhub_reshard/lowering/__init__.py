@@ -1,1 +1,0 @@
-"""Convert plans to algorithms: buffer layouts, steps and contracts."""
