@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from collhub_tacos.bounds.time_cuts import evacuation_bound
 from collhub_tacos.link_network import UNCAPPED, LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.schedules.retiming import retime
 from collhub_tacos.spreading.homogeneous import bound_steps, find_best_all_gather
 from collhub_tacos.spreading.matching import find_best_matched_all_gather
+from collhub_tacos.time_cuts import evacuation_bound
 from graphs import networks
 
 STEP_PS = 1000

@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.bounds.time_cuts import evacuation_bound, find_tightest_cut
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.search.seeds import ignore_fraction
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from collhub_tacos.spreading.matching import search_with_deadlines
 from collhub_tacos.synthesize import compute_exact_times
+from collhub_tacos.time_cuts import evacuation_bound, find_tightest_cut
 from graphs import networks
 
 from hub_core import Collective, CollectiveKind, Topology

@@ -16,8 +16,8 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.routing.routes import route_all
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay

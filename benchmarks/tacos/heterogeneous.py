@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import release
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
 from collhub_tacos.symmetry import is_duplex, transpose_network

@@ -14,8 +14,8 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import find_best_all_gather
 from measuring import median_timed, timed, versions

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather

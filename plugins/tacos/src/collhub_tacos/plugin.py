@@ -134,13 +134,13 @@ def _run_every_kernel() -> None:
     # Imported here: numba takes a second.
     from collhub_packing.warming import small_request
 
-    from collhub_tacos.bounds.time_cuts import evacuation_bound
     from collhub_tacos.search.fastest_candidate import find_fastest_candidate
     from collhub_tacos.search.seeds import ignore_fraction, ignore_progress
     from collhub_tacos.search.setting import Setting
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import build_matched_all_gather, search_with_deadlines
     from collhub_tacos.synthesize import synthesize
+    from collhub_tacos.time_cuts import evacuation_bound
     from hub_core.network import Occupancy
 
     # Rings, other networks of equal links, switches, and trees use different kernels.

@@ -13,14 +13,8 @@ from math import floor
 
 import numpy as np
 
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.bounds.time_cuts import (
-    TimeCut,
-    compute_evacuation_bound,
-    find_tightest_cut,
-    supports_time_cuts,
-)
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.plugin import TacosOptions
 from collhub_tacos.search.candidates import (
     MAX_SIMULATED_TRANSFERS,
@@ -33,6 +27,12 @@ from collhub_tacos.search.candidates import (
 from collhub_tacos.search.fastest_candidate import find_fastest_candidate
 from collhub_tacos.search.setting import Setting
 from collhub_tacos.symmetry import unreachable_error
+from collhub_tacos.time_cuts import (
+    TimeCut,
+    compute_evacuation_bound,
+    find_tightest_cut,
+    supports_time_cuts,
+)
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.time_cuts import compute_evacuation_bound, evacuation_bound
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.time_cuts import compute_evacuation_bound, evacuation_bound
 
 from hub_core import Collective, CollectiveKind, parse_topology
 from hub_core.network import Links

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.spreading.homogeneous import find_best_all_gather
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tacos_networks
-from collhub_tacos.bounds.lower_bounds import CollectiveDemand
-from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, find_tightest_cut
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import CollectiveDemand
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from collhub_tacos.synthesize import compute_exact_times
+from collhub_tacos.time_cuts import TimeCut, evacuation_bound, find_tightest_cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.time_cuts import evacuation_bound
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.matching import build_matched_all_gather, find_best_matched_all_gather
+from collhub_tacos.time_cuts import evacuation_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

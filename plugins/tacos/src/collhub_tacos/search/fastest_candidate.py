@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.link_network import LinkNetwork
+from collhub_tacos.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.phases.forms import FORMS, choose_ladder
 from collhub_tacos.search.candidates import (
     Prospects,

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from collhub_tacos.bounds.time_cuts import find_tightest_cut, supports_time_cuts
 from collhub_tacos.link_network import FREE, LinkNetwork, LinkTimes, PathNetwork
 from collhub_tacos.schedules.link_schedule import ArrivalLog, LinkSchedule
 from collhub_tacos.search.candidates import Trials
@@ -21,6 +20,7 @@ from collhub_tacos.spreading.staged import (
     generate_staged_broadcasts,
 )
 from collhub_tacos.symmetry import Translations
+from collhub_tacos.time_cuts import find_tightest_cut, supports_time_cuts
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind, InputError
 from hub_core.schedules import fastest_of

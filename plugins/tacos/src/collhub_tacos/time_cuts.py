@@ -22,9 +22,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_packing.flows import FlowNetwork
 
-from collhub_tacos.bounds.cuts import LinkGroups, find_slowest_sets
-from collhub_tacos.bounds.lower_bounds import CollectiveDemand, list_known_sets
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import (
+    CollectiveDemand,
+    LinkGroups,
+    find_slowest_sets,
+    list_known_sets,
+)
 from collhub_tacos.symmetry import ShortestPaths, transpose_network
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
