@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from hub_core.sandbox.landlock import landlock_features, landlock_version
+    from hub_core.sandbox.confinement import landlock_features, landlock_version
     from hub_core.sandbox.process import ProcessLimits, ProgramAnswerError, run_program
     from hub_core.sandbox.running import (
         Language,
@@ -39,7 +39,7 @@ __all__ = [
 __getattr__ = names_from(
     __name__,
     {
-        "hub_core.sandbox.landlock": "landlock_features landlock_version",
+        "hub_core.sandbox.confinement": "landlock_features landlock_version",
         "hub_core.sandbox.process": "ProcessLimits ProgramAnswerError run_program",
         "hub_core.sandbox.running": (
             "Language Report calling_line chosen_places error_report run_job"

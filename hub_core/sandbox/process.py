@@ -21,13 +21,13 @@ from hub_core.model import (
     Severity,
     UsageError,
 )
+from hub_core.sandbox.confinement import MAX_PROCESSES, EndReason
 from hub_core.sandbox.running import Report
-from hub_core.sandbox.supervise import MAX_PROCESSES, EndReason
 
 # The child must import the same modules as this process, from the same places.
 _START = (
     "import sys; sys.path += [place for place in sys.argv[4:] if place not in sys.path]; "
-    "from hub_core.sandbox.supervise import main; main(*sys.argv[1:4])"
+    "from hub_core.sandbox.confinement import main; main(*sys.argv[1:4])"
 )
 # Seconds for reporting the position of a program, and for stopping all its processes; and seconds
 # in which the report must follow the end of the process, because an undetected process may keep its

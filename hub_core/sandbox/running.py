@@ -21,8 +21,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, Protocol, TextIO
 
 from hub_core.model import HubError
-from hub_core.sandbox.landlock import restrict_this_process
-from hub_core.sandbox.supervise import close_streams
+from hub_core.sandbox.confinement import close_streams, restrict_this_process
 
 _MAX_PRINTED = 8000
 Report = dict[str, Any]
