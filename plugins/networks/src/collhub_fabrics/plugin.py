@@ -99,7 +99,7 @@ SLURM = TopologyReader(
         (".conf",),
         rb"(?im)^[ \t]*(?:switchname|blockname)=",
     ),
-    "collhub_fabrics.slurm:read",
+    "collhub_fabrics.scheduler_files:read_slurm",
     TreeOptions,
 )
 
@@ -110,7 +110,7 @@ TOPOGRAPH = TopologyReader(
         (".yaml", ".yml"),
         rb"(?m)^(?:switches|blocks|capacity_blocks)[ \t]*:",
     ),
-    "collhub_fabrics.topograph:read",
+    "collhub_fabrics.scheduler_files:read_topograph",
     TopographOptions,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from collhub_fabrics import slurm, topograph
+from collhub_fabrics import scheduler_files
 from collhub_fabrics.plugin import TopographOptions, TreeOptions
 
 from hub_core.model import InputError
@@ -33,14 +33,16 @@ MODEL = {
 
 
 def tree(text, **options):
-    return slurm.read(Source.of_bytes("topology.conf", text.encode()), TreeOptions(**options))
+    return scheduler_files.read(
+        Source.of_bytes("topology.conf", text.encode()), TreeOptions(**options)
+    )
 
 
 def model(value, **options):
     findings = []
     plain = Source.of_bytes("model.yaml", yaml.safe_dump(value).encode())
     source = Source("model.yaml", plain.parts, findings.append)
-    return topograph.read(source, TopographOptions(**options)), findings
+    return scheduler_files.read(source, TopographOptions(**options)), findings
 
 
 def cables(topology):
@@ -240,6 +242,6 @@ def test_hosts_of_several_gpus_with_one_cable_are_noted() -> None:
     plain = Source.of_bytes("topology.conf", TREE.encode())
     source = Source("topology.conf", plain.parts, findings.append)
     options = TreeOptions(bandwidth="50GB/s", gpus_per_node=8, node_bandwidth=1e9)
-    slurm.read(source, options)
+    scheduler_files.read(source, options)
     assert [one.code for one in findings] == ["one-cable"]
     assert "nics=8" in findings[0].cure
