@@ -19,12 +19,12 @@ if TYPE_CHECKING:
         read_lines,
     )
     from collhub_nccl_records.deepspeed import read_deepspeed_lines
-    from collhub_nccl_records.log import NcclLog
-    from collhub_nccl_records.log_facts import (
+    from collhub_nccl_records.log import (
         Choice,
         ChoiceLine,
         CommunicatorFacts,
         Connection,
+        NcclLog,
         TreeNode,
         describe_ring_defect,
         describe_tree_defect,
@@ -55,9 +55,8 @@ __all__ = [
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
     "collhub_nccl_records.deepspeed": "read_deepspeed_lines",
-    "collhub_nccl_records.log": "NcclLog",
-    "collhub_nccl_records.log_facts": (
-        "Choice ChoiceLine CommunicatorFacts Connection TreeNode describe_ring_defect"
+    "collhub_nccl_records.log": (
+        "Choice ChoiceLine CommunicatorFacts Connection NcclLog TreeNode describe_ring_defect"
         " describe_tree_defect parse_choice"
     ),
     "collhub_nccl_records.plugin_records": "read_inspector_lines read_profiler_events",
