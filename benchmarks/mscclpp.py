@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanWriteOptions
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.write import write
 
 from hub_core import Algorithm, __version__

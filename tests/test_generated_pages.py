@@ -41,10 +41,7 @@ MODULES = {
         *("collhub_msccl/read_program.py", "collhub_msccl/language/operation_columns.py"),
         "collhub_msccl/language/child.py",
     ),
-    "mscclpp": (
-        *("collhub_mscclpp/checking/*.py", "collhub_mscclpp/plans/*.py"),
-        "collhub_mscclpp/reading/*.py",
-    ),
+    "mscclpp": ("collhub_mscclpp/checking/*.py", "collhub_mscclpp/reading/*.py"),
     "jobs": (
         *("collhub_jobs/check.py", "collhub_jobs/documents.py", "collhub_job_traces/*.py"),
         *("collhub_simai/*.py", "collhub_pipeline/schedule_csv.py"),

@@ -217,7 +217,7 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
         "program-sandbox",
         Subject.INSTALLATION,
         "how far programs are kept from files, connections and other processes",
-        "hub_core.sandbox.landlock:check_sandbox",
+        "hub_core.sandbox.confinement:check_sandbox",
     )
     return [
         *runtimes,

@@ -8,8 +8,8 @@ from typing import Any
 
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.report import PlanReport
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.reading.read import samples
+from collhub_mscclpp.reading.read_plan import parse_plan
 
 Json = dict[str, Any]
 NOP: Json = {"name": "nop"}

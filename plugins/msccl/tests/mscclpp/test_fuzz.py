@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.report import PlanReport
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.reading.read import samples
+from collhub_mscclpp.reading.read_plan import parse_plan
 from executor_model import schedules
 from executor_verdicts import run_plan
 from mutations import mutated

@@ -55,9 +55,9 @@ from collhub_mscclpp.checking.rules import (
     check_offsets,
     check_operations,
 )
-from collhub_mscclpp.plans.json_values import MOST_BYTES
-from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plan_records import Plan
+from collhub_mscclpp.reading.json_values import MOST_BYTES
+from collhub_mscclpp.reading.read_plan import parse_plan
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, UsageError
 from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions

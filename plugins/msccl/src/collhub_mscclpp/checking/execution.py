@@ -17,7 +17,7 @@ from collhub_mscclpp.checking.program import (
     Program,
     State,
 )
-from collhub_mscclpp.plans.records import Plan, Role
+from collhub_mscclpp.plan_records import Plan, Role
 from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 from hub_core.model import Buffer
 

@@ -16,7 +16,7 @@ import numpy as np
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.plans.records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
+from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
 from collhub_mscclpp.plugin import ALIGNMENT
 from hub_core.columns import BoolArray, expanded_ranges
 from hub_core.model import Buffer

@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.program import Program
-from collhub_mscclpp.plans.records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
+from collhub_mscclpp.plan_records import CHANNEL_TYPES, KNOWN, Plan, Role, Scope
 from hub_core.columns import Int64Array, UInt8Array, group_pointer, row_pointer
 from hub_core.model import Buffer
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plan_records import Plan
 from hub_core.columns import (
     BoolArray,
     Int64Array,

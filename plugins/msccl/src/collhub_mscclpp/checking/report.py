@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collhub_mscclpp.checking.execution import Execution, LaunchResult, Race
-from collhub_mscclpp.plans.records import BUFFER_TYPES, Plan
+from collhub_mscclpp.plan_records import BUFFER_TYPES, Plan
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, Diagnostic, Findings, Location, Severity
 

@@ -10,7 +10,7 @@ import numpy as np
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
 from collhub_mscclpp.checking.memory import PlanMemory, counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.plans.records import (
+from collhub_mscclpp.plan_records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
     Plan,

@@ -8,7 +8,7 @@ import numpy as np
 
 from collhub_mscclpp.checking.lowering import Counters, Ranges, barriers_of, block_ranks
 from collhub_mscclpp.checking.memory import PlanMemory
-from collhub_mscclpp.plans.records import Plan, Role
+from collhub_mscclpp.plan_records import Plan, Role
 from collhub_mscclpp.reading.steps import Place, PlaceTable, StepList
 from hub_core.columns import Int64Array
 

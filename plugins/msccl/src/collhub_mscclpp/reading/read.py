@@ -20,9 +20,9 @@ from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.lowering import counters_of, ranges_of
 from collhub_mscclpp.checking.memory import plan_memory
 from collhub_mscclpp.checking.report import OK, WRONG
-from collhub_mscclpp.plans.read_plan import list_operation_lines, parse_plan
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plan_records import Plan
 from collhub_mscclpp.reading.follow import PlanFollower
+from collhub_mscclpp.reading.read_plan import list_operation_lines, parse_plan
 from collhub_mscclpp.reading.steps import places_of
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Provenance, Severity
 from hub_core.model import JsonValue as Json

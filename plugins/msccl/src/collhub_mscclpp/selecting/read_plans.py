@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.json_values import MOST_BYTES
-from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plan_records import Plan
+from collhub_mscclpp.reading.json_values import MOST_BYTES
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.selecting.register_program import COUNTED_BY_PART
 from collhub_mscclpp.selecting.write_plans import (
     OPERATOR_WARNING,

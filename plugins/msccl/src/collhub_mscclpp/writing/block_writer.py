@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from collhub_mscclpp.plans.records import BUFFER_TYPES
+from collhub_mscclpp.plan_records import BUFFER_TYPES
 from collhub_mscclpp.writing.segments import (
     MEMORY,
     PORT,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from collhub_mscclpp.checking.rules import MOST_SLICES
-from collhub_mscclpp.plans.records import BUFFER_TYPES
+from collhub_mscclpp.plan_records import BUFFER_TYPES
 from collhub_mscclpp.plugin import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import group_steps

@@ -9,8 +9,8 @@ from collhub_mscclpp.checking import check_plan, execution
 from collhub_mscclpp.checking.check_plan import check_mscclpp
 from collhub_mscclpp.checking.lowering import ranges_of
 from collhub_mscclpp.checking.memory import plan_memory
-from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.plans.records import BUFFER_TYPES, Scope
+from collhub_mscclpp.plan_records import BUFFER_TYPES, Scope
+from collhub_mscclpp.reading.read_plan import parse_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_plans import (

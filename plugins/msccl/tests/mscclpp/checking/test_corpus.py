@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.reading.read_plan import parse_plan
 
 from hub_core.model import Severity
 

@@ -12,8 +12,8 @@ from collhub_mscclpp.checking import execution
 from collhub_mscclpp.checking.check_plan import launch_plan, prepare_plan
 from collhub_mscclpp.checking.execution import Execution, LaunchResult
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanWriteOptions
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.write import write
 from executor_plan import LoaderError, TableOverrunError
 from made_plans import by_port, checked, chunk, port_put, ring, sent_by_proxy, two_ranks

@@ -30,8 +30,8 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.reading.read import list_program_samples, read_program
+from collhub_mscclpp.reading.read_plan import parse_plan
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, InputError, UsageError
 from hub_core.plugin_api import Source, SourcePart

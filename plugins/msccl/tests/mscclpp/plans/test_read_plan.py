@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.reading.read_plan import parse_plan
 from made_plans import fragment, operations, two_ranks
 
 from hub_core.model import InputError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanSelectionOptions, PlanWriteOptions
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.selecting.read_plans import read
 from collhub_mscclpp.selecting.write_plans import direct_exchange, write
 from collhub_mscclpp.writing.work import NAMES

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanWriteOptions
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.networks import find_memory_domains
 from collhub_mscclpp.writing.write import write
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plan_records import Plan
 from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.reading.read import read
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.write import build_draft, write
 from executor_verdicts import run_plan, run_written
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.reading.read import read
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.write import write
 from executor_model import schedules
 from executor_verdicts import run_plan

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
-from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plugin import PlanWriteOptions
 from collhub_mscclpp.reading.read import read
+from collhub_mscclpp.reading.read_plan import parse_plan
 from collhub_mscclpp.writing.write import build_draft, plan_text, write_thread_blocks
 
 import hub_core

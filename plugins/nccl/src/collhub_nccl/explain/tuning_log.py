@@ -1,6 +1,6 @@
 """Read NCCL's log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING): choices and cost tables.
 
-Choices differ by version, see `collhub_nccl_records.log_facts`; 2.27 and later also log symmetric
+Choices differ by version, see `collhub_nccl_records.log`; 2.27 and later also log symmetric
 kernels.
 """
 

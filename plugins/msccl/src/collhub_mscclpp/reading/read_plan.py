@@ -9,15 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_mscclpp.plans.json_values import (
-    MAX_CHUNKS,
-    MOST_BYTES,
-    JsonValue,
-    refuse_old_rank,
-    refuse_old_switch,
-)
-from collhub_mscclpp.plans.read_operations import OperationReader
-from collhub_mscclpp.plans.records import (
+from collhub_mscclpp.plan_records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
     Gpu,
@@ -27,6 +19,14 @@ from collhub_mscclpp.plans.records import (
     SwitchGroup,
     ThreadBlock,
 )
+from collhub_mscclpp.reading.json_values import (
+    MAX_CHUNKS,
+    MOST_BYTES,
+    JsonValue,
+    refuse_old_rank,
+    refuse_old_switch,
+)
+from collhub_mscclpp.reading.read_operations import OperationReader
 from hub_core import parse_json_object
 from hub_core.columns import Int64Array
 from hub_core.model import CAP, Diagnostic, InputError, Location, Severity

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from collhub_mscclpp.plans.json_values import MAX_CHUNKS, JsonValue, refuse_old_operation
-from collhub_mscclpp.plans.records import (
+from collhub_mscclpp.plan_records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
     CODES,
@@ -26,6 +25,7 @@ from collhub_mscclpp.plans.records import (
     ThreadBlock,
     scope_of,
 )
+from collhub_mscclpp.reading.json_values import MAX_CHUNKS, JsonValue, refuse_old_operation
 
 _SYNCHRONISING = (Role.SIGNAL, Role.WAIT, Role.FLUSH)
 _SCOPE_KEYS = {Scope.LOCAL: "type", Scope.REMOTE: "buffer_id", Scope.SWITCH: "switch_channel_id"}

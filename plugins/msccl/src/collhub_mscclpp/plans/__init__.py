@@ -1,1 +1,0 @@
-"""Parsed execution plans and the meaning of the names in them."""
