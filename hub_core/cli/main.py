@@ -311,7 +311,10 @@ def _report(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return _report_usage(error)
     if isinstance(error, OSError):
-        _discard_failing_stdout()
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_stdout()
         file = f"{error.filename}: " if error.filename else ""
         print_error(f"{file}{error.strerror or error}")
         return int(ExitCode.INVALID)
@@ -338,13 +341,6 @@ def _report_usage(error: click.ClickException) -> int:
     hint = f"; see '{context.command_path} --help'" if context is not None else ""
     print_error(error.format_message().rstrip(".") + hint)
     return int(ExitCode.USAGE)
-
-
-def _discard_failing_stdout() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _discard_stdout()
 
 
 def _discard_stdout() -> None:

@@ -105,7 +105,13 @@ def run_job(language: Language) -> None:
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
     if job["sandbox"]:
         folder = str(Path(job["name"]).resolve().parent)
-        readable = [*sys.path, folder, *_list_package_folders(), *_list_system_files()]
+        packages = [module for name, module in sys.modules.items() if "." not in name]
+        readable = [
+            *sys.path,
+            folder,
+            *[path for package in packages for path in getattr(package, "__path__", ())],
+            *_list_system_files(),
+        ]
         restrict_this_process(readable, [os.devnull])
     run = _Run(language, job["name"])
     outcome = run.outcome(source, job["arguments"], job["program"])
@@ -143,15 +149,6 @@ def calling_line(file: str) -> int:
     while frame.f_back is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     return frame.f_lineno if frame.f_code.co_filename == file else -1
-
-
-def _list_package_folders() -> list[str]:
-    """Return the folders of the packages that this process has imported.
-
-    Packages that are installed from a checkout are not in folders of `sys.path`.
-    """
-    packages = [module for name, module in sys.modules.items() if "." not in name]
-    return [path for package in packages for path in getattr(package, "__path__", ())]
 
 
 def _list_system_files() -> list[str]:

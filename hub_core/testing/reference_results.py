@@ -108,18 +108,10 @@ class _Simulation:
         elif row in self.receive:
             self._release(self.receive[row], now_ns)
         if not hop:
-            self._finish(departure_ns, row)
-
-    def _finish(self, now_ns: float, row: int) -> None:
-        """Record a row as finished at `now_ns`, and release the rows that depend on it.
-
-        Adds 1 to `num_done` and raises `end_ns` to this time if that is later. Rows that wait for
-        nothing else become events. The receive of a message is not released here.
-        """
-        for child in self.children[row]:
-            self._release(child, now_ns)
-        self.num_done += 1
-        self.end_ns = max(self.end_ns, now_ns)
+            for child in self.children[row]:
+                self._release(child, departure_ns)
+            self.num_done += 1
+            self.end_ns = max(self.end_ns, departure_ns)
 
     def _release(self, row: int, at_ns: float) -> None:
         """Count one dependency of a row as finished at `at_ns`.

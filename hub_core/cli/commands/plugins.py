@@ -52,7 +52,13 @@ def list_plugins(session: Session, as_json: bool) -> int:
         session.print_report(create_plugin_report(registry, items))
         return ExitCode.DONE
     rows = [
-        (p.name, p.distribution, p.version, str(p.status.state), _list_offers(p))
+        (
+            p.name,
+            p.distribution,
+            p.version,
+            str(p.status.state),
+            ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in p.offers) or "-",
+        )
         for p in registry.plugins
     ]
     print_table(("name", "distribution", "version", "status", "provides"), rows)
@@ -214,10 +220,6 @@ def _try_import(session: Session, name: str) -> None:
             outcome = trial(plugin.name)
             if outcome.reason is not None:
                 session.refused_plugins[plugin.name] = outcome.reason
-
-
-def _list_offers(plugin: Plugin) -> str:
-    return ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in plugin.offers) or "-"
 
 
 def _print_plugin(plugin: Plugin) -> None:

@@ -104,13 +104,15 @@ def print_workload(
     nodes = workload.nodes
     kinds = ", ".join(f"{count} {kind}" for kind, count in _count_kinds(workload).items() if count)
     provenance = workload.provenance
+    sizes = sorted({len(group.ranks) for group in workload.groups})
+    listed = ", ".join(map(str, sizes))
     print_fields(
         {
             "file": f"{name} ({format_name})",
             "workload": f"{workload.num_ranks} ranks, {len(nodes)} nodes",
             "nodes": kinds or "none",
             "dependencies": f"{len(nodes.data_indices)} data, {len(nodes.control_indices)} control",
-            "process groups": _describe_groups(workload),
+            "process groups": f"{len(workload.groups)} of {listed} ranks" if sizes else "none",
             "stated compute": format_time(int(nodes.duration_ns.clip(0).sum())),
             "made from": provenance.source_name or _NOT_STATED,
         }
@@ -178,12 +180,6 @@ def _count_kinds(workload: Workload) -> dict[str, int]:
 
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     return {kind.name.lower(): counts[kind] for kind in NodeKind}
-
-
-def _describe_groups(workload: Workload) -> str:
-    sizes = sorted({len(group.ranks) for group in workload.groups})
-    listed = ", ".join(map(str, sizes))
-    return f"{len(workload.groups)} of {listed} ranks" if sizes else "none"
 
 
 def _create_report(

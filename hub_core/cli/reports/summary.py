@@ -295,11 +295,13 @@ def print_algorithm(
     provenance = algorithm.provenance
     scratch = int(algorithm.scratch_units.max(initial=0))
     kinds = ", ".join(f"{count} {kind}" for kind, count in count_kinds(steps).items() if count)
+    npus = placement_of(algorithm)
     print_fields(
         {
             "file": f"{source} ({source_format})",
             "collective": _describe_collective(algorithm),
-            "ranks": _describe_ranks(algorithm),
+            "ranks": f"{algorithm.num_ranks}"
+            + ("" if npus is None else f", on NPUs {format_ranks(npus)}"),
             "units": f"{collective.unit_count}, scratch {scratch} at most",
             "size": "not stated"
             if algorithm.collective_bytes is None
@@ -342,11 +344,6 @@ def _describe_collective(algorithm: Algorithm) -> str:
     )
     root = "" if collective.root is None else f", root {collective.root}"
     return f"{collective.kind}{root}, {modes}"
-
-
-def _describe_ranks(algorithm: Algorithm) -> str:
-    npus = placement_of(algorithm)
-    return f"{algorithm.num_ranks}" + ("" if npus is None else f", on NPUs {format_ranks(npus)}")
 
 
 def _describe_path(longest: CriticalPath | None) -> str:

@@ -12,7 +12,6 @@ from hub_core.plugin_api import IDEAL, ONE_SIZE
 
 if TYPE_CHECKING:
     from hub_core.cli.reports.timing_records import SynthesizeReport
-    from hub_core.model import JsonValue
     from hub_core.network import Topology
     from hub_core.pipeline.outputs import Written
     from hub_core.pipeline.simulation import TimingSource
@@ -102,7 +101,10 @@ def _collect_fields(
         "algorithm": f"{title}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
         "topology": f"{topology.name}: {network}",
         "size": format_bytes(request.size),
-        **{key: _format_figure(value) for key, value in result.statistics.items()},
+        **{
+            key: f"{value:.4g}" if isinstance(value, float) else str(value)
+            for key, value in result.statistics.items()
+        },
         **_describe_skipped_variants(result),
         **cut_fields(result.cuts),
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
@@ -154,11 +156,6 @@ def _describe_verdict(result: SynthesisResult, report: VerifyReport | None) -> s
     if not report.ok:
         return "wrong"
     return "correct" if report.method != "none" else "contents unknown"
-
-
-def _format_figure(value: JsonValue) -> str:
-    """Format a figure for text output; JSON output has all digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _create_report(
