@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from collhub_fabrics import scheduler_files
 from collhub_fabrics.plugin import TopographOptions, TreeOptions
+from collhub_fabrics.scheduler_files import read_slurm, read_topograph
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
@@ -33,16 +33,14 @@ MODEL = {
 
 
 def tree(text, **options):
-    return scheduler_files.read(
-        Source.of_bytes("topology.conf", text.encode()), TreeOptions(**options)
-    )
+    return read_slurm(Source.of_bytes("topology.conf", text.encode()), TreeOptions(**options))
 
 
 def model(value, **options):
     findings = []
     plain = Source.of_bytes("model.yaml", yaml.safe_dump(value).encode())
     source = Source("model.yaml", plain.parts, findings.append)
-    return scheduler_files.read(source, TopographOptions(**options)), findings
+    return read_topograph(source, TopographOptions(**options)), findings
 
 
 def cables(topology):
@@ -242,6 +240,6 @@ def test_hosts_of_several_gpus_with_one_cable_are_noted() -> None:
     plain = Source.of_bytes("topology.conf", TREE.encode())
     source = Source("topology.conf", plain.parts, findings.append)
     options = TreeOptions(bandwidth="50GB/s", gpus_per_node=8, node_bandwidth=1e9)
-    scheduler_files.read(source, options)
+    read_slurm(source, options)
     assert [one.code for one in findings] == ["one-cable"]
     assert "nics=8" in findings[0].cure
