@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from math import ceil, floor, isqrt, prod
+from math import ceil, floor, isqrt
 
 import numpy as np
 
@@ -25,8 +25,15 @@ from collhub_classic.nested_broadcast import (
     find_binary_trees,
     find_torus_trees,
 )
-from collhub_classic.nested_steps import NestedShape, build_nested_steps
-from collhub_classic.orders import find_equal_groups
+from collhub_classic.nested_shapes import (
+    FEW_RANKS,
+    MAX_STEPS_OF_PARTS,
+    MIN_UNIT_BYTES,
+    NestedShape,
+    choose_shape,
+    find_rings,
+)
+from collhub_classic.nested_steps import build_nested_steps
 from collhub_classic.plugin import NestedOptions
 from hub_core import installed_version
 from hub_core.columns import Int64Array
@@ -40,21 +47,17 @@ from hub_core.model import (
     StepTable,
     UsageError,
 )
-from hub_core.network import DimensionKind, Topology, lower_bound_ns
+from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
-# Larger levels are divided: messages per rank are the sum of the sizes, latencies their number.
-_MAX_LEVEL = 32
 # Chunks of the vector overlap: a switch forwards a chunk while it receives the next one.
-_MAX_CHUNKS, _MAX_STEPS, _MIN_UNIT_BYTES = 16, 4_200_000, 64
+_MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
-# Steps of several parts, which use the links of all dimensions of a torus at the same time.
-_MAX_STEPS_OF_PARTS = 8_200_000
-# Broadcasts on tori of at least `_FEW_RANKS` have messages of several sizes, of which no runtime
-# has enough operations; from `_MANY_RANKS` on, they may have `_MAX_STEPS_OF_PARTS` steps.
-_FEW_RANKS, _MANY_RANKS = 512, 4096
+# Broadcasts on tori of at least `FEW_RANKS` have messages of several sizes, of which no runtime
+# has enough operations; from `_MANY_RANKS` on, they may have `MAX_STEPS_OF_PARTS` steps.
+_MANY_RANKS = 4096
 # Chunks of such a broadcast per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
 # Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
@@ -129,19 +132,22 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
     """Yield the candidates: collective with its units, steps, SCRATCH units of a rank, statistics.
 
     They differ in the number of chunks: that of the option, or 1, 2, 4, ... up to `_MAX_CHUNKS`.
-    Numbers with more than `_MAX_STEPS` steps, or units of less than `_MIN_UNIT_BYTES`, are left
-    out, except 1. Only the largest number remains if one chunk has more than `_MAX_TRIED_STEPS`
-    steps. Raises `UsageError` for units of less than a byte.
+    Numbers with more than `_MAX_STEPS` steps (`MAX_STEPS_OF_PARTS` for thousands of ranks with
+    forwarded ranges), or units of less than `MIN_UNIT_BYTES`, are left out, except 1. Only the
+    largest number remains if one chunk has more than `_MAX_TRIED_STEPS` steps. Raises `UsageError`
+    for units of less than a byte.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
     shape = choose_shape(request.topology, kind, options.sizes, request.collective_bytes)
     chunk_counts = [options.chunks or 1]
     if not options.chunks:
+        has_many_steps = shape.is_forwarded and ranks >= _MANY_RANKS
+        max_steps = MAX_STEPS_OF_PARTS if has_many_steps else _MAX_STEPS
         most = min(
             _MAX_CHUNKS,
-            _MAX_STEPS // shape.count_steps(kind),
-            request.collective_bytes // (ranks * shape.units_per_rank * _MIN_UNIT_BYTES),
+            max_steps // shape.count_steps(kind),
+            request.collective_bytes // (ranks * shape.units_per_rank * MIN_UNIT_BYTES),
         )
         chunk_counts = [1 << power for power in range(max(1, most.bit_length()))]
         if shape.count_steps(kind) > _MAX_TRIED_STEPS:
@@ -212,14 +218,14 @@ def _choose_broadcast_chunks(
     busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
     best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
     most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
-    most_chunks = request.collective_bytes // _MIN_UNIT_BYTES // trees
+    most_chunks = request.collective_bytes // MIN_UNIT_BYTES // trees
     equal = max(1, min(best, most, most_chunks))
     rings = find_rings(request.topology)
     is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
     many = min(_MAX_CHUNKS_PER_HOP * depth, most_chunks)
-    if not is_by_rings or ranks < _FEW_RANKS or request.target is not None or many <= equal:
+    if not is_by_rings or ranks < FEW_RANKS or request.target is not None or many <= equal:
         return [(equal, None)]
-    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else _MAX_STEPS_OF_PARTS
+    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else MAX_STEPS_OF_PARTS
     grains = choose_grains(rings, compute_torus_levels(rings, root), many, max_steps // 2)
     if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
         return [(many, grains)]
@@ -274,111 +280,3 @@ def _find_trees(topology: Topology, sizes_text: str, root: int) -> Int64Array:
     if sizes and sizes_text in ("auto", "x".join(map(str, sizes))):
         return find_torus_trees(sizes, root)
     return find_binary_trees(topology.num_npus, root)
-
-
-def find_rings(topology: Topology) -> list[int]:
-    """Return the sizes above 1 of the dimensions of a torus, the first varies fastest; else []."""
-    dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
-    is_torus = topology.num_nodes == topology.num_npus and all(
-        dimension.kind is DimensionKind.RING or dimension.size == 2 for dimension in dimensions
-    )
-    return [dimension.size for dimension in dimensions] if is_torus else []
-
-
-def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
-    """Choose the levels as `choose_levels`, their order, and the parts of the data on a torus.
-
-    Groups are gathered from the outermost level on; units are moved if this takes more than
-    `_MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do.
-
-    On a torus, every part begins with another dimension, and two parts with the same dimension
-    differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
-    one direction, or units that are moved, or one part, if the messages of more parts have more
-    than `_MAX_STEPS_OF_PARTS` steps, or if units have less than `_MIN_UNIT_BYTES` of the `size`
-    bytes.
-    """
-    rings = find_rings(topology)
-    levels = choose_levels(topology, text)
-    if not rings or levels != rings:
-        shape = NestedShape.direct(levels)
-        return replace(shape, is_moved=shape.count_steps(kind) > _MAX_STEPS_OF_PARTS)
-    count = len(rings)
-    orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
-    is_ring = tuple(length > 2 for length in rings)
-    both_directions = [(order, sign) for sign in (1, -1) for order in orders]
-    one_direction = both_directions[:count]
-    choices = [(both_directions, False), (one_direction, False)]
-    if kind is not CollectiveKind.ALL_REDUCE:
-        choices += [(both_directions, True), (one_direction, True)]
-    choices.append((both_directions[:1], False))
-    shapes = [
-        NestedShape(tuple(rings), is_ring, tuple(parts), is_moved=is_moved)
-        for parts, is_moved in choices
-    ]
-    for shape in shapes:
-        units = topology.num_npus * shape.units_per_rank
-        if shape.count_steps(kind) <= _MAX_STEPS_OF_PARTS and size >= units * _MIN_UNIT_BYTES:
-            return shape
-    return shapes[-1]
-
-
-def choose_levels(topology: Topology, text: str) -> list[int]:
-    """Choose the sizes of the levels, the closest first: those of `text`, as `8x8x16`, or `auto`.
-
-    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; else groups of NPUs at equal
-    distance from NPU 0, in links, if their sizes divide one another; else the equal groups of the
-    topology if their NPUs are numbered consecutively; else one level. Other levels above
-    `_MAX_LEVEL` are divided into two factors, as equal as possible, until they are below it; primes
-    are not divided. Raises `UsageError` for sizes whose product is not the number of NPUs.
-    """
-    ranks = topology.num_npus
-    if text != "auto":
-        parts = text.split("x")
-        is_valid = all(part.isascii() and part.isdigit() and len(part) < 8 for part in parts)
-        sizes = [int(part) for part in parts] if is_valid else []
-        if not sizes or prod(sizes) != ranks:
-            raise UsageError(
-                f"option sizes: {text[:60]} is not {ranks} ranks",
-                cure="name sizes whose product is the number of ranks, as 8x4",
-                code="option-range",
-            )
-        return [size for size in sizes if size > 1] or [1]
-    rings = find_rings(topology)
-    if rings:
-        return rings
-    levels = _find_distance_levels(topology)
-    groups = find_equal_groups(topology, range(ranks))
-    is_numbered = np.array_equal(groups.ravel(), np.arange(ranks))
-    if len(levels) == 1 and len(groups) > 1 and is_numbered:
-        levels = [groups.shape[1], len(groups)]
-    return [part for level in levels for part in _divide_level(level)]
-
-
-def _find_distance_levels(topology: Topology) -> list[int]:
-    """Return the sizes of nested groups by distance from NPU 0; one level if they do not nest."""
-    (hops,) = topology.arcs().hops(np.zeros(1, np.int64))
-    distance = hops[: topology.num_npus]
-    levels, inside = [], 1
-    for limit in np.unique(distance[1:]).tolist():
-        members = np.flatnonzero(distance <= limit)
-        # Groups must have consecutive numbers, and divide the next larger group.
-        if len(members) % inside or members[-1] != len(members) - 1:
-            return [topology.num_npus]
-        levels.append(len(members) // inside)
-        inside = len(members)
-    if inside != topology.num_npus:
-        return [topology.num_npus]
-    return [level for level in levels if level > 1]
-
-
-def _divide_level(size: int) -> list[int]:
-    """Divide a size into factors at most `_MAX_LEVEL`, as equal as possible.
-
-    The product of the factors is `size`. A prime above `_MAX_LEVEL` remains a single factor.
-    """
-    if size <= _MAX_LEVEL:
-        return [size]
-    factor = max(each for each in range(1, int(size**0.5) + 1) if size % each == 0)
-    if factor == 1:
-        return [size]
-    return [*_divide_level(factor), *_divide_level(size // factor)]

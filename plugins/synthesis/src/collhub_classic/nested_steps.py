@@ -8,7 +8,6 @@ has the same shape, so that a row is added to all ranks at once. Cost: linear in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -19,63 +18,15 @@ from collhub_classic.nested_columns import (
     add_moves_from_owners,
     add_moves_to_owners,
 )
+from collhub_classic.nested_shapes import NestedShape
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, CollectiveKind, StepKind, StepTable
 
+# Messages of a rank that are on the way at the same time in a level before a forwarded one.
+_MAX_MESSAGES = 3
+
 # Displacement of a rank's coordinates from those of another one, by level; None: all coordinates.
 _Key = tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NestedShape:
-    """Levels of the ranks and the parts of the data.
-
-    `sizes`: ranks of each level, the first level varies fastest with the rank. `is_ring`: whether
-    the ranks of a level form a ring. `parts`: (order of the levels in the all-gather, direction of
-    the longer half of its rings) of every part of the data; a reduce-scatter uses the reversed
-    order. `chunks`: chunks of every part, which overlap. `is_moved`: an all-gather first moves the
-    units to the ranks that start with them in an all-reduce, whose messages are ranges; a
-    reduce-scatter moves the results from these ranks at the end.
-    """
-
-    sizes: tuple[int, ...]
-    is_ring: tuple[bool, ...]
-    parts: tuple[tuple[tuple[int, ...], int], ...]
-    chunks: int = 1
-    is_moved: bool = False
-
-    @classmethod
-    def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
-        """Return exchanges of all pairs in every level of more than one rank, with one part.
-
-        The all-gather begins with the last level, whose links are often the slowest, so that only
-        the own data passes them.
-        """
-        used = tuple(size for size in sizes if size > 1)
-        order = tuple(reversed(range(len(used))))
-        return cls(used, (False,) * len(used), ((order, 1),), chunks)
-
-    @property
-    def units_per_rank(self) -> int:
-        """Chunks of all parts."""
-        return len(self.parts) * self.chunks
-
-    def count_steps(self, kind: CollectiveKind) -> int:
-        """Count the steps of all ranks, without copies.
-
-        Messages of an all-reduce, and with `is_moved` also those of other collectives, are one
-        range each. Without it, the latter are single units if a rank has several, or if the first
-        level is not gathered first.
-        """
-        if kind is CollectiveKind.ALL_REDUCE:
-            messages = 2 * sum(size - 1 for size in self.sizes)
-        elif self.is_moved:
-            messages = 1 + sum(size - 1 for size in self.sizes)
-        elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
-            messages = prod(self.sizes) - 1
-        else:
-            messages = sum(size - 1 for size in self.sizes)
-        return 2 * prod(self.sizes) * messages * self.units_per_rank
 
 
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
@@ -193,13 +144,16 @@ class _Stream:
         """Gather along the level of a phase; yields after every row of all ranks."""
         level = self._order[phase]
         receives: list[int] = []
-        for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=False):
+        for before, is_send, (hop, displacement, onward) in self._list_rows(
+            phase, is_reversed=False
+        ):
             for key in self._list_keys(
-                phase, displacement if is_send else self._wrap(level, onward)
+                phase, displacement if is_send else self._wrap(level, onward), before
             ):
                 if is_send:
                     peer = self._get_peer(level, hop)
-                    self._add_send(key, peer, Buffer.OUTPUT)
+                    row = self._add_send(key, peer, Buffer.OUTPUT)
+                    self._limit_messages(phase, receives, row)
                     continue
                 row = self._columns.add(
                     StepKind.RECV,
@@ -213,7 +167,7 @@ class _Stream:
                 receives.append(row)
             yield None
         self._end_phase(receives)
-        if self._is_contiguous:
+        if self._is_contiguous and not self._keeps_ranges(phase):
             own = next(iter(self._list_keys(phase, 0)))
             rows = [
                 row
@@ -228,30 +182,49 @@ class _Stream:
         Yields after every row of all ranks.
         """
         level = self._order[phase]
-        if self._is_contiguous:
+        own = next(iter(self._list_keys(phase, 0)))
+        if self._is_contiguous and not self._keeps_ranges(phase):
             # The ranges of this level have the writers of the range that contains them.
-            own = next(iter(self._list_keys(phase, 0)))
             rows = self._writers.pop(self._with(own, level, None), [])
             for displacement in range(self._shape.sizes[level]):
                 self._writers[self._with(own, level, displacement)] = rows
         receives: list[int] = []
         additions = sum(1 for hop in self._list_hops(level) if hop[1] == 0)
-        for is_send, (hop, displacement, onward) in self._list_rows(level, is_reversed=True):
+        for before, is_send, (hop, displacement, onward) in self._list_rows(
+            phase, is_reversed=True
+        ):
             if is_send:
-                for key in self._list_keys(phase, self._wrap(level, onward)):
+                for key in self._list_keys(phase, self._wrap(level, onward), before):
                     peer = self._get_peer(level, -hop)
-                    self._add_send(key, peer, self._get_partial_buffer(key))
+                    row = self._add_send(key, peer, self._get_partial_buffer(key))
+                    self._limit_messages(phase, receives, row)
             else:
                 additions -= displacement == 0
                 is_last = phase == 0 and displacement == 0 and not additions
-                for key in self._list_keys(phase, displacement):
+                for key in self._list_keys(phase, displacement, before):
                     row = self._add_sum(key, self._get_peer(level, hop), is_last)
                     receives.append(row)
             yield None
         self._end_phase(receives)
-        if self._is_contiguous:
+        if self._is_contiguous and not self._is_forwarded(phase):
             for displacement in range(1, self._shape.sizes[level]):
                 del self._writers[self._with(own, level, displacement)]
+
+    def _limit_messages(self, phase: int, receives: Sequence[int], row: int) -> None:
+        """Let a send wait for an earlier receive of its level, if levels are forwarded.
+
+        All ranks then exchange with the same displacement at about the same time, in the order of
+        the program. Otherwise messages that are ready at the same time start in any order, and meet
+        those of other ranks at the same receivers.
+        """
+        if self._is_forwarded(phase):
+            # Two ranges are on the way.
+            per_range = self._shape.sizes[self._order[phase]] - 1
+            begun = len(receives) // per_range
+            if begun > 1:
+                self._columns.add_controls([receives[(begun - 1) * per_range - 1]], row)
+        elif self._shape.is_forwarded:
+            self._columns.add_controls(receives[-1:], row)
 
     def _end_phase(self, receives: Sequence[int]) -> None:
         """Let the last receive of a phase wait for all other ones, so that rows can wait for it."""
@@ -274,19 +247,42 @@ class _Stream:
         return (0,) * len(self._shape.sizes)
 
     def _list_rows(
-        self, level: int, *, is_reversed: bool
-    ) -> list[tuple[bool, tuple[int, int, int]]]:
-        """List (whether it sends, message of `_list_hops`) in the order of the program.
+        self, phase: int, *, is_reversed: bool
+    ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
+        """List (range of the level before, whether it sends, message of `_list_hops`) in the order
+        of the program.
 
         On a ring, the receive of every message follows its send; with all pairs, all sends come
-        first.
+        first. Ranges that are forwarded separately follow in the order in which they arrive, the
+        own one first; without them the range is None.
         """
+        level = self._order[phase]
         hops = list(self._list_hops(level))
         if is_reversed:
             hops.reverse()
+        rows = [(is_send, hop) for is_send in (True, False) for hop in hops]
+        if self._shape.is_forwarded and not self._is_forwarded(phase):
+            ahead = min(_MAX_MESSAGES - 1, len(hops))
+            turns = zip(hops[ahead:], hops, strict=False)
+            later = [row for sent, received in turns for row in ((True, sent), (False, received))]
+            rows = [(True, hop) for hop in hops[:ahead]] + later
+            rows += [(False, hop) for hop in hops[len(hops) - ahead :]]
         if self._shape.is_ring[level]:
-            return [(is_send, hop) for hop in hops for is_send in (True, False)]
-        return [(is_send, hop) for is_send in (True, False) for hop in hops]
+            rows = [(is_send, hop) for hop in hops for is_send in (True, False)]
+        if not self._is_forwarded(phase):
+            return [(None, *row) for row in rows]
+        size = self._shape.sizes[self._order[phase - 1]]
+        arrivals = [-hop % size for hop in range(size)]
+        if is_reversed:
+            arrivals = arrivals[:1] + arrivals[:0:-1]
+        return [(before, *row) for before in arrivals for row in rows]
+
+    def _is_forwarded(self, phase: int) -> bool:
+        return self._shape.is_forwarded and phase == len(self._order) - 1
+
+    def _keeps_ranges(self, phase: int) -> bool:
+        """Return whether the ranges of a level are not united, since they are forwarded."""
+        return self._shape.is_forwarded and phase >= len(self._order) - 2
 
     def _list_hops(self, level: int) -> Iterator[tuple[int, int, int]]:
         """Yield the messages of a gather along a level, the first ones first.
@@ -307,16 +303,21 @@ class _Stream:
                     before = (distance - 1) * direction
                     yield direction, self._wrap(level, -before), -distance * direction
 
-    def _list_keys(self, phase: int, displacement: int) -> Iterator[_Key]:
+    def _list_keys(
+        self, phase: int, displacement: int, before: int | None = None
+    ) -> Iterator[_Key]:
         """Yield the keys of the units at a displacement along the level of a phase.
 
         Levels of earlier phases are complete: one key for all of their coordinates if the units are
-        one range, else a key per unit. Levels of later phases have the own coordinates.
+        one range, else a key per unit. Levels of later phases have the own coordinates. With
+        `before`, only the units at this displacement along the level of the phase before.
         """
         key: list[Sequence[int | None]] = [(0,)] * len(self._shape.sizes)
         for level in self._order[:phase]:
             size = self._shape.sizes[level]
             key[level] = (None,) if self._is_contiguous else range(size)
+        if before is not None:
+            key[self._order[phase - 1]] = (before,)
         key[self._order[phase]] = (displacement,)
         yield from product(*key)
 
@@ -351,13 +352,17 @@ class _Stream:
         is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
-    def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> None:
-        """Add the row that sends a range, after the barrier of the columns if there is one."""
+    def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> int:
+        """Add the row that sends a range, after the barrier of the columns if there is one.
+
+        Returns its position.
+        """
         parents = self._writers.get(key, [])
         offset = {"src_offset": self._compute_offset(key)}
         count = self._count_units(key)
         row = self._columns.add(StepKind.SEND, peer, count, parents, {"src_buffer": buffer}, offset)
         self._columns.add_controls(self._columns.barrier, row)
+        return row
 
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
         """Add the row that receives and adds a range; return its position.

@@ -1,0 +1,227 @@
+"""Shapes of nested collectives: the levels of the ranks, their order, and the parts of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from collhub_classic.orders import find_equal_groups
+from hub_core.model import CollectiveKind, UsageError
+from hub_core.network import DimensionKind, Topology
+
+# Larger levels are divided: messages per rank are the sum of the sizes, latencies their number.
+_MAX_LEVEL = 32
+# Ranges of the second level that the closest level forwards separately: the last one is not
+# overlapped.
+_MAX_RANGES = 16
+# Steps of several parts, which use the links of all dimensions of a torus at the same time.
+MAX_STEPS_OF_PARTS = 8_200_000
+MIN_UNIT_BYTES = 64
+# From so many ranks on, ranges of levels are forwarded, and broadcasts on tori have messages of
+# several sizes, of which no runtime has enough operations.
+FEW_RANKS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class NestedShape:
+    """Levels of the ranks and the parts of the data.
+
+    `sizes`: ranks of each level, the first level varies fastest with the rank. `is_ring`: whether
+    the ranks of a level form a ring. `parts`: (order of the levels in the all-gather, direction of
+    the longer half of its rings) of every part of the data; a reduce-scatter uses the reversed
+    order. `chunks`: chunks of every part, which overlap. `is_moved`: an all-gather first moves the
+    units to the ranks that start with them in an all-reduce, whose messages are ranges; a
+    reduce-scatter moves the results from these ranks at the end. `is_forwarded`: in the level that
+    is gathered last, the ranges of the level before it are separate messages, so that a range moves
+    on while others arrive, over other links; only for one part whose messages are ranges, and at
+    least two levels.
+    """
+
+    sizes: tuple[int, ...]
+    is_ring: tuple[bool, ...]
+    parts: tuple[tuple[tuple[int, ...], int], ...]
+    chunks: int = 1
+    is_moved: bool = False
+    is_forwarded: bool = False
+
+    @classmethod
+    def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
+        """Return exchanges of all pairs in every level of more than one rank, with one part.
+
+        The all-gather begins with the last level, whose links are often the slowest, so that only
+        the own data passes them.
+        """
+        used = tuple(size for size in sizes if size > 1)
+        order = tuple(reversed(range(len(used))))
+        return cls(used, (False,) * len(used), ((order, 1),), chunks)
+
+    @property
+    def units_per_rank(self) -> int:
+        """Chunks of all parts."""
+        return len(self.parts) * self.chunks
+
+    def count_steps(self, kind: CollectiveKind) -> int:
+        """Count the steps of all ranks, without copies.
+
+        Messages of an all-reduce, and with `is_moved` also those of other collectives, are one
+        range each. Without it, the latter are single units if a rank has several, or if the first
+        level is not gathered first.
+        """
+        nested = sum(size - 1 for size in self.sizes)
+        if self.is_forwarded:
+            before, last = (self.sizes[level] for level in self.parts[0][0][-2:])
+            nested += (before - 1) * (last - 1)
+        if kind is CollectiveKind.ALL_REDUCE:
+            messages = 2 * nested
+        elif self.is_moved:
+            messages = 1 + nested
+        elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
+            messages = prod(self.sizes) - 1
+        else:
+            messages = sum(size - 1 for size in self.sizes)
+        return 2 * prod(self.sizes) * messages * self.units_per_rank
+
+
+def find_rings(topology: Topology) -> list[int]:
+    """Return the sizes above 1 of the dimensions of a torus, the first varies fastest; else []."""
+    dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
+    is_torus = topology.num_nodes == topology.num_npus and all(
+        dimension.kind is DimensionKind.RING or dimension.size == 2 for dimension in dimensions
+    )
+    return [dimension.size for dimension in dimensions] if is_torus else []
+
+
+def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
+    """Choose the levels as `choose_levels`, their order, and the parts of the data on a torus.
+
+    Groups are gathered from the outermost level on; units are moved if this takes more than
+    `MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do. If the closest level of
+    many ranks has links of its own, its exchange overlaps with those of the other levels.
+
+    On a torus, every part begins with another dimension, and two parts with the same dimension
+    differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
+    one direction, or units that are moved, or one part, if the messages of more parts have more
+    than `MAX_STEPS_OF_PARTS` steps, or if units have less than `MIN_UNIT_BYTES` of the `size`
+    bytes.
+    """
+    rings = find_rings(topology)
+    levels = choose_levels(topology, text)
+    if not rings or levels != rings:
+        shape = NestedShape.direct(levels)
+        is_moved = shape.count_steps(kind) > MAX_STEPS_OF_PARTS
+        # Units that are not moved are single messages, which overlap without ranges.
+        has_ranges = kind is CollectiveKind.ALL_REDUCE or is_moved
+        is_large = text == "auto" and topology.num_npus >= FEW_RANKS
+        if is_large and has_ranges and _has_own_links(topology, levels):
+            return _choose_forwarded(replace(shape, is_moved=is_moved), kind)
+        return replace(shape, is_moved=is_moved)
+    count = len(rings)
+    orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
+    is_ring = tuple(length > 2 for length in rings)
+    both_directions = [(order, sign) for sign in (1, -1) for order in orders]
+    one_direction = both_directions[:count]
+    choices = [(both_directions, False), (one_direction, False)]
+    if kind is not CollectiveKind.ALL_REDUCE:
+        choices += [(both_directions, True), (one_direction, True)]
+    choices.append((both_directions[:1], False))
+    shapes = [
+        NestedShape(tuple(rings), is_ring, tuple(parts), is_moved=is_moved)
+        for parts, is_moved in choices
+    ]
+    for shape in shapes:
+        units = topology.num_npus * shape.units_per_rank
+        if shape.count_steps(kind) <= MAX_STEPS_OF_PARTS and size >= units * MIN_UNIT_BYTES:
+            return shape
+    return shapes[-1]
+
+
+def _has_own_links(topology: Topology, levels: Sequence[int]) -> bool:
+    """Return whether routes within the closest level and those to other groups share no link."""
+    inside = levels[0]
+    if len(levels) == 1 or inside == 1:
+        return False
+    routes = topology.routes(np.zeros(2, np.int64), np.asarray([1, inside]))
+    near, far = np.split(routes.links, routes.indptr[1:2])
+    return not np.intersect1d(near, far).size
+
+
+def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
+    """Divide the levels outside of the closest one such that its exchange overlaps with them.
+
+    The second level has as many ranks as possible, up to `_MAX_RANGES`: the first of its ranges
+    moves on while others arrive. The shape is returned unchanged if the steps would be too many.
+    """
+    inside, outside = shape.sizes[0], prod(shape.sizes[1:])
+    for ranges in range(min(_MAX_RANGES, outside), 1, -1):
+        if outside % ranges:
+            continue
+        levels = [inside, ranges, *_divide_level(outside // ranges)]
+        forwarded = replace(NestedShape.direct(levels), is_moved=shape.is_moved, is_forwarded=True)
+        if forwarded.count_steps(kind) <= MAX_STEPS_OF_PARTS:
+            return forwarded
+    return shape
+
+
+def choose_levels(topology: Topology, text: str) -> list[int]:
+    """Choose the sizes of the levels, the closest first: those of `text`, as `8x8x16`, or `auto`.
+
+    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; else groups of NPUs at equal
+    distance from NPU 0, in links, if their sizes divide one another; else the equal groups of the
+    topology if their NPUs are numbered consecutively; else one level. Other levels above
+    `_MAX_LEVEL` are divided into two factors, as equal as possible, until they are below it; primes
+    are not divided. Raises `UsageError` for sizes whose product is not the number of NPUs.
+    """
+    ranks = topology.num_npus
+    if text != "auto":
+        parts = text.split("x")
+        is_valid = all(part.isascii() and part.isdigit() and len(part) < 8 for part in parts)
+        sizes = [int(part) for part in parts] if is_valid else []
+        if not sizes or prod(sizes) != ranks:
+            raise UsageError(
+                f"option sizes: {text[:60]} is not {ranks} ranks",
+                cure="name sizes whose product is the number of ranks, as 8x4",
+                code="option-range",
+            )
+        return [size for size in sizes if size > 1] or [1]
+    rings = find_rings(topology)
+    if rings:
+        return rings
+    levels = _find_distance_levels(topology)
+    groups = find_equal_groups(topology, range(ranks))
+    is_numbered = np.array_equal(groups.ravel(), np.arange(ranks))
+    if len(levels) == 1 and len(groups) > 1 and is_numbered:
+        levels = [groups.shape[1], len(groups)]
+    return [part for level in levels for part in _divide_level(level)]
+
+
+def _find_distance_levels(topology: Topology) -> list[int]:
+    """Return the sizes of nested groups by distance from NPU 0; one level if they do not nest."""
+    (hops,) = topology.arcs().hops(np.zeros(1, np.int64))
+    distance = hops[: topology.num_npus]
+    levels, inside = [], 1
+    for limit in np.unique(distance[1:]).tolist():
+        members = np.flatnonzero(distance <= limit)
+        # Groups must have consecutive numbers, and divide the next larger group.
+        if len(members) % inside or members[-1] != len(members) - 1:
+            return [topology.num_npus]
+        levels.append(len(members) // inside)
+        inside = len(members)
+    if inside != topology.num_npus:
+        return [topology.num_npus]
+    return [level for level in levels if level > 1]
+
+
+def _divide_level(size: int) -> list[int]:
+    """Divide a size into factors at most `_MAX_LEVEL`, as equal as possible.
+
+    The product of the factors is `size`. A prime above `_MAX_LEVEL` remains a single factor.
+    """
+    if size <= _MAX_LEVEL:
+        return [size]
+    factor = max(each for each in range(1, int(size**0.5) + 1) if size % each == 0)
+    if factor == 1:
+        return [size]
+    return [*_divide_level(factor), *_divide_level(size // factor)]
