@@ -26,12 +26,15 @@ from hub_core.columns import (
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
+from hub_core.network.source_routes import find_routes_from_sources
 
 if TYPE_CHECKING:
     from hub_core.network.topology import Topology
 
 # Maximum number of cells of the (destination, node or link) tables of one search step.
 _SEARCH_CELLS = 1 << 20
+# Destinations per source above which searches begin at the sources.
+_DESTINATIONS_PER_SOURCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,18 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     direct_rows = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
     parts = [(direct_rows, Routes(np.arange(len(direct_rows) + 1), direct[direct_rows]))]
+    if _has_few_sources(sources[distant], destinations[distant]):
+        routes = find_routes_from_sources(topology, sources[distant], destinations[distant])
+        if routes is not None:
+            return joined_routes(len(sources), [*parts, (distant, Routes(*routes))])
     if len(distant):
         parts += _distant_routes(topology, sources, destinations, distant)
     return joined_routes(len(sources), parts)
+
+
+def _has_few_sources(sources: Int64Array, destinations: Int64Array) -> bool:
+    """Return whether searches from the sources are much fewer than searches per destination."""
+    return _DESTINATIONS_PER_SOURCE * len(np.unique(sources)) < len(np.unique(destinations))
 
 
 def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:

@@ -381,8 +381,8 @@ class Topology(NotebookDisplay):
         spread paths: successive switches with ties use successive digits of the destination's
         number, each in the base of its number of tied links (D-mod-k routing on a fat tree; Zahavi,
         JPDC 2012). A pair with a direct link uses the first such link. Cost: other pairs need one
-        breadth-first search per destination, done for many destinations at once. Raises
-        `InputError` with a pair that has no path.
+        breadth-first search per destination, or per source if sources are much fewer, done for many
+        at once. Raises `InputError` with a pair that has no path.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:

@@ -344,20 +344,14 @@ class ClassicAlgorithm:
     order: RankOrder = RankOrder.GIVEN
 
 
-_MAX_MEAN_TARGETS = 1024
-
-
 def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
     """Return mean latency (s) and mean time per byte (s) of the routes from rank 0 to the other
     ranks.
 
-    The time per byte of a route is that of its slowest link. Above 1 024 other ranks, the means are
-    those of 1 024 of them, evenly spaced, because every target needs a search of the network.
+    The time per byte of a route is that of its slowest link.
     """
     npu_of = np.asarray(npus, np.int64)
     targets = npu_of[1:] if len(npu_of) > 1 else npu_of
-    if len(targets) > _MAX_MEAN_TARGETS:
-        targets = targets[np.arange(_MAX_MEAN_TARGETS) * len(targets) // _MAX_MEAN_TARGETS]
     routes = topology.routes(np.full(len(targets), npu_of[0]), targets)
     route = np.repeat(np.arange(len(targets)), np.diff(routes.indptr))
     latency = np.bincount(route, topology.latency_s[routes.links], len(targets))

@@ -179,7 +179,7 @@ def test_offers_declare_the_collectives_of_the_planners() -> None:
     assert declared == {name: set(found.planners) for name, found in ALGORITHMS.items()}
 
 
-def test_the_mean_link_of_thousands_of_ranks_is_that_of_a_sample() -> None:
+def test_the_mean_link_of_thousands_of_ranks_is_that_of_all_routes() -> None:
     topology = hub_core.parse_topology("rail:160x8")
     latency_s, beta_s_per_byte = compute_mean_link(topology, range(topology.num_npus))
     routes = topology.routes(np.zeros(1279, np.int64), np.arange(1, 1280))
