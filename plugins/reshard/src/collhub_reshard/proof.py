@@ -5,10 +5,14 @@ Tasks, schedule and bound are exact numbers.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import cast
 
+import numpy as np
 from collhub_shardings import Move, UnitTasks, parse_side, parse_tensor
 
 from collhub_reshard.fabric_streams import StreamPlan
@@ -237,23 +241,81 @@ def require_list(value: JsonValue) -> list[JsonValue]:
     return value
 
 
+# Of hosts; far more than devices, so that tables by host stay small.
+_MAX_HOST = 1 << 20
+_FRACTION = re.compile(r"[0-9]{1,4000}(?:/[0-9]{1,4000})?")
+
+
+def require_integer(value: JsonValue, name: str, minimum: int, maximum: int = (1 << 63) - 1) -> int:
+    """Return the value if it is an integer within both limits.
+
+    Raises `FlawError` (`form`) with `name` for any other value, also for a boolean.
+    """
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or not minimum <= cast("int", value) <= maximum:
+        limits = f"from {minimum} on" if maximum == (1 << 63) - 1 else f"{minimum} to {maximum}"
+        raise FlawError("form", f"{name} is {value!r:.40}, expected a whole number {limits}")
+    return cast("int", value)
+
+
+def parse_fraction(value: JsonValue, name: str) -> Fraction:
+    """Parse an exact number from 0 on, which is text such as `3` or `51/64`.
+
+    Raises `FlawError` (`form`) with `name` for any other value, negative numbers and a denominator
+    of 0.
+    """
+    # A text with an exponent could stand for a number of any length.
+    if (
+        not isinstance(value, str)
+        or not _FRACTION.fullmatch(value)
+        or not int(value.partition("/")[2] or "1")
+    ):
+        raise FlawError("form", f"{name} is {value!r:.40}, expected a fraction from 0 on as text")
+    return Fraction(value)
+
+
+def read_hosts(document: Mapping[str, JsonValue], moves: Sequence[Move]) -> Int64Array:
+    """Read the host of every device, int64[devices], -1 for devices that no move uses.
+
+    Raises `FlawError` (`form`) for another number of devices than that of the moves, a host that is
+    no number from -1 to 2^20 - 1, and a device of a move without host.
+    """
+    hosts = [
+        require_integer(host, f"the host of device {device}", -1, _MAX_HOST - 1)
+        for device, host in enumerate(require_list(document["host_of"]))
+    ]
+    sides = [side for move in moves for side in (move.source, move.destination)]
+    used = {device for side in sides for device in side.mesh.devices}
+    if not used or len(hosts) != max(used) + 1:
+        raise FlawError("form", "the list of hosts does not match the devices of the moves")
+    for device in sorted(used):
+        if hosts[device] < 0:
+            raise FlawError("form", f"device {device} of the moves has no host")
+    return np.asarray(hosts, np.int64)
+
+
 def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
     """Parse a move of a proof; its devices are on the default hosts.
 
     Sides are parsed for the tensor's number of dimensions; a due time of null is None. Raises
-    `KeyError` for a missing member, and `InputError` or `ValueError` for text that does not parse.
+    `KeyError` for a missing member, `InputError` or `ValueError` for text that does not parse, and
+    `FlawError` (`form`) for a time that is no finite number from 0 on.
     """
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
     sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
-    due = entry["due_s"]
+    release, due = entry["release_s"], entry["due_s"]
+    for name, time in (("release_s", release), ("due_s", 0.0 if due is None else due)):
+        is_number = isinstance(time, int | float) and not isinstance(time, bool)
+        if not is_number or not 0 <= cast("float", time) < math.inf:
+            raise FlawError("form", f"{name} is {time!r:.40}, expected seconds from 0 on")
     return Move(
         tensor,
         sides[0],
         sides[1],
         str(entry["name"]),
-        float(str(entry["release_s"])),
-        None if due is None else float(str(due)),
+        float(cast("float", release)),
+        None if due is None else float(cast("float", due)),
     )
 
 
@@ -269,13 +331,14 @@ def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
 
 
 def is_covering(parts: Sequence[Interval]) -> bool:
-    """Return whether the parts fill 0..1 without gap or overlap; False without parts.
+    """Return whether the parts fill 0..1 without gap or overlap; False without parts, and with an
+    empty part or one that ends before it begins.
 
     The order of the parts (first, last) does not matter.
     """
     position = Fraction(0)
     for first, last in sorted(parts):
-        if first != position:
+        if first != position or last <= first:
             return False
         position = last
     return position == 1

@@ -7,14 +7,14 @@ the messages of the algorithm are compared with it. No code of the search is use
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import cast
 
 import numpy as np
-from collhub_shardings import UnitTasks, unit_tasks
 
+from collhub_reshard.claims import ScheduleClaim, read_claim
 from collhub_reshard.proof import (
     STREAMS_SCHEMA,
     FlawError,
@@ -22,47 +22,15 @@ from collhub_reshard.proof import (
     check_labels,
     find_proof,
     is_covering,
-    parse_move_object,
-    place_on_hosts,
+    parse_fraction,
     report_flaw,
     report_valid_proof,
+    require_integer,
     require_list,
 )
 from collhub_reshard.recheck_streams import check_streams
-from collhub_reshard.scheduling.host_tasks import (
-    HostNetwork,
-    HostTasks,
-    build_host_tasks,
-    find_host_network,
-)
 from hub_core.model import Algorithm, Diagnostic, HubError, JsonValue, StepKind
-from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
-
-
-@dataclass(frozen=True, slots=True)
-class _ClaimedPiece:
-    """A piece of the schedule in the proof.
-
-    `start`, `duration`: seconds; `first`, `last`: fractions of the task.
-    """
-
-    task: int
-    sender: int
-    start: Fraction
-    duration: Fraction
-    first: Fraction
-    last: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class _ScheduleClaim:
-    """A proof with the tasks that follow from its moves."""
-
-    document: Mapping[str, JsonValue]
-    units: UnitTasks
-    tasks: HostTasks
-    pieces: Sequence[_ClaimedPiece]
 
 
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
@@ -80,14 +48,14 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
         if document["schema"] == STREAMS_SCHEMA:
             return check_streams(request.algorithm, document, request.topology)
         check_labels(document)
-        claim = _read_claim(document, request.topology)
+        claim = read_claim(document, request.topology)
         _check_schedule(claim)
         bound = _check_bound(claim)
         _check_status(claim, bound)
         _check_traffic(claim, request.algorithm)
     except FlawError as flaw:
         return report_flaw(flaw.diagnostic)
-    except (HubError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (HubError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         diagnostic = Diagnostic("reshard-form", f"the proof is malformed: {error}")
         return report_flaw(diagnostic)
     makespan = _compute_makespan(claim)
@@ -102,80 +70,12 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     return report_valid_proof(verdict, makespan, bound, is_met, binding, unproved)
 
 
-def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _ScheduleClaim:
-    """Read a proof of a schedule, with rates as exact fractions.
-
-    Raises `FlawError` if its list of hosts does not fit its moves ("form"), if its tasks do not
-    follow from its moves, or if, with `topology` given, its rates are not those of the topology
-    ("topology"); the number of cards is not compared.
-    """
-    moves = [
-        parse_move_object(cast("Mapping[str, JsonValue]", entry))
-        for entry in require_list(document["moves"])
-    ]
-    host_of = np.asarray(document["host_of"], np.int64)
-    sides = [side for move in moves for side in (move.source, move.destination)]
-    if len(host_of) != max(max(side.mesh.devices) for side in sides) + 1:
-        raise FlawError("form", "the list of hosts does not match the devices of the moves")
-    units = unit_tasks([place_on_hosts(move, host_of) for move in moves])
-    # Read the cards of the hosts from the proof, as exact rates.
-    rates = []
-    for name in ("out_rate", "in_rate"):
-        entries = cast("Mapping[str, str]", document[name])
-        rates.append({int(host): Fraction(rate) for host, rate in entries.items()})
-    network = HostNetwork(rates[0], rates[1], int(cast("int", document["cards"])))
-    if topology is not None:
-        actual_network = find_host_network(topology, units.host_of)
-        if (actual_network.out_rate, actual_network.in_rate) != (network.out_rate, network.in_rate):
-            raise FlawError(
-                "topology", f"the proof is for cards other than those of {topology.name}"
-            )
-    task_entries = [
-        cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])
-    ]
-    work = {cast("int", entry["unit_task"]): Fraction(str(entry["work"])) for entry in task_entries}
-    tasks = build_host_tasks(units, moves, network, work)
-    _check_tasks(task_entries, tasks)
-    return _ScheduleClaim(document, units, tasks, list(_read_pieces(document)))
-
-
-def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from the moves, in the
-    same order: unit task, bytes, senders and receivers must be equal, and the work of every task at
-    least 1.
-    """
-    if len(task_entries) != len(tasks):
-        raise FlawError(
-            "tasks", f"the proof has {len(task_entries)} tasks, the specs give {len(tasks)}"
-        )
-    for task, entry in enumerate(task_entries):
-        if entry["unit_task"] != tasks.rows[task]:
-            raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
-        claimed = entry["bytes"], entry["senders"], entry["receivers"]
-        if tasks.work[task] < 1:
-            raise FlawError("tasks", f"task {task} has less work than its bytes")
-        actual = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
-        if claimed != actual:
-            raise FlawError("tasks", f"task {task} differs from the one that the specs give")
-
-
-def _read_pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
-    """Yield the pieces of the schedule in the proof: task, sender, start and duration in exact
-    seconds, and the first and last fraction of the task. Raises `TypeError` if the schedule is no
-    list, and `TypeError` or `ValueError` for entries of another form.
-    """
-    for entry in require_list(document["schedule"]):
-        task, sender, *times = cast("list[str]", entry)
-        start, duration, first, last = map(Fraction, times)
-        yield _ClaimedPiece(int(task), int(sender), start, duration, first, last)
-
-
-def _compute_makespan(claim: _ScheduleClaim) -> Fraction:
+def _compute_makespan(claim: ScheduleClaim) -> Fraction:
     """Return the largest end of a claimed piece, in exact seconds; 0 without pieces."""
     return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
 
 
-def _check_schedule(claim: _ScheduleClaim) -> None:
+def _check_schedule(claim: ScheduleClaim) -> None:
     """Check the schedule.
 
     Every byte is sent once by a host that has it, no piece is faster than its cards or earlier than
@@ -212,7 +112,7 @@ def _check_schedule(claim: _ScheduleClaim) -> None:
                 f"more pieces use the {direction} cards of host {host} at once than it has cards"
             )
             raise FlawError("overlap", message)
-    if _compute_makespan(claim) != Fraction(str(claim.document["makespan_s"])):
+    if _compute_makespan(claim) != parse_fraction(claim.document["makespan_s"], "makespan_s"):
         raise FlawError("makespan", "the makespan is not that of the schedule")
 
 
@@ -230,35 +130,56 @@ def _count_concurrent(spans: Sequence[Interval]) -> int:
     return maximum
 
 
-def _check_bound(claim: _ScheduleClaim) -> Fraction:
+# Kinds of bounds by hosts, see `Bound`; the kinds "task" and "nothing" name no host.
+_KINDS_BY_HOSTS = ("receiver", "senders", "exclusive")
+
+
+def _check_bound(claim: ScheduleClaim) -> Fraction:
     """Recompute the bound from the hosts or the task of the proof, and return it in seconds.
 
-    Raises `FlawError` (`bound`) if the proof claims another bound, names a host twice, or names a
-    task (other than -1) that does not exist or whose bound is not of the kind "task".
+    Raises `FlawError` (`bound`) if the proof claims another bound, its kind is unknown or does not
+    hold for these tasks and this schedule, or its hosts and task are not those that its kind needs:
+    one host for "receiver", at least one for "senders" and "exclusive", a task for "task". A bound
+    needs hosts or a task only of its own kind; the task of other kinds is -1.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    kind = str(claimed["kind"])
-    hosts = {int(cast("int", host)) for host in require_list(claimed["hosts"])}
-    task = int(cast("int", claimed["task"]))
-    is_task_named = kind == "task" and 0 <= task < len(claim.tasks)
-    if len(hosts) != len(require_list(claimed["hosts"])) or (task != -1 and not is_task_named):
+    kind = claimed["kind"]
+    if kind not in ("nothing", "task", *_KINDS_BY_HOSTS):
+        raise FlawError("bound", f"{kind!r:.40} is no kind of bound")
+    named = [
+        require_integer(host, "a host of the bound", 0) for host in require_list(claimed["hosts"])
+    ]
+    hosts = set(named)
+    task = require_integer(claimed["task"], "the task of the bound", -1)
+    is_task_known = 0 <= task < len(claim.tasks) if kind == "task" else task == -1
+    if len(hosts) != len(named) or not is_task_known:
         raise FlawError("bound", "the bound names a host twice, or a task that it does not use")
+    least, most = {"receiver": (1, 1), "task": (0, 0), "nothing": (0, 0)}.get(kind, (1, len(named)))
+    if not least <= len(hosts) <= most or not hosts <= claim.tasks.network.out_rate.keys():
+        raise FlawError("bound", f"hosts {named!r:.40} prove no bound of the kind {kind}")
+    if kind == "task" and not claim.is_unsplit:
+        message = "the bound by a task holds only for unsplit tasks, and the schedule splits tasks"
+        raise FlawError("bound", message)
+    if kind == "exclusive" and claim.tasks.cards > 1:
+        message = f"the exclusive bound holds for one card per host, not for {claim.tasks.cards}"
+        raise FlawError("bound", message)
     bound = _compute_bound(claim, kind, hosts, task)
-    if bound != Fraction(str(claimed["seconds"])):
+    if bound != parse_fraction(claimed["seconds"], "the bound"):
         message = f"the {kind} bound is {bound} s, not {claimed['seconds']} s as claimed"
         raise FlawError("bound", message)
     return bound
 
 
-def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
+def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
     """Compute the bound of one kind, in seconds; see `Bound` for the kinds.
 
-    "nothing": 0. "task": the bytes of `task`, times its work, at the fastest of its senders, plus
-    its release. "receiver": all bytes for the one host in `hosts`, at the rate of its cards, plus
-    the earliest release of them. Other kinds: the bytes of tasks that only `hosts` can send, at the
-    sum of their rates; for "exclusive", tasks that every receiving host needs are excluded from
-    that and added at the rate of a single card of the slowest receiving host; releases do not
-    count. Raises `ValueError` if "receiver" has not exactly one host.
+    "nothing": 0. "task": the bytes of `task` at the fastest of its senders, plus its release; the
+    work of its strategy does not count, because a chain carries the bytes once. "receiver": all
+    bytes for the one host in `hosts`, at the rate of its cards, plus the earliest release of them.
+    Other kinds: the bytes of tasks that only `hosts` can send, at the sum of their rates; for
+    "exclusive", tasks that every receiving host needs are excluded from that and added at the rate
+    of a single card of the slowest receiving host; releases do not count. Raises `FlawError` if the
+    host of "receiver" receives nothing.
     """
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
@@ -267,10 +188,12 @@ def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int)
     if kind == "task":
         fastest = max(network.rate(host, tasks.receivers[task]) for host in tasks.senders[task])
         release = tasks.release[task] * tasks.tick_s
-        return tasks.bytes[task] * tasks.work[task] / fastest + release
+        return tasks.bytes[task] / fastest + release
     if kind == "receiver":
         (host,) = hosts
         received = [task_row for task_row in numbers if host in tasks.receivers[task_row]]
+        if not received:
+            raise FlawError("bound", f"host {host} receives nothing")
         load = Fraction(sum(tasks.bytes[task_row] for task_row in received))
         first = min(tasks.release[task_row] for task_row in received) * tasks.tick_s
         return load / (network.in_rate[host] * tasks.cards) + first
@@ -288,18 +211,18 @@ def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int)
     return seconds + Fraction(sum(tasks.bytes[task_row] for task_row in skipped)) / slowest
 
 
-def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
+def _check_status(claim: ScheduleClaim, bound: Fraction) -> None:
     """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound.
 
     Codes: `bound` if the schedule is faster than the bound, or the stated lower bound is not
     between bound and makespan (both inclusive); `optimal` if it is claimed optimal by its bound but
-    is longer (for unsplit tasks: by a tick or more).
+    is longer (for unsplit tasks: than the bound in whole ticks).
     """
     makespan = _compute_makespan(claim)
     # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:
         raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
-    lower = Fraction(str(claim.document["lower_bound_s"]))
+    lower = parse_fraction(claim.document["lower_bound_s"], "lower_bound_s")
     if not bound <= lower <= makespan:
         message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
         raise FlawError("bound", message)
@@ -308,7 +231,7 @@ def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
         raise FlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
 
 
-def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
+def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
     """Raise `FlawError` (`traffic`) if a host receives fewer bytes from other hosts than its tasks
     have. The sends of the algorithm's steps count; those within a host do not. Tokens can only add
     bytes.
@@ -330,24 +253,30 @@ def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
             raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")
 
 
-def _is_met(claim: _ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
+def _is_met(claim: ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
     """Return whether the bound proves, without a solver, that no schedule is faster.
 
-    The makespan equals it or, for unsplit tasks, whose times are integral ticks, exceeds it by less
-    than a tick.
+    The makespan is at most the bound, which for unsplit tasks is rounded up to whole ticks.
     """
-    # The time of unsplit tasks is an integer number of ticks. The bound is not rounded up, so that
-    # it may be up to one tick smaller than an optimal time.
-    are_unsplit = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
-    slack = claim.tasks.tick_s if are_unsplit else 0
-    return makespan == bound or makespan - bound < slack
+    return makespan <= _round_up(claim, bound)
 
 
-def _list_unproved(claim: _ScheduleClaim, bound: Fraction, has_topology: bool) -> dict[str, str]:
+def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
+    """Return the bound in seconds, rounded up to whole ticks if the least time is a whole number of
+    ticks: for unsplit tasks whose cards carry the bytes once. Other strategies have other durations
+    and ticks, so that nothing can be said about the best of all strategies.
+    """
+    tick_s = claim.tasks.tick_s
+    if not claim.is_unsplit or any(work != 1 for work in claim.tasks.work):
+        return bound
+    return math.ceil(bound / tick_s) * tick_s
+
+
+def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) -> dict[str, str]:
     """Return the claims that no check proves, as text by the path of their field.
 
     Always: the names of tensors and the method. The stated lower bound only if it exceeds the
-    recomputed `bound` by a tick or more; status and proof only if the solver claims them; the cards
+    recomputed `bound`, rounded up; status and proof only if the solver claims them; the cards
     only if no topology was given to compare them with.
     """
     document = claim.document
@@ -355,8 +284,8 @@ def _list_unproved(claim: _ScheduleClaim, bound: Fraction, has_topology: bool) -
         "moves.name": "the names of tensors",
         "method": f"the method {document['method']!r:.40}",
     }
-    lower = Fraction(str(document["lower_bound_s"]))
-    if lower >= bound + claim.tasks.tick_s:
+    lower = parse_fraction(document["lower_bound_s"], "lower_bound_s")
+    if lower > _round_up(claim, bound):
         unproved["lower_bound_s"] = f"the solver's bound of {float(lower):.6g} s"
     if document["proof"] == "solver":
         unproved["status"] = unproved["proof"] = "that the schedule is optimal, by the solver"
@@ -372,7 +301,7 @@ def _list_unproved(claim: _ScheduleClaim, bound: Fraction, has_topology: bool) -
 
 
 def _describe_verdict(
-    claim: _ScheduleClaim,
+    claim: ScheduleClaim,
     makespan: Fraction,
     bound: Fraction,
 ) -> str:

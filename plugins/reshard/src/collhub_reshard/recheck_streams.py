@@ -26,9 +26,12 @@ from collhub_reshard.proof import (
     Interval,
     check_labels,
     is_covering,
+    parse_fraction,
     parse_move_object,
     place_on_hosts,
+    read_hosts,
     report_valid_proof,
+    require_integer,
     require_list,
 )
 from hub_core.model import Algorithm, JsonValue, StepKind
@@ -66,14 +69,14 @@ def check_streams(
     claim = _read_claim(document, topology)
     _check_streams(claim)
     makespan = compute_stream_time_s(claim.fabric, claim.deliveries, claim.streams)
-    if makespan != Fraction(str(document["makespan_s"])):
+    if makespan != parse_fraction(document["makespan_s"], "makespan_s"):
         raise FlawError("makespan", "the makespan is not that of the fullest link")
     weights = _read_weights(claim)
     bound = compute_proved_bound_s(claim.fabric, claim.deliveries, weights)
     claimed = cast("Mapping[str, JsonValue]", document["bound"])
     if claimed["kind"] != ("links" if claim.deliveries else "nothing"):
         raise FlawError("bound", f"{claimed['kind']!r:.40} is no bound of streams")
-    if bound != Fraction(str(claimed["seconds"])):
+    if bound != parse_fraction(claimed["seconds"], "the bound"):
         message = f"the weights of links prove {bound} s, not {claimed['seconds']} s as claimed"
         raise FlawError("bound", message)
     if makespan < bound:
@@ -110,13 +113,13 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
     ]
     if any(move.release_s or move.due_s is not None for move in moves):
         raise FlawError("form", "streams cannot have release or due times")
-    hosts = np.asarray(document["host_of"], np.int64)
+    hosts = read_hosts(document, moves)
     units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
     source, destination, rate = (require_list(column) for column in require_list(document["links"]))
     network = Topology(
         "stated",
-        int(cast("int", document["npus"])),
-        int(cast("int", document["nodes"])),
+        require_integer(document["npus"], "npus", 0),
+        require_integer(document["nodes"], "nodes", 0),
         np.asarray(source, np.int64),
         np.asarray(destination, np.int64),
         np.asarray(rate, np.float64),
@@ -126,9 +129,9 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
         raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology or network, devices)
-    return _StreamClaim(
-        document, units, group_deliveries(units), fabric, list(_read_streams(document))
-    )
+    deliveries = group_deliveries(units)
+    streams = list(_read_streams(document, len(deliveries)))
+    return _StreamClaim(document, units, deliveries, fabric, streams)
 
 
 def _are_equal(claimed: Topology, actual: Topology) -> bool:
@@ -147,15 +150,28 @@ def _are_equal(claimed: Topology, actual: Topology) -> bool:
     )
 
 
-def _read_streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
+def _read_streams(document: Mapping[str, JsonValue], delivery_count: int) -> Iterator[Stream]:
     """Yield the streams of the proof in order: number of the delivery, (source, destination)
     devices, and the exact first and last fraction of the delivery. Raises `TypeError` if `streams`
-    is no list, and `TypeError` or `ValueError` for entries of another form.
+    is no list, `TypeError` or `ValueError` for entries of another form, and `FlawError` ("form")
+    for a delivery that does not exist and a part that is empty or not within 0..1.
     """
-    for entry in require_list(document["streams"]):
-        delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
-        devices = tuple((int(source), int(destination)) for source, destination in edges)
-        yield Stream(int(delivery), devices, (Fraction(first), Fraction(last)))
+    for number, entry in enumerate(require_list(document["streams"])):
+        delivery, edges, first, last = require_list(entry)
+        where = f"of stream {number}"
+        devices = []
+        for edge in require_list(edges):
+            source, destination = (
+                require_integer(device, f"a device {where}", 0) for device in require_list(edge)
+            )
+            devices.append((source, destination))
+        part = tuple(parse_fraction(end, f"a part {where}") for end in (first, last))
+        if part[0] >= part[1]:
+            raise FlawError(
+                "form", f"the part {where} is {part[0]} to {part[1]}, expected first < last"
+            )
+        index = require_integer(delivery, f"the delivery {where}", 0, delivery_count - 1)
+        yield Stream(index, tuple(devices), (part[0], part[1]))
 
 
 def _check_streams(claim: _StreamClaim) -> None:
@@ -195,9 +211,12 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}
     for entry in require_list(claimed["weights"]):
-        link, weight = cast("tuple[int, int]", entry)
-        is_known = 0 <= link < len(claim.fabric.rates) and link not in weights
-        if not is_known or not isinstance(weight, int) or not 1 <= weight <= _MAX_WEIGHT:
+        link, weight = (
+            require_integer(value, "a link or weight of the bound", 0)
+            for value in require_list(entry)
+        )
+        is_known = link < len(claim.fabric.rates) and link not in weights
+        if not is_known or not 1 <= weight <= _MAX_WEIGHT:
             raise FlawError("bound", f"link {link} with weight {weight} proves nothing")
         weights[link] = weight
     return weights

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import add
 from typing import Any
 
 from collhub_shardings import UnitTasks
@@ -85,7 +86,9 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
         status, proof = ("optimal", "bound") if is_reached else ("feasible", "none")
         return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
     bound = compute_unsplit_bound(tasks)
-    search = _ScheduleSearch(tasks, bound.whole_ticks)
+    # The strategies of the tasks are fixed here, and may carry the bytes several times.
+    longest = max(map(add, tasks.release, map(min, tasks.durations)), default=0)
+    search = _ScheduleSearch(tasks, max(bound.whole_ticks, longest))
     _try_heuristics(search, units)
     if search.is_done or not effort.work or len(tasks) > _MAX_TASKS_OF_SEARCH:
         return search.schedule(bound)
@@ -108,20 +111,30 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
             budget.cut("CP-SAT", "the rest of its search")
         if solved is not None:
             search.add_pieces(solved.pieces, "cp-sat")
-            search.lower_bound = max(search.lower_bound, solved.lower_bound)
+            search.solver_bound = max(search.solver_bound, solved.lower_bound)
             search.is_solved = solved.is_optimal
     return search.schedule(bound)
 
 
 @dataclass(slots=True)
 class _ScheduleSearch:
-    """The best schedule so far; `lower_bound` in ticks; `is_solved` if a solver proves it."""
+    """The best schedule so far; `is_solved` if a solver proves it.
+
+    `strategy_bound`: of the analytic bounds, for the strategies of the tasks; `solver_bound`: of a
+    solver. Both in ticks.
+    """
 
     tasks: HostTasks
-    lower_bound: int
+    strategy_bound: int
     pieces: tuple[Piece, ...] = ()
     method: str = "nothing"
     is_solved: bool = False
+    solver_bound: int = 0
+
+    @property
+    def lower_bound(self) -> int:
+        """The best bound in ticks for the strategies of the tasks."""
+        return max(self.strategy_bound, self.solver_bound)
 
     @property
     def is_done(self) -> bool:
@@ -148,19 +161,24 @@ class _ScheduleSearch:
         """Return the result and its proof: the analytic `bound`, a solver, or none.
 
         A search that is not done gives "feasible" without proof. Otherwise the schedule is
-        "optimal", by the bound if its makespan is at most the bound's whole ticks and no solver
-        proved it, else by the solver. The lower bound (ticks) is the makespan if a solver proved
-        it.
+        "optimal" by a solver that proved it, by the bound if its makespan is at most the bound's
+        whole ticks, or by a solver's bound. The lower bound (ticks) is the makespan if a solver
+        proved it. If cards carry the bytes of a task several times, the solver and whole ticks
+        prove nothing, because other strategies have other durations and may be faster.
         """
-        lower = Fraction(self.lower_bound)
-        if not self.is_done:
-            return HostSchedule(self.pieces, self.method, "feasible", "none", bound, lower)
-        is_by_bound = compute_makespan(self.pieces) <= bound.whole_ticks and not self.is_solved
+        makespan = compute_makespan(self.pieces)
+        if any(work != 1 for work in self.tasks.work):
+            is_met = self.is_done and makespan == bound.ticks
+            status, proof = ("optimal", "bound") if is_met else ("feasible", "none")
+            return HostSchedule(self.pieces, self.method, status, proof, bound, bound.ticks)
+        lower = Fraction(max(bound.whole_ticks, self.solver_bound))
+        status, proof = "feasible", "none"
         if self.is_solved:
             # CP-SAT proves lateness and makespan together; only the makespan is a bound here.
-            lower = compute_makespan(self.pieces)
-        proof = "bound" if is_by_bound else "solver"
-        return HostSchedule(self.pieces, self.method, "optimal", proof, bound, lower)
+            status, proof, lower = "optimal", "solver", makespan
+        elif self.is_done:
+            status, proof = "optimal", "bound" if makespan <= bound.whole_ticks else "solver"
+        return HostSchedule(self.pieces, self.method, status, proof, bound, lower)
 
     def _cost(self, pieces: Sequence[Piece]) -> tuple[Fraction, Fraction]:
         """Return (lateness, makespan) in ticks, by which schedules are compared in this order;
@@ -188,7 +206,7 @@ def _try_senders(search: _ScheduleSearch) -> None:
     senders = [balance_senders(tasks)]
     assignment = assign_senders(tasks)
     if assignment is not None:
-        search.lower_bound = max(search.lower_bound, assignment.lower_bound)
+        search.solver_bound = max(search.solver_bound, assignment.lower_bound)
         senders.append(list(assignment.senders))
         for order in generate_list_orders(tasks, _ROUNDS, senders[-1]):
             search.add(order, "senders")

@@ -399,14 +399,15 @@ def compute_exclusive_bound(tasks: HostTasks) -> Bound:
 def compute_task_bound(tasks: HostTasks) -> Bound:
     """Return the bound by the task with the latest possible end, from its fastest sender.
 
-    The end is release plus duration, in ticks; the first task wins among equals. Kind "nothing" and
-    0 without tasks.
+    The end is release plus duration, in ticks, where cards carry the bytes once, as in a chain,
+    whatever the strategy of the task; the first task wins among equals. Kind "nothing" and 0
+    without tasks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
 
-    def end(task: int) -> int:
-        return tasks.release[task] + min(tasks.durations[task])
+    def end(task: int) -> Fraction:
+        return tasks.release[task] + min(tasks.durations[task]) / tasks.work[task]
 
     longest = max(range(len(tasks)), key=end)
-    return Bound("task", Fraction(end(longest)), task=longest)
+    return Bound("task", end(longest), task=longest)

@@ -1,0 +1,161 @@
+"""The claims in a proof of a schedule, with the tasks that follow from its moves.
+
+Every number has its type and its range; a proof with any other value is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import cast
+
+from collhub_shardings import UnitTasks, unit_tasks
+
+from collhub_reshard.proof import (
+    FlawError,
+    parse_fraction,
+    parse_move_object,
+    place_on_hosts,
+    read_hosts,
+    require_integer,
+    require_list,
+)
+from collhub_reshard.scheduling.host_tasks import (
+    HostNetwork,
+    HostTasks,
+    build_host_tasks,
+    find_host_network,
+)
+from hub_core.model import JsonValue
+from hub_core.network import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedPiece:
+    """A piece of the schedule in the proof.
+
+    `start`, `duration`: seconds, from 0 on; `first`, `last`: fractions of the task, with 0 <= first
+    < last <= 1.
+    """
+
+    task: int
+    sender: int
+    start: Fraction
+    duration: Fraction
+    first: Fraction
+    last: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleClaim:
+    """A proof with the tasks that follow from its moves."""
+
+    document: Mapping[str, JsonValue]
+    units: UnitTasks
+    tasks: HostTasks
+    pieces: Sequence[ClaimedPiece]
+
+    @property
+    def is_unsplit(self) -> bool:
+        """Whether no task has more than one piece."""
+        return len({piece.task for piece in self.pieces}) == len(self.pieces)
+
+
+def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> ScheduleClaim:
+    """Read a proof of a schedule, with rates as exact fractions.
+
+    Raises `FlawError` if a value has another type or range, or its hosts do not fit its moves
+    ("form"), if its tasks do not follow from its moves, or if, with `topology` given, its rates are
+    not those of the topology, where a host has one card ("topology").
+    """
+    moves = [
+        parse_move_object(cast("Mapping[str, JsonValue]", entry))
+        for entry in require_list(document["moves"])
+    ]
+    host_of = read_hosts(document, moves)
+    units = unit_tasks([place_on_hosts(move, host_of) for move in moves])
+    network = HostNetwork(
+        _read_rates(document, "out_rate"),
+        _read_rates(document, "in_rate"),
+        require_integer(document["cards"], "the number of cards", 1),
+    )
+    if topology is not None:
+        actual = find_host_network(topology, units.host_of)
+        # The rate of a host of a topology is that of all its links together.
+        if (actual.out_rate, actual.in_rate, 1) != (
+            *(network.out_rate, network.in_rate),
+            network.cards,
+        ):
+            raise FlawError(
+                "topology", f"the proof is for cards other than those of {topology.name}"
+            )
+    task_entries = [
+        cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])
+    ]
+    work = {
+        require_integer(entry["unit_task"], "a unit task", 0): _read_work(entry, task)
+        for task, entry in enumerate(task_entries)
+    }
+    tasks = build_host_tasks(units, moves, network, work)
+    _check_tasks(task_entries, tasks)
+    return ScheduleClaim(document, units, tasks, list(_read_pieces(document, len(tasks))))
+
+
+def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fraction]:
+    """Read the rates of a card by host, in bytes per second; raises `FlawError` ("form") for a
+    rate that is not above 0.
+    """
+    entries = cast("Mapping[str, JsonValue]", document[name])
+    rates = {int(host): parse_fraction(rate, f"{name}.{host}") for host, rate in entries.items()}
+    for host, rate in rates.items():
+        if not rate:
+            raise FlawError("form", f"{name}.{host} is 0, expected a rate above 0")
+    return rates
+
+
+def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
+    """Read how many times the busiest card carries the bytes of a task; raises `FlawError`
+    ("tasks") below 1.
+    """
+    work = parse_fraction(entry["work"], f"the work of task {task}")
+    if work < 1:
+        raise FlawError("tasks", f"task {task} has less work than its bytes")
+    return work
+
+
+def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
+    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from the moves, in the
+    same order: unit task, bytes, senders and receivers must be equal.
+    """
+    if len(task_entries) != len(tasks):
+        raise FlawError(
+            "tasks", f"the proof has {len(task_entries)} tasks, the specs give {len(tasks)}"
+        )
+    for task, entry in enumerate(task_entries):
+        if entry["unit_task"] != tasks.rows[task]:
+            raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
+        claimed = entry["bytes"], entry["senders"], entry["receivers"]
+        actual = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
+        if claimed != actual:
+            raise FlawError("tasks", f"task {task} differs from the one that the specs give")
+
+
+def _read_pieces(document: Mapping[str, JsonValue], task_count: int) -> Iterator[ClaimedPiece]:
+    """Yield the pieces of the schedule in the proof: task, sender, start and duration in exact
+    seconds, and the first and last fraction of the task.
+
+    Raises `FlawError` ("form") for a task that does not exist, a time below 0 or an empty part, and
+    `TypeError` or `ValueError` for entries of another form.
+    """
+    for number, entry in enumerate(require_list(document["schedule"])):
+        task, sender, *times = require_list(entry)
+        where = f"of piece {number}"
+        start, duration, first, last = (parse_fraction(time, f"a value {where}") for time in times)
+        if first >= last:
+            raise FlawError("form", f"the part {where} is {first} to {last}, expected first < last")
+        yield ClaimedPiece(
+            require_integer(task, f"the task {where}", 0, task_count - 1),
+            require_integer(sender, f"the sender {where}", 0),
+            *(start, duration, first, last),
+        )
