@@ -499,6 +499,7 @@ def test_core_conforms_to_its_own_kit() -> None:
     assert failed == []
 
 
+@pytest.mark.once
 @pytest.mark.needs_plugins
 @pytest.mark.parametrize("name", PLUGINS)
 def test_plugins_of_this_repository_conform(name: str) -> None:

@@ -63,11 +63,19 @@ def test_a_proof_for_other_cards_is_exit_1(collhub, tmp_path: Path) -> None:
     assert codes == ["reshard-topology"]
 
 
-def _changed(collhub, tmp_path: Path, change) -> str:
+@pytest.fixture
+def proof(collhub, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A schedule with its proof as JSON, which is computed once."""
+    file = tmp_path_factory.getbasetemp() / "reshard-proof.json"
+    if not file.exists():
+        assert collhub("reshard", *CASE_6, *IDEAL, "-o", file).code == 0
+    return file.read_text()
+
+
+def _changed(proof: str, tmp_path: Path, change) -> str:
     """The code of the finding on a proof that was changed."""
     out = tmp_path / "r.json"
-    collhub("reshard", *CASE_6, *IDEAL, "-o", out)
-    document = json.loads(out.read_text())
+    document = json.loads(proof)
     change(document["extensions"]["reshard"])
     out.write_text(json.dumps(document))
     algorithm = hub_core.read(str(out))
@@ -92,8 +100,8 @@ def _changed(collhub, tmp_path: Path, change) -> str:
         (changing("moves", 0, "release_s", value=1.0), "reshard-release"),
     ],
 )
-def test_a_changed_proof_is_found_out(collhub, tmp_path: Path, change, code: str) -> None:
-    assert _changed(collhub, tmp_path, change) == code
+def test_a_changed_proof_is_found_out(proof: str, tmp_path: Path, change, code: str) -> None:
+    assert _changed(proof, tmp_path, change) == code
 
 
 def test_an_algorithm_of_another_maker_is_not_its_subject() -> None:
