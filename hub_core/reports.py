@@ -12,8 +12,8 @@ hints, so every member is declared once.
         note: str | UnsetType = UNSET  # absent unless set
 
 `tag` is the name of the schema, the first member `schema` of the JSON object. The schemas of this
-repository's reports are in the folder `schemas`; `python -m hub_core.testing.report_schemas` writes
-them.
+repository's reports are in the folder `schemas`, written by
+`python -m hub_core.testing.generated_pages schemas FOLDER`.
 """
 
 from __future__ import annotations

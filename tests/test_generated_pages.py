@@ -91,7 +91,7 @@ MODULES = {
     "infragraph": ("collhub_infragraph/*.py",),
     "astra-sim": (
         *("collhub_astra_sim/folders/configurations.py", "collhub_astra_sim/folders/read.py"),
-        *("collhub_astra_sim/folders/world.py", "collhub_astra_sim/networks/*.py"),
+        *("collhub_astra_sim/folders/folder.py", "collhub_astra_sim/networks/*.py"),
         *("collhub_astra_sim/workloads/*.py", "collhub_astra_sim/simulating/*.py"),
         "collhub_astra_sim/binary.py",
     ),

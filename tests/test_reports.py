@@ -26,7 +26,7 @@ from hub_core.reports import (
     list_findings,
     to_json,
 )
-from hub_core.testing.report_schemas import format_schemas
+from hub_core.testing.generated_pages import format_schemas
 
 
 class _Part(Record, frozen=True):
@@ -101,7 +101,7 @@ def test_a_finding_keeps_its_location() -> None:
 
 
 def test_published_schemas_are_those_of_the_classes() -> None:
-    """`python -m hub_core.testing.report_schemas schemas` writes them again after a change."""
+    """`python -m hub_core.testing.generated_pages schemas schemas` writes them again."""
     folder = importlib.resources.files("hub_core.schemas")
     for name, text in format_schemas().items():
         path = folder.joinpath(f"{name.removeprefix('collhub/')}.json")

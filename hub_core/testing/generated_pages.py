@@ -1,23 +1,33 @@
-"""Pages that are derived from the declarations of the core and of all installed plugins.
+"""Documents: pages and schemas that are derived from declarations, and examples that are run.
 
+Pages are derived from the declarations of the core and of all installed plugins:
 `python -m hub_core.testing.generated_pages commands > docs/scripts.md`: the page for scripts and
 agents, with usage, exit codes and JSON schemas of all commands.
 `python -m hub_core.testing.generated_pages rules > docs/rules.md`: the rules of all findings.
+`python -m hub_core.testing.generated_pages schemas FOLDER`: the JSON Schemas of all reports of the
+core and of all installed packages `collhub_*`, one file `NAME.json` per schema `collhub/NAME`. Each
+schema is derived from the class of the report (`hub_core.reports`). Other files of the folder
+remain.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
+import msgspec
 
 from hub_core.model import ExitCode
 from hub_core.plugin_api import Command, Rule, resolve
 from hub_core.registry.plugins import Registry
-from hub_core.reports import get_schema_name
-from hub_core.testing.report_schemas import find_reports
+from hub_core.reports import build_schema, get_schema_name
 
 _MEANINGS = {
     ExitCode.DONE: "done",
@@ -54,6 +64,10 @@ _CALL = re.compile(r"`collhub ([^`]*--json)`")
 _DOCUMENT = re.compile(r"--json prints [^.]*, schema ([\w/-]+)")
 _EXIT = re.compile(r"\b[Ee]xit\b")
 _END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z-])")
+_PREFIX = "collhub/"
+# The source text of a class that defines a report; modules without it are not imported.
+_MARK = f'tag="{_PREFIX}'
+_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def format_command_page(registry: Registry) -> str:
@@ -155,14 +169,87 @@ def _escape_outside_code(text: str) -> str:
     )
 
 
+def write_schemas(folder: Path) -> list[str]:
+    """Write the schemas of all reports into an existing folder; return the files' sorted names.
+
+    A schema `collhub/NAME` is written to `NAME.json`, which is replaced if it exists. Other files
+    in the folder remain.
+    """
+    texts = {f"{name.removeprefix(_PREFIX)}.json": text for name, text in format_schemas().items()}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return sorted(texts)
+
+
+def format_schemas() -> dict[str, str]:
+    """Return the JSON text of every schema by its name, `collhub/NAME`.
+
+    The order is that of packages and modules. Texts are indented by 2 and end with a line break.
+    Raises `ValueError` if two classes define one schema.
+    """
+    texts: dict[str, str] = {}
+    for report in find_reports():
+        name = get_schema_name(report)
+        if name in texts:
+            raise ValueError(f"two classes define the report {name}")
+        texts[name] = json.dumps(build_schema(report), indent=2) + "\n"
+    return texts
+
+
+def find_reports() -> Iterator[type[msgspec.Struct]]:
+    """Yield the classes of reports, by package and module.
+
+    The packages are `hub_core`, then all installed top-level packages `collhub_...` in alphabetical
+    order; modules are ordered by path. Only modules whose text contains the tag of a report are
+    imported.
+    """
+    packages = [name for _, name, _ in pkgutil.iter_modules() if name.startswith("collhub_")]
+    for package in ("hub_core", *sorted(packages)):
+        specification = importlib.util.find_spec(package)
+        folders = specification.submodule_search_locations if specification else None
+        for folder in folders or ():
+            for path in sorted(Path(folder).rglob("*.py")):
+                if _MARK in path.read_text("utf-8"):
+                    parts = path.relative_to(folder).with_suffix("").parts
+                    yield from _list_reports(".".join((package, *parts)))
+
+
+def _list_reports(module_name: str) -> Iterator[type[msgspec.Struct]]:
+    module = importlib.import_module(module_name)
+    for value in vars(module).values():
+        if not isinstance(value, type) or not issubclass(value, msgspec.Struct):
+            continue
+        is_report = str(value.__struct_config__.tag).startswith(_PREFIX)
+        if is_report and value.__module__ == module_name:
+            yield value
+
+
+def check_examples(document: Path) -> dict[str, object]:
+    """Run all `python` blocks of a Markdown document as one script; return its global names.
+
+    The blocks run in their order and share their names; `__name__` is `example`. Raises
+    `AssertionError` if the document has no such block; exceptions of the blocks pass.
+    """
+    examples = _FENCE.findall(document.read_text(encoding="utf-8"))
+    assert examples, f"{document} has no example"
+    names: dict[str, object] = {"__name__": "example"}
+    for example in examples:
+        exec(compile(example, str(document), "exec"), names)
+    return names
+
+
 if __name__ == "__main__":
     # Imported here: the functions above need no plugins.
     from hub_core.pipeline.core_rules import collect_rules
     from hub_core.registry.discovery import discover
 
-    if sys.argv[1:] == ["commands"]:
-        sys.stdout.write(format_command_page(discover()))
-    elif sys.argv[1:] == ["rules"]:
-        sys.stdout.write(format_rules_page(collect_rules(discover())))
-    else:
-        sys.exit("state the page: commands or rules")
+    match sys.argv[1:]:
+        case ["commands"]:
+            sys.stdout.write(format_command_page(discover()))
+        case ["rules"]:
+            sys.stdout.write(format_rules_page(collect_rules(discover())))
+        case ["schemas", folder_name]:
+            for written in write_schemas(Path(folder_name)):
+                print(written)
+        case _:
+            sys.exit("give commands, rules, or schemas FOLDER")
