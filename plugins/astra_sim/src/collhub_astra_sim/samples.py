@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from collhub_astra_sim.folders.folder import NETWORK, SYSTEM
-from collhub_astra_sim.folders.world import COLLECTIVE_KEYS
+from collhub_astra_sim.folders.folder import COLLECTIVE_KEYS, NETWORK, SYSTEM
 from collhub_astra_sim.networks import network_yaml
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import Source, SourcePart

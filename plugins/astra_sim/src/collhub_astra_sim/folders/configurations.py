@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Protocol, cast
 
-from collhub_astra_sim.folders.folder import GROUPS, SYSTEM, WORKLOAD
-from collhub_astra_sim.folders.world import (
+from collhub_astra_sim.folders.folder import (
     ALL_RANKS_GROUPS,
     COLLECTIVE_KEYS,
     COMM_TYPES,
+    GROUPS,
     PER_NODE_KEY,
+    SYSTEM,
+    WORKLOAD,
 )
 from hub_core.chakra import NodeType, TraceError
 from hub_core.model import CollectiveKind, InputError, Location

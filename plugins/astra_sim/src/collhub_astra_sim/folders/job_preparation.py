@@ -16,8 +16,8 @@ from itertools import count
 import numpy as np
 
 from collhub_astra_sim.folders.configurations import NODE_LIMIT
+from collhub_astra_sim.folders.folder import COMM_TYPES
 from collhub_astra_sim.folders.read import read_job
-from collhub_astra_sim.folders.world import COMM_TYPES
 from collhub_astra_sim.options import JobFolderOptions, JobOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION, find_hazards
 from collhub_astra_sim.workloads.node_work import is_timed_by_duration

@@ -14,13 +14,16 @@ import numpy as np
 from collhub_job_traces import bridge_markers, trace_files
 
 from collhub_astra_sim.folders.folder import (
+    COLLECTIVE_KEYS,
     GROUPS,
     MEMORY,
     NETWORK,
     PER_NODE,
+    PER_NODE_KEY,
     SCRIPT,
     SYSTEM,
     WORKLOAD,
+    encode_collective_workload,
     script,
 )
 from collhub_astra_sim.folders.job_preparation import (
@@ -34,11 +37,6 @@ from collhub_astra_sim.folders.job_preparation import (
     set_exact_times,
 )
 from collhub_astra_sim.folders.read import PRIVATE_ATTRIBUTES
-from collhub_astra_sim.folders.world import (
-    COLLECTIVE_KEYS,
-    PER_NODE_KEY,
-    encode_collective_workload,
-)
 from collhub_astra_sim.networks.network_yaml import (
     find_astra_network,
     format_network,

@@ -11,8 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
-from collhub_astra_sim.folders.world import COLLECTIVE_KEYS, WorldPlacement, choose_placement
+from collhub_astra_sim.folders.folder import (
+    COLLECTIVE_KEYS,
+    AstraFolder,
+    FolderProgram,
+    WorldPlacement,
+    choose_placement,
+)
 from collhub_astra_sim.networks.network_yaml import AstraNetwork, find_astra_network, make_full_mesh
 from collhub_astra_sim.options import (
     CONGESTION_AWARE,
