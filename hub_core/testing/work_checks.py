@@ -11,7 +11,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
 from hub_core.model.diagnostics import HubError
@@ -239,23 +238,14 @@ def _find_simulation_problem(
         return f"finish times {finish_ns!r:.80} are not whole numbers of at least 0"
     if finish_ns != repetition.rank_finish_ns or result.link_loads != repetition.link_loads:
         return "two runs differ"
-    return _find_step_time_problem(result.step_start_ns, result.step_end_ns, len(algorithm.steps))
-
-
-def _find_step_time_problem(
-    start_ns: Int64Array | None, end_ns: Int64Array | None, num_steps: int
-) -> str | None:
-    """Describe a wrong number of step times or an end before its start, or None.
-
-    None for the arrays: the simulator reports no step times.
-    """
-    for times in (start_ns, end_ns):
+    num_steps = len(algorithm.steps)
+    for times in (result.step_start_ns, result.step_end_ns):
         if times is not None and len(times) != num_steps:
             return f"{len(times)} step times for {num_steps} steps"
-    if start_ns is None or end_ns is None:
+    if result.step_start_ns is None or result.step_end_ns is None:
         return None
     # -1: the step never finished.
-    is_backwards = (end_ns >= 0) & (end_ns < start_ns)
+    is_backwards = (result.step_end_ns >= 0) & (result.step_end_ns < result.step_start_ns)
     return "a step ends before it starts" if np.any(is_backwards) else None
 
 

@@ -29,7 +29,7 @@ from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import Option
 from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.compatibility import options_of
-from hub_core.registry.plugins import Plugin, PluginState
+from hub_core.registry.plugins import PluginState
 
 if TYPE_CHECKING:
     from hub_core.cli.reports.installation_records import PluginItem
@@ -81,7 +81,15 @@ def show(session: Session, name: str, as_json: bool) -> int:
     if as_json:
         session.print_report(create_plugin_report(registry, [create_plugin_item(plugin)]))
         return ExitCode.DONE
-    _print_plugin(plugin)
+    reason = f": {plugin.status.reason}" if plugin.status.reason else ""
+    print_fields(
+        {
+            "name": plugin.name,
+            "distribution": f"{plugin.distribution} {plugin.version}",
+            "module": plugin.module,
+            "status": f"{plugin.status.state}{reason}",
+        }
+    )
     for offer in plugin.offers:
         description = description_of(offer)
         about = f": {description}" if description else ""
@@ -220,18 +228,6 @@ def _try_import(session: Session, name: str) -> None:
             outcome = trial(plugin.name)
             if outcome.reason is not None:
                 session.refused_plugins[plugin.name] = outcome.reason
-
-
-def _print_plugin(plugin: Plugin) -> None:
-    reason = f": {plugin.status.reason}" if plugin.status.reason else ""
-    print_fields(
-        {
-            "name": plugin.name,
-            "distribution": f"{plugin.distribution} {plugin.version}",
-            "module": plugin.module,
-            "status": f"{plugin.status.state}{reason}",
-        }
-    )
 
 
 def _format_option(option: Option) -> str:

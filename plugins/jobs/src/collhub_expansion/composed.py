@@ -149,7 +149,12 @@ def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
             location = _reorder_axes(steps, location, axes, [phase.level], sizes)
             axes = [phase.level, *(level for level in axes if level != phase.level)]
         location = _run(
-            steps, phase, location, phase_index, _stride(sizes, phase.level), _units(axes, sizes)
+            steps,
+            phase,
+            location,
+            phase_index,
+            _units([inner_level for inner_level in sizes if inner_level < phase.level], sizes),
+            _units(axes, sizes),
         )
         if phase.kind is CollectiveKind.REDUCE_SCATTER:
             axes.remove(phase.level)
@@ -164,10 +169,6 @@ def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
 
 def _units(axes: Sequence[int], sizes: dict[int, int]) -> int:
     return int(np.prod([sizes[level] for level in axes], dtype=np.int64))
-
-
-def _stride(sizes: dict[int, int], level: int) -> int:
-    return _units([inner_level for inner_level in sizes if inner_level < level], sizes)
 
 
 def _reorder_axes(

@@ -171,14 +171,13 @@ def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
         message = f"the process groups are no JSON: {error}"
         raise InputError(message, location=Location(file), code="group") from None
     is_object = isinstance(groups, dict)
-    if not is_object or not all(_is_rank_list(ranks) for ranks in groups.values()):
+    if not is_object or not all(
+        isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
+        for ranks in groups.values()
+    ):
         message = 'the process groups are no object of lists of ranks, as {"1": [0, 1]}'
         raise InputError(message, location=Location(file), code="group")
     return groups
-
-
-def _is_rank_list(ranks: object) -> bool:
-    return isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
 
 
 _Column = npt.NDArray[np.generic]

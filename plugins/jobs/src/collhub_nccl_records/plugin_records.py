@@ -161,7 +161,12 @@ def read_profiler_events(
         key = (str(category), str(event.get("id")), process)
         moment = _number(event.get("ts"))
         if category == "GPU" and process in last:
-            _add_kernel_event(last[process], phase, moment)
+            if phase == "b" and (
+                last[process].kernel_start_us < 0 or moment < last[process].kernel_start_us
+            ):
+                last[process].kernel_start_us = moment
+            elif phase == "e":
+                last[process].kernel_stop_us = max(last[process].kernel_stop_us, moment)
         if category not in _CALLS:
             continue
         if phase == "b" and len(open_calls) < _MAX_OPEN_CALLS:
@@ -227,13 +232,6 @@ def _to_integer(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", value):
         return int(value, 0 if value[:2].lower() == "0x" else 10)
     return value
-
-
-def _add_kernel_event(call: _OpenCall, phase: object, moment: float) -> None:
-    if phase == "b" and (call.kernel_start_us < 0 or moment < call.kernel_start_us):
-        call.kernel_start_us = moment
-    elif phase == "e":
-        call.kernel_stop_us = max(call.kernel_stop_us, moment)
 
 
 def _finished(call: _OpenCall, end_us: float) -> CallRecord:

@@ -324,7 +324,10 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
     # From the last axis on: those that a strided shard refers to are known before it.
     for axis, (kind, argument) in reversed(list(enumerate(words))):
         if kind == "Partial":
-            partial.append(_summed_axis(axis, argument, text))
+            # `Partial()` means a sum in PyTorch as well.
+            if argument.strip("'\"") not in ("", "sum"):
+                raise _wrong(f"spec {text!r:.80}: only sums can be moved, not Partial({argument})")
+            partial.append(axis)
         elif kind == "Shard":
             axes[_dimension(kind, argument, rank, text)].insert(0, axis)
         elif kind == "_StridedShard":
@@ -362,14 +365,6 @@ def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
     if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
         raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")
     return int(digits) % rank
-
-
-def _summed_axis(axis: int, argument: str, text: str) -> int:
-    """Parse an axis of summands; other reductions are refused."""
-    # `Partial()` means a sum in PyTorch as well.
-    if argument.strip("'\"") not in ("", "sum"):
-        raise _wrong(f"spec {text!r:.80}: only sums can be moved, not Partial({argument})")
-    return axis
 
 
 def _check_rank(words: int, rank: int, text: str) -> None:

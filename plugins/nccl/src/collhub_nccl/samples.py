@@ -77,15 +77,6 @@ def _nvidia_cpu(cpu: int) -> str:
     return _CPU.format(cpu=cpu, vendor="GenuineIntel", family=6, model=143) + devices
 
 
-def _nvidia_machine() -> str:
-    """Return the XML of a machine with four GPUs on NVSwitch, two per CPU.
-
-    Each CPU has a PCI switch and a network card.
-    """
-    cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
-    return f'<system version="1">\n{cpus}</system>\n'
-
-
 def _amd_cpu(cpu: int) -> str:
     """Return the XML of an AMD CPU, number 0 or 1, with one GPU.
 
@@ -132,7 +123,11 @@ NIC Legend:
 
 def xml_samples() -> Sequence[Source]:
     """Return topology XML files in memory: machines of four NVIDIA and of two AMD GPUs."""
-    texts = {"four-gpus.xml": _nvidia_machine(), "two-amd-gpus.xml": _amd_machine()}
+    cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
+    texts = {
+        "four-gpus.xml": f'<system version="1">\n{cpus}</system>\n',
+        "two-amd-gpus.xml": _amd_machine(),
+    }
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 
 

@@ -42,7 +42,12 @@ class Step:
         # Empty parts are Python's defaults: `[:2]`, `[::2]`.
         numbers = [int(part) if part else None for part in parts]
         if len(parts) == 1 and numbers[0] is not None:
-            return self._select_single(numbers[0], count, endpoint)
+            # Before release 2.4, negative indices count from the end.
+            number = numbers[0] + count if numbers[0] < 0 else numbers[0]
+            if not 0 <= number < count:
+                cure = f"use 0..{count - 1}, or raise the count of {self.name}"
+                endpoint.fail(f"{self.name}[{numbers[0]}] does not exist, there are {count}", cure)
+            return range(number, number + 1)
         if len(parts) > _MAX_PARTS or (len(parts) == _MAX_PARTS and numbers[2] == 0):
             endpoint.fail(f"[{text[:40]}] is not a slice", "write for example [0], [0:2] or [::2]")
         # Empty brackets select all, like missing ones.
@@ -50,23 +55,6 @@ class Step:
         if not indices:
             endpoint.fail(f"{self.name}[{text}] is empty: there are {count}, from 0 on")
         return indices
-
-    def _select_single(
-        self,
-        index: int,
-        count: int,
-        endpoint: Value,
-    ) -> range:
-        """Return the range of one index; a negative index counts from the end.
-
-        Raises `InputError` at `endpoint` if it is not within -count..count-1.
-        """
-        # Before release 2.4, negative indices count from the end.
-        number = index + count if index < 0 else index
-        if not 0 <= number < count:
-            cure = f"use 0..{count - 1}, or raise the count of {self.name}"
-            endpoint.fail(f"{self.name}[{index}] does not exist, there are {count}", cure)
-        return range(number, number + 1)
 
 
 def parse_endpoint(endpoint: Value) -> list[Step]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from collhub_topologies.summary import Facts, HalfCut, LinkClass, Span
+from collhub_topologies.summary import Facts, HalfCut, Span
 from hub_core import CommandContext
 from hub_core.model import format_bandwidth, format_ranks, format_time
 from hub_core.network import Dimension, Link, Topology
@@ -250,7 +250,21 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
     for index, dimension in enumerate(network.dimensions):
         fields[f"dimension {index}"] = _format_dimension(dimension, cuts.get(index))
     context.print_fields(fields)
-    _print_classes(context, facts)
+    rows = [
+        (
+            f"{link_class.source} -> {link_class.destination}",
+            str(link_class.count),
+            format_bandwidth(link_class.bandwidth_bytes_per_s),
+            _format_latency(link_class.latency_s),
+        )
+        for link_class in facts.classes[:_MAX_LISTED]
+    ]
+    numbers = ("count", "bandwidth", "latency")
+    if rows:
+        context.print_table(("links", *numbers), rows, right=numbers)
+    unlisted = len(facts.classes) - _MAX_LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} classes more")
     _print_groups(context, network)
 
 
@@ -330,32 +344,6 @@ def _format_range(minimum: str, maximum: str) -> str:
     if minimum == maximum:
         return minimum
     return f"{minimum} to {maximum}"
-
-
-def _print_classes(context: CommandContext, facts: Facts) -> None:
-    """Print the table of the first 10 classes of links, and the number of the others.
-
-    Prints nothing if the network has no links.
-    """
-    rows = [_format_class(link_class) for link_class in facts.classes[:_MAX_LISTED]]
-    numbers = ("count", "bandwidth", "latency")
-    if rows:
-        context.print_table(("links", *numbers), rows, right=numbers)
-    unlisted = len(facts.classes) - _MAX_LISTED
-    if unlisted > 0:
-        context.print_line(f"and {unlisted} classes more")
-
-
-def _format_class(link_class: LinkClass) -> tuple[str, str, str, str]:
-    """Format a class of links as a row: `source -> destination` by kind of node, count, bandwidth
-    and latency with units.
-    """
-    return (
-        f"{link_class.source} -> {link_class.destination}",
-        str(link_class.count),
-        format_bandwidth(link_class.bandwidth_bytes_per_s),
-        _format_latency(link_class.latency_s),
-    )
 
 
 def _print_groups(context: CommandContext, network: Topology) -> None:

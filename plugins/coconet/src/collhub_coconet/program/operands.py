@@ -182,12 +182,13 @@ class Operands:
         for layout in found.by_axis:
             if layout.is_sliced:
                 kind = TensorType(ElementType.BOOL, shape, layout)
-                check_sliceable(kind, layout.dimension, self._label())
+                # The name that the message gives to the tensor that would be sliced.
+                check_sliceable(
+                    kind,
+                    layout.dimension,
+                    self.name(0) if self.operation.kind in _OVER_AXES else self.operation.name,
+                )
         return found
-
-    def _label(self) -> str:
-        """Name that a message gives to the tensor that would be sliced."""
-        return self.name(0) if self.operation.kind in _OVER_AXES else self.operation.name
 
     def _derive_mesh_layout(
         self, layouts: list[Layout], roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]

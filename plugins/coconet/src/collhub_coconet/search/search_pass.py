@@ -147,7 +147,9 @@ def run(
         times_are = f"by formula for the entire program; parts: {times_are}"
     omitted = _list_omissions(exploration, bindings, hub) if hub else []
     restrictions = list_restrictions(exploration, classes, bindings, simulation, trials)
-    size_index = _find_size_index(bound, bindings)
+    all_sizes = [dict(binding.sizes) for binding in bindings]
+    sizes = dict(bound.binding.sizes)
+    size_index = all_sizes.index(sizes) if sizes in all_sizes else 0
     outlook = Outlook(topology, rates, times_are, tuple(restrictions))
     result = _lower_fastest(bound, exploration, size_index, outlook)
     ranks = f"{bound.binding.num_ranks} ranks per group, one per NPU of {topology.name}"
@@ -264,15 +266,6 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
         }
         bindings.append(bind_sizes(bound.program, bound.binding.num_ranks, sizes_at_index, mesh))
     return bindings
-
-
-def _find_size_index(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
-    """Return the index of the binding with exactly the sizes of the workload, or 0 if there is
-    none.
-    """
-    all_sizes = [dict(binding.sizes) for binding in bindings]
-    sizes = dict(bound.binding.sizes)
-    return all_sizes.index(sizes) if sizes in all_sizes else 0
 
 
 def _read_network(options: SearchOptions) -> Topology:

@@ -51,7 +51,9 @@ def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
     on_memory = _is_named(workload, "memory_names") & ~communicates
     computes = is_computation(workload)
     result = []
-    for rank, rows in enumerate(_split_rows_by_rank(workload)):
+    for rank, rows in enumerate(
+        np.split(np.arange(len(workload.nodes)), workload.nodes.rank_indptr[1:-1])
+    ):
         communication = _merge_intervals(times, rows[communicates[rows]])
         computation = _merge_intervals(times, rows[computes[rows]])
         memory = _merge_intervals(times, rows[on_memory[rows]])
@@ -113,10 +115,6 @@ def _is_named(workload: Workload, fact: str) -> BoolArray:
     named = np.array([*(name in listed for name in workload.names), False], np.bool_)
     mask: BoolArray = named[workload.nodes.name] & workload.nodes.is_kind(NodeKind.COMPUTE)
     return mask
-
-
-def _split_rows_by_rank(workload: Workload) -> list[Int64Array]:
-    return np.split(np.arange(len(workload.nodes)), workload.nodes.rank_indptr[1:-1])
 
 
 def _merge_intervals(times: Timeline, rows: Int64Array) -> Intervals:

@@ -281,7 +281,14 @@ def _propagate_offsets(
         is_timed[meeting[known]] = True
         new = ~known & is_timed[meeting]
         if not new.any():
-            raise _unconnected_error(workload, np.flatnonzero(~is_known[clock_of_rank]).tolist())
+            ranks = np.flatnonzero(~is_known[clock_of_rank]).tolist()
+            message = (
+                f"the clocks of ranks {format_ranks(ranks)} cannot be aligned: "
+                "they share no collective with the others"
+            )
+            cure = "give -O clocks=stated if all ranks have one clock"
+            location = Location(file_of(workload, ranks[0]))
+            raise InputError(message, location=location, cure=cure, code="clocks")
         medians = _compute_medians(clock[new], end[new] - middle[meeting[new]], count)
         reached = np.unique(clock[new])
         offset[reached] = medians[reached]
@@ -302,20 +309,6 @@ def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64
     has_some = np.flatnonzero(sizes)
     medians[has_some] = values[order][first[has_some] + (sizes[has_some] - 1) // 2]
     return medians
-
-
-def _unconnected_error(workload: Workload, ranks: Sequence[int]) -> InputError:
-    """Return the error for ranks without a collective in common with clock 0.
-
-    It is located at the file of the first of `ranks`, and has the code `clocks`.
-    """
-    message = (
-        f"the clocks of ranks {format_ranks(ranks)} cannot be aligned: "
-        "they share no collective with the others"
-    )
-    cure = "give -O clocks=stated if all ranks have one clock"
-    location = Location(file_of(workload, ranks[0]))
-    return InputError(message, location=location, cure=cure, code="clocks")
 
 
 def _alignment_error(workload: Workload, row: int, residual_ns: int) -> InputError:

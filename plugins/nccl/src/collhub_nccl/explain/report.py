@@ -282,7 +282,9 @@ def choice_rows(
                 choice.protocol,
                 str(choice.channels),
                 str(choice.threads),
-                _format_chunk(choice.chunk_bytes),
+                format_bytes(choice.chunk_bytes)
+                if choice.chunk_bytes % 1024 == 0
+                else f"{choice.chunk_bytes} B",
                 str(call.chunks),
                 _format_us(call.time_us),
                 "" if time is None else f"{_format_us(time[0])} ({time[1]})",
@@ -436,10 +438,6 @@ def log_rows(check: LogCheck) -> list[list[str]]:
 def _verdict(agrees: bool, explanation: str) -> str:
     word = "agrees" if agrees else "differs"
     return f"{word}: {explanation}" if explanation else word
-
-
-def _format_chunk(size_bytes: int) -> str:
-    return format_bytes(size_bytes) if size_bytes % 1024 == 0 else f"{size_bytes} B"
 
 
 def _format_us(time_us: float | None) -> str:

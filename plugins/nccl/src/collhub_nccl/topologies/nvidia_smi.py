@@ -76,7 +76,13 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     if counts:
         _add_nvlinks(machine, counts, profile)
     if counts and profile is None:
-        _warn_of_unknown_gpu(findings, source.name)
+        findings.warn(
+            "unknown-gpu",
+            Location(source.name),
+            "how fast an NVLink is, the file does not say; "
+            f"{_DEFAULT_NVLINK:g} GB/s one way is assumed",
+            PROFILE_CURE,
+        )
     _add_tree(machine, devices, options, profile)
     if fabric.net_bandwidth is not None:
         # The matrix contains no ports of network cards.
@@ -165,16 +171,6 @@ def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
         else:
             machine.add(NodeKind.NIC, f"nic {device.name}")
     return machine
-
-
-def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
-    findings.warn(
-        "unknown-gpu",
-        Location(name),
-        "how fast an NVLink is, the file does not say; "
-        f"{_DEFAULT_NVLINK:g} GB/s one way is assumed",
-        PROFILE_CURE,
-    )
 
 
 def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:

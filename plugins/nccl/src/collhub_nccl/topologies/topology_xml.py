@@ -143,7 +143,7 @@ def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
     links = _StatedLinks(draft, gpus)
     is_stated = False
     for gpu in gpus:
-        for element in _link_elements(gpu):
+        for element in [child for child in _children(gpu) if child.name in _LINKS]:
             links.add(gpu, element)
             is_stated = True
     profile = draft.rates.profile
@@ -184,11 +184,6 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) 
 def _children(gpu: Gpu) -> Sequence[Element]:
     """Children of the `<gpu>` element; empty if the file has none."""
     return () if gpu.element is None else gpu.element.children
-
-
-def _link_elements(gpu: Gpu) -> list[Element]:
-    """Elements of the links of a GPU."""
-    return [child for child in _children(gpu) if child.name in _LINKS]
 
 
 def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:

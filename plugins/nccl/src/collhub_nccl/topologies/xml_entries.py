@@ -386,16 +386,13 @@ class LinkRates:
         architecture, vendor = cpu.text("arch"), cpu.text("vendor")
         # Only x86_64 has several vendors with different rates.
         if not architecture or (architecture == "x86_64" and not vendor):
-            self._warn_of_unknown_cpu(cpu)
+            self.findings.warn(
+                "unknown-cpu",
+                cpu.place,
+                "a CPU states no architecture or vendor; "
+                f"{bandwidths.UNLIMITED:g} GB/s between CPUs are assumed, which limits nothing",
+                "state the bandwidth with FILE?cpu_bandwidth=22GB/s",
+            )
         family = cpu.whole("familyid") or 0
         model = cpu.whole("modelid") or 0
         return bandwidths.socket_to_socket(architecture, vendor, family, model, self.is_rccl)
-
-    def _warn_of_unknown_cpu(self, cpu: Element) -> None:
-        self.findings.warn(
-            "unknown-cpu",
-            cpu.place,
-            "a CPU states no architecture or vendor; "
-            f"{bandwidths.UNLIMITED:g} GB/s between CPUs are assumed, which limits nothing",
-            "state the bandwidth with FILE?cpu_bandwidth=22GB/s",
-        )
