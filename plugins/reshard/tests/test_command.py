@@ -161,6 +161,7 @@ def test_an_empty_tensor_sends_nothing(collhub) -> None:
         (("--tensors", "none.json", *IDEAL), "none.json: No such file"),
         ((*SMALL, *IDEAL, "-O", "strategy=fast"), "expected one of auto, send-recv"),
         ((*SMALL, *IDEAL, "-O", "chunks=0"), "expected a whole number from 1"),
+        ((*SMALL, *IDEAL, "-O", "chunks=" + "9" * 5000), "expected a whole number from 1"),
         ((*SMALL, *IDEAL, "-O", "split=maybe"), "expected true or false"),
         ((*SMALL, *IDEAL, "-O", "time_limit=1"), "is the option --timeout SECONDS"),
         ((*SMALL, *IDEAL, "--timeout", "-1"), "is not a time above 0"),

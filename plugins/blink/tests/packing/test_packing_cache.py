@@ -73,6 +73,18 @@ def test_what_a_packing_depends_on_makes_another_one(other: dict[str, object]) -
     assert pack.calls == 2
 
 
+@pytest.mark.parametrize("ability", ["multicast", "reduction"])
+def test_switches_that_multiply_messages_make_another_packing(ability: str) -> None:
+    # Names and links are equal, the bounds are not.
+    pack = _Packer()
+    task = _task("switch:4?bandwidth=14GB/s")
+    topology = replace(task.topology, **{ability: (4,)})
+    other = replace(task, network=replace(task.network, topology=topology))
+    get_cached_packings(task, pack)
+    get_cached_packings(other, pack)
+    assert pack.calls == 2
+
+
 def test_what_was_interrupted_is_not_kept() -> None:
     for _ in range(2):
         pack = _Packer(is_interrupted=True)

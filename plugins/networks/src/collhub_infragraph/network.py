@@ -106,9 +106,9 @@ def _find_npus(
             "no-npu",
         )
     ranks = [graph.annotations.of_vertex.get(graph.names[vertex], {}).get(RANK) for vertex in npus]
-    # Values of annotations are texts.
-    numbers = [int(rank) if rank and rank.isdecimal() else -1 for rank in ranks]
-    if sorted(numbers) == list(range(len(npus))):
+    # Values of annotations are texts; None, for no number, equals no rank.
+    numbers = [parse_number(rank or "") for rank in ranks]
+    if set(numbers) == set(range(len(npus))):
         by_rank = dict(zip(numbers, npus, strict=True))
         return [by_rank[rank] for rank in range(len(npus))]
     if any(ranks):

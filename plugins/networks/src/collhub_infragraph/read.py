@@ -99,7 +99,8 @@ def parse_node_link_graph(root: Value) -> VertexGraph:
     rows: dict[tuple[int, int], int] = {}
     links: dict[LinkKind, int] = {}
     # Before its release 3.4, networkx named the list `links`.
-    for edge in root["edges" if root.get("edges") is not None else "links"].items():
+    edges = root["edges" if root.get("edges") is not None else "links"]
+    for edge in edges.items():
         first, second = _find_end(edge, "source", numbers), _find_end(edge, "target", numbers)
         # Loops have no effect; networkx writes them.
         if first != second:
@@ -107,7 +108,7 @@ def parse_node_link_graph(root: Value) -> VertexGraph:
             # The last edge of a pair counts.
             rows[min(first, second), max(first, second)] = link
     if len(rows) > MAX_LINKS:
-        root["edges"].fail(f"{len(rows)} edges are more than {MAX_LINKS}")
+        edges.fail(f"{len(rows)} edges are more than {MAX_LINKS}")
     pairs = np.asarray(list(rows), np.int64).reshape(-1, 2)
     return VertexGraph(
         tuple(kinds),

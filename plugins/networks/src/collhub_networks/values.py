@@ -233,6 +233,8 @@ class NetworkFindings:
 
 _MAX_FILE_BYTES = 1 << 26
 _MAX_DEPTH = 64
+# Of an integer in any notation; Python formats at most 4300 decimal digits.
+_MAX_CHARACTERS_OF_INTEGER = 1000
 
 
 def document_of(source: Source, code: str) -> Value:
@@ -279,7 +281,13 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
         if root is None:
             _fail(name, None, "the file is empty, a document was expected", code)
         _check_nodes(name, root, code)
-        raw = yaml.SafeLoader("").construct_document(root)
+        try:
+            raw = yaml.SafeLoader("").construct_document(root)
+        except (LookupError, AttributeError):
+            # PyYAML does not check the texts of explicit tags: !!bool foo is a KeyError.
+            cure = "write the value without a tag"
+            message = "a value does not fit its tag"
+            _fail(name, _find_misfit_line(root), message, code, cure)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         _fail(name, line, f"this is not YAML: {error.problem}", code)
@@ -303,8 +311,29 @@ def _parse_yaml_nodes(text: str) -> Node | None:
     return yaml.compose(text, Loader=loader)
 
 
+def _find_misfit_line(root: Node) -> int | None:
+    """Return the first line with a value that PyYAML cannot construct because its explicit tag does
+    not fit, such as `!!bool foo`; None if there is none. The document must be a tree.
+    """
+    import yaml
+
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node.value, str):
+            try:
+                yaml.SafeLoader("").construct_document(node)
+            except (LookupError, AttributeError):
+                return int(node.start_mark.line) + 1
+            continue
+        # Last entries first on the stack, so that the first line is reported.
+        for entry in reversed(node.value):
+            stack += reversed(entry) if isinstance(entry, tuple) else [entry]
+    return None
+
+
 def _check_nodes(name: str, root: Node, code: str) -> None:
-    """Refuse aliases, repeated keys, keys that are no text, and deep nesting.
+    """Refuse aliases, repeated keys, keys that are no text, deep nesting, and long integers.
 
     Raises `InputError` with the line. An alias is the same node object again: composing the tree
     takes memory only once per node of the file, and aliases are expanded only after this check. The
@@ -321,6 +350,8 @@ def _check_nodes(name: str, root: Node, code: str) -> None:
             _fail(name, line, "aliases (& and *) are not read", code, "write the value out")
         if depth > _MAX_DEPTH:
             _fail(name, line, f"values are nested deeper than {_MAX_DEPTH} levels", code)
+        if node.tag.endswith(":int") and len(node.value) > _MAX_CHARACTERS_OF_INTEGER:
+            _fail(name, line, f"an integer has more than {_MAX_CHARACTERS_OF_INTEGER} digits", code)
         seen.add(id(node))
         stack += [(child, depth + 1) for child in _find_children(name, node, code)]
 

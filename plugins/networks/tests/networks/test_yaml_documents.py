@@ -30,6 +30,13 @@ def test_yaml_and_json_give_the_same_values(text) -> None:
         ("a: [\n", "this is not YAML"),
         ("? [1, 2]\n: 3\n", "f.yaml:1: a key is not a text"),
         ("a: !!python/name:os.system\n", "this is not YAML"),
+        (
+            "b: 1\na: !!bool foo\n",
+            "f.yaml:2: a value does not fit its tag; write the value without",
+        ),
+        ("a: !!timestamp foo\n", "f.yaml:1: a value does not fit its tag"),
+        ("a: [1, !!int '']\n", "f.yaml:1: a value does not fit its tag"),
+        ("b: 1\na: 0x" + "F" * 4000, "f.yaml:2: an integer has more than 1000 digits"),
         ("a: " + "[" * 65 + "]" * 65, "f.yaml:1: values are nested deeper than 64 levels"),
     ],
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import click
 from collhub_shardings import Move, parse_move
@@ -101,9 +102,10 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
     text = assignments.get(name)
     if text is None:
         return None
-    # `isdecimal` also refuses signs and underscores.
-    if not text.isdecimal() or not 1 <= int(text) <= maximum:
-        raise click.UsageError(f"-O {name}={text}: expected a whole number from 1 to {maximum}")
+    # `isdecimal` also refuses signs and underscores; Python converts at most 4300 digits.
+    if not text.isdecimal() or len(text) > 20 or not 1 <= int(text) <= maximum:
+        message = f"-O {name}={text[:80]}: expected a whole number from 1 to {maximum}"
+        raise click.UsageError(message)
     return int(text)
 
 
@@ -157,8 +159,10 @@ def parse_state_dict(
     """
     try:
         listed = json.loads(content)
-    except ValueError as error:
-        raise _make_error(file, f"is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        is_deep = isinstance(error, RecursionError)
+        reason = "values are nested too deeply" if is_deep else error
+        raise _make_error(file, f"is no JSON: {reason}") from None
     if not isinstance(listed, list) or not listed:
         raise _make_error(file, "is no list of tensors")
     moves: list[Move] = []
@@ -178,7 +182,8 @@ def _parse_entry(
     default, the release 0, and no due time.
 
     Raises `InputError` with the file's name for unknown members (the first in alphabetical order),
-    missing sides or tensor, negative times, and invalid counts, tensors or sides.
+    missing sides or tensor, times that are no finite numbers from 0 on, and invalid counts, tensors
+    or sides.
     """
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:
@@ -188,11 +193,14 @@ def _parse_entry(
     if not all(isinstance(text, str) for text in (tensor, source, destination)):
         raise _make_error(file, f"entry {number} has no tensor, from or to")
     release, due = entry.get("release_s", 0.0), entry.get("due_s")
-    times = [time for time in (release, due) if time is not None]
-    if not all(isinstance(time, int | float) and time >= 0 for time in times):
-        raise _make_error(file, f"entry {number}: release_s and due_s are seconds from 0 on")
+    for member, time in (("release_s", release), ("due_s", 0.0 if due is None else due)):
+        # In Python, True is an integer; JSON has no infinity, but its parser accepts it.
+        is_number = isinstance(time, int | float) and not isinstance(time, bool)
+        if not is_number or not 0 <= cast("float", time) <= sys.float_info.max:
+            message = f"entry {number}: {member} is {time!r:.40}, expected seconds from 0 on"
+            raise _make_error(file, message)
     count = entry.get("count", 1)
-    if not isinstance(count, int) or not 1 <= count <= 10_000:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
         raise _make_error(file, f"entry {number}: count is not in 1..10000")
     name = str(entry.get("name", f"tensor {number}"))
     try:
@@ -202,8 +210,8 @@ def _parse_entry(
             str(destination),
             name=name,
             host_size=host_size,
-            release_s=float(str(release)),
-            due_s=None if due is None else float(str(due)),
+            release_s=float(cast("float", release)),
+            due_s=None if due is None else float(cast("float", due)),
         )
     except InputError as error:
         raise _make_error(file, f"entry {number}: {error}") from None

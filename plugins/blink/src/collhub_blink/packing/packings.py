@@ -186,6 +186,8 @@ def get_cached_packings(
         topology.name,
         topology.num_npus,
         topology.num_nodes,
+        topology.multicast,
+        topology.reduction,
         *content,
     )
     if key in _cache:
