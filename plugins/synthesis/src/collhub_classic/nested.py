@@ -55,8 +55,8 @@ _NAME = "collhub-classic"
 _MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
-# Broadcasts on tori of at least `FEW_RANKS` have messages of several sizes, of which no runtime
-# has enough operations; from `_MANY_RANKS` on, they may have `MAX_STEPS_OF_PARTS` steps.
+# Ranks from which on broadcasts, and levels with forwarded ranges, may have `MAX_STEPS_OF_PARTS`
+# steps.
 _MANY_RANKS = 4096
 # Chunks of such a broadcast per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
@@ -217,7 +217,8 @@ def _choose_broadcast_chunks(
     alpha_s, beta_s_per_byte = _find_link(request)
     busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
     best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
-    most = min(_MAX_TREE_CHUNKS, _MAX_STEPS // (2 * trees * ranks))
+    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else MAX_STEPS_OF_PARTS
+    most = min(_MAX_TREE_CHUNKS, max_steps // (2 * trees * ranks))
     most_chunks = request.collective_bytes // MIN_UNIT_BYTES // trees
     equal = max(1, min(best, most, most_chunks))
     rings = find_rings(request.topology)
@@ -225,7 +226,6 @@ def _choose_broadcast_chunks(
     many = min(_MAX_CHUNKS_PER_HOP * depth, most_chunks)
     if not is_by_rings or ranks < FEW_RANKS or request.target is not None or many <= equal:
         return [(equal, None)]
-    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else MAX_STEPS_OF_PARTS
     grains = choose_grains(rings, compute_torus_levels(rings, root), many, max_steps // 2)
     if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
         return [(many, grains)]
