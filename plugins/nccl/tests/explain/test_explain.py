@@ -232,6 +232,13 @@ def test_settings_that_leave_no_algorithm_are_refused_or_fall_back_by_version() 
     assert call.choice.algorithm == "ring"
 
 
+def test_a_protocol_without_any_ring_is_refused_before_the_release_that_refuses_it() -> None:
+    old = Communicator(GPUS["L40S"], 8, 1, "2.22.3")
+    settings = parse_settings(["NCCL_PROTO=LL128"])
+    with pytest.raises(UsageError, match="NCCL_PROTO=LL128 leaves no ring for all-reduce"):
+        explain_call(CallRequest(old, "all-reduce", MIB, settings=settings))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -135,6 +135,9 @@ def test_cards_are_all_kept_where_none_shares_a_switch_with_a_gpu() -> None:
     )
 
 
-def test_a_card_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no network card 'mlx5_77'; the cards are"):
-        read_text(MATRIX, profile="a100", nics="mlx5_77")
+@pytest.mark.parametrize(
+    ("nics", "name"), [("mlx5_77", "mlx5_77"), ("mlx5_0,", ""), ("NIC" + "9" * 5000, "NIC9")]
+)
+def test_a_card_that_is_not_there_is_refused(nics: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"there is no network card '{name}.*'; the cards are"):
+        read_text(MATRIX, profile="a100", nics=nics)

@@ -180,6 +180,8 @@ def test_a_wide_gap_is_a_note_because_rccl_chooses_there() -> None:
         ("[4", None),
         ("-1", None),
         ("4K", None),
+        ("9" * 5000, None),
+        ("0" * 5000, None),
     ],
 )
 def test_intervals_of_ncclx(text: str, interval: tuple[int, int] | None) -> None:
@@ -204,6 +206,8 @@ def test_ncclx_counts_bytes_per_rank() -> None:
         ("allgather,0,1024,ring,ll,-1,2,8", "unknown-word"),
         ("allgather,[0,9],tree,ll,-1,2,8", "refused-choice"),
         ("allgather,[0,9],ring,ll,100,2,8", "out-of-range"),
+        (f"allgather,{'9' * 5000},ring,ll,-1,2,8", "out-of-range"),
+        (f"allgather,[0,9],ring,ll,-1,2,8,{'9' * 5000}", "out-of-range"),
         ("allgather,[0,9],ring,ll,-1,2", "not-a-rule"),
         ("# collective,min_bytes,max_bytes", "unit"),
     ],
@@ -242,6 +246,11 @@ def test_other_json_is_one_error(text: str) -> None:
     served, (finding,) = _json(text)
     assert served == []
     assert finding.code == "not-a-rule"
+
+
+def test_a_number_of_thousands_of_digits_in_json_is_named() -> None:
+    _, (finding,) = _json(f'{{"rules": [{"9" * 5000}]}}')
+    assert (finding.code, "a number is too long" in finding.message) == ("not-a-rule", True)
 
 
 def _selection(topology: str, kind: CollectiveKind, times: dict[str, Sequence[int]]) -> Selection:

@@ -372,7 +372,8 @@ def _decide_without_alternatives(
 
     From the release `_REFUSING_VERSION` (2.24) on, NCCL reports an error: no choice and no time,
     "refused". Earlier ones fall back to the cheapest ring, as if no setting excluded rings.
-    `excluding` names the settings in the notes.
+    `excluding` names the settings in the notes. Raises `UsageError` if the settings exclude the
+    protocols of all rings.
     """
     if version_numbers(request.communicator.version) >= _REFUSING_VERSION:
         note = f"NCCL reports an error: {excluding} leaves no algorithm for {request.collective}"
@@ -384,6 +385,12 @@ def _decide_without_alternatives(
         for row in _cost_alternatives(replace(request, settings=settings))
         if row.time_us is not None and row.alternative.algorithm == "ring"
     ]
+    if not rings:
+        message = (
+            f"{excluding} leaves no ring for {request.collective} on this machine; what NCCL before"
+            " 2.24 executes then is not known"
+        )
+        raise UsageError(message, cure="allow another protocol")
     best = rings[0]
     choice = launch_of(
         request.communicator, request.collective, best.alternative, request.size_bytes

@@ -138,7 +138,10 @@ def _named_cards(
     has the name. The order is that of the list, and repeated cards are repeated. Raises
     `InputError` (code `unknown-nic`) for an unknown card.
     """
-    row_of = {name: row for row in cards for name in (devices[row].name, devices[row].alias)}
+    # Most cards have no alias, so an empty part names none.
+    row_of = {
+        name: row for row in cards for name in (devices[row].name, devices[row].alias) if name
+    }
     rows_of_names = []
     for part in nics.split(","):
         names = [part]
@@ -147,7 +150,8 @@ def _named_cards(
         for name in names:
             # Matrices of older versions have the driver's names, which are numbered in order.
             number_text = name.removeprefix("NIC")
-            is_place = number_text.isdecimal() and int(number_text) < len(cards)
+            is_number = number_text.isdecimal() and len(number_text) <= 9
+            is_place = is_number and int(number_text) < len(cards)
             row = row_of.get(name, cards[int(number_text)] if is_place else None)
             if row is None:
                 known = ", ".join(devices[row].name for row in cards) or "none"

@@ -16,6 +16,7 @@ from dataclasses import replace
 from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
 
 from collhub_nccl.tuner.read import (
+    MAX_DIGITS,
     Defect,
     explain_channels,
     explain_size,
@@ -100,7 +101,8 @@ def parse_interval(text: str) -> Range | None:
     text = text.strip()
     if text in ("", "*"):
         return EVERY
-    if text.isascii() and text.isdecimal() and int(text[:21]) <= LARGEST:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    if is_number and int(text) <= LARGEST:
         return int(text), int(text)
     match = _INTERVAL.fullmatch(text)
     if match is None:
@@ -152,7 +154,10 @@ def _read_json(
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        message = f"no JSON; {_EFFECT}: {getattr(error, 'msg', 'nested too deeply')}"
+        # The parser refuses a number of more than 4300 digits with a plain ValueError.
+        is_deep = isinstance(error, RecursionError)
+        reason = "nested too deeply" if is_deep else getattr(error, "msg", "a number is too long")
+        message = f"no JSON; {_EFFECT}: {reason}"
         location = Location(file, line)
         source.report(Diagnostic("not-a-rule", message, location=location, cure="correct it"))
         return

@@ -49,6 +49,8 @@ _REQUIRED_FIELDS = 8
 _FIELDS = ",".join(_COLUMNS[:_REQUIRED_FIELDS])
 # The buffers of the readers: NCCL's reads the rest of a longer line as another line.
 _LONGEST_LINE = 255
+MAX_DIGITS = len(str(LARGEST))
+"""Of a size; Python converts at most 4300 digits."""
 _WORDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (0, tuple(COLLECTIVES)), (3, ALGORITHMS), (4, PROTOCOLS)
 )  # fmt: skip
@@ -170,7 +172,8 @@ def explain_size(text: str, read_as: str) -> Defect | None:
     A number with a unit, such as 64KiB, is the fault `unit`, whose cure is the number of bytes;
     `read_as` is the tuner's behaviour, for this message. Any other text is `out-of-range`.
     """
-    if text.isascii() and text.isdecimal() and int(text) <= LARGEST:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    if is_number and int(text) <= LARGEST:
         return None
     match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
     if match and match[2]:
