@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from collhub_astra_sim.options import SystemOptions
 from hub_core import UsageError
@@ -166,6 +167,7 @@ class _Keys:
     def integer(self, key: str, minimum: int, default: int | None = None) -> int:
         """Return the integer of a key, at least `minimum`, or `default` if the key is missing.
 
+        True is 1 and false is 0, because the JSON library of ASTRA-sim converts them to integers.
         If `default` is None, the key is required. Raises `InputError` for a missing key and for
         another value; the default is not checked.
         """
@@ -179,13 +181,15 @@ class _Keys:
     def number(self, key: str) -> float:
         """Return the finite number of at least 0 of a key, as float.
 
-        Raises `InputError` if the key is missing or has another value, also NaN.
+        Raises `InputError` if the key is missing or has another value, also NaN, true and false.
         """
         value = self._get_value(key)
+        # In Python, True is an integer; an integer of 400 digits has no float.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         # Written so that NaN fails, too.
-        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            self.fail(f"{key}: {value!r} is not a number of at least 0")
-        return float(value)
+        if not is_number or not 0 <= cast("float", value) <= sys.float_info.max:
+            self.fail(f"{key}: {value!r:.40} is not a number of at least 0", "write a number")
+        return float(cast("float", value))
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
         """Return the text of a key, one of `choices` with equal case.
