@@ -141,9 +141,9 @@ class LoadedAlgorithm:
 def load_once(folder: Path, device: str) -> LoadedAlgorithm:
     """Return the algorithm of a resolved folder; further calls return the same object.
 
-    Raises `UsageError` for an unknown device or if another folder uses its name, `InputError` for a
-    folder of another kind, `PluginError` if the library is not built or torch does not support its
-    collective.
+    Raises `UsageError` for an unknown device, and if another folder uses its name or the folder is
+    loaded for another device; `InputError` for a folder of another kind; `PluginError` if the
+    library is not built or torch does not support its collective.
     """
     if device not in DEVICES:
         raise UsageError(
@@ -157,7 +157,9 @@ def load_once(folder: Path, device: str) -> LoadedAlgorithm:
         cure = f"call {name} of the library from C"
         raise PluginError(message, cure=cure, code="collective")
     if hasattr(torch.ops.collhub, name.removeprefix("collhub_")):
-        message = f"{folder}: another algorithm is loaded as {name}"
-        cure = "write one of them with -O name=another_name"
+        message = (
+            f"{folder}: {name} is loaded from another folder, or for another device than {device}"
+        )
+        cure = "write one of them with -O name=another_name; load a folder for one device only"
         raise UsageError(message, cure=cure, code="name-taken")
     return LoadedAlgorithm(manifest, device)

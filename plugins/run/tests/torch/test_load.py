@@ -538,7 +538,7 @@ def test_a_name_is_one_algorithm_of_a_process(tmp_path: Path, folders: dict[str,
     assert load(str(folders["sum"]), device="cpu") is again
     copied = tmp_path / "copied"
     shutil.copytree(folders["sum"], copied)
-    with pytest.raises(UsageError, match="another algorithm is loaded as collhub_all_reduce_sum"):
+    with pytest.raises(UsageError, match="collhub_all_reduce_sum is loaded from another folder"):
         load(copied, device="cpu")
 
 

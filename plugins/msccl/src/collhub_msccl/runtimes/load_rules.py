@@ -195,8 +195,8 @@ def _check_block(
     runtime = refusals.runtime
     channel = read_number(block.attributes["chan"])
     if channel > runtime.max_channels or channel < 0:
-        limit = f"the {runtime.max_channels - 1} that {runtime.title} has"
-        message = f"{name}: chan {channel} is more than {limit}"
+        last = runtime.max_channels - 1
+        message = f"{name}: chan {channel} is not in 0..{last}, the channels of {runtime.title}"
         refusals.refuse("channel-range", message, block.line)
     elif channel == runtime.max_channels:
         message = f"{name}: chan {channel} passes the test, but indexes past an array"

@@ -336,12 +336,15 @@ def read_number(text: str) -> int:
     """Parse a number as C's strtol does: 0 without digits, characters after the digits are ignored.
 
     Decimal numbers above 2^31 - 1 of at most 18 digits are returned exactly, other larger ones as
-    2^63 - 1.
+    2^63 - 1. The same holds for negative numbers, whose minimum is -2^63.
     """
     value, state = parse_number(text)
     if state is not NumberState.OUT_OF_RANGE:
         return value
-    # Sizes in bytes are 64-bit; strtol saturates at the maximum.
-    if text.isdecimal() and len(text) <= _MAX_EXACT_DIGITS:
-        return int(text)
-    return _LONG_MAX
+    # Sizes in bytes are 64-bit; strtol saturates at both ends.
+    digits = text.strip()
+    is_negative = digits.startswith("-")
+    digits = digits[1:] if is_negative else digits
+    if digits.isdecimal() and len(digits) <= _MAX_EXACT_DIGITS:
+        return -int(digits) if is_negative else int(digits)
+    return -_LONG_MAX - 1 if is_negative else _LONG_MAX

@@ -171,8 +171,12 @@ def _check_channels(
         text = f"{message}; it is left out"
         source.report(Diagnostic("channel", text, Severity.WARNING, Location(source.name, line)))
     if count > _MAX_CHANNELS or count * ranks * ranks * 4 > _MAX_STEPS or ranks < 2:
-        message = f"{count} channels over {ranks} ranks: 2 ranks and at most {_MAX_STEPS} steps"
-        raise InputError(message, location=Location(source.name), code="channel")
+        message = (
+            f"{count} channels over {ranks} ranks: at most {_MAX_CHANNELS} channels, at least"
+            f" 2 ranks, and at most {_MAX_STEPS} steps"
+        )
+        cure = "give the log of one communicator"
+        raise InputError(message, location=Location(source.name), cure=cure, code="channel")
 
 
 def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
