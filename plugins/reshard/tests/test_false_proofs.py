@@ -60,9 +60,13 @@ def test_an_exclusive_bound_with_two_cards_per_host_is_refused() -> None:
     assert plan.outcome.makespan_s == 128e-9
 
     def claim(proof: Any) -> None:
-        # With two cards both tasks run at once, in half of the time.
+        # 96 ns: the second task begins in the middle of the first. With two cards both tasks run
+        # at once, in 64 ns.
+        seconds = "3/31250000"
         proof["cards"] = 2
-        proof["bound"] = {"kind": "exclusive", "seconds": "1/7812500", "hosts": [0], "task": -1}
+        proof["schedule"][1][2] = "1/31250000"
+        proof["makespan_s"] = proof["lower_bound_s"] = seconds
+        proof["bound"] = {"kind": "exclusive", "seconds": seconds, "hosts": [0], "task": -1}
 
     report = _check_changed(plan.lower().algorithm, claim)
     _assert_refused(report, "reshard-bound", "one card per host, not for 2")
@@ -125,7 +129,14 @@ def test_a_late_start_within_a_tick_of_the_bound_is_not_optimal() -> None:
 
 def test_two_cards_are_not_those_of_a_topology() -> None:
     plan = _plan([ONE_TASK])
-    report = _check_changed(plan.lower().algorithm, changing("cards", value=2), plan.topology)
+
+    def add_card(proof: Any) -> None:
+        # Nothing else contradicts the cards.
+        proof["cards"] = 2
+        proof["bound"] = {"kind": "nothing", "seconds": "0", "hosts": [], "task": -1}
+        proof["status"], proof["proof"] = "feasible", "none"
+
+    report = _check_changed(plan.lower().algorithm, add_card, plan.topology)
     _assert_refused(report, "reshard-topology", "cards other than those of")
 
 
