@@ -27,6 +27,7 @@ from collhub_classic.nested_broadcast import (
 )
 from collhub_classic.nested_shapes import (
     FEW_RANKS,
+    MANY_RANKS,
     MAX_STEPS_OF_PARTS,
     MIN_UNIT_BYTES,
     NestedShape,
@@ -55,9 +56,6 @@ _NAME = "collhub-classic"
 _MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
-# Ranks from which on broadcasts, and levels with forwarded ranges, may have `MAX_STEPS_OF_PARTS`
-# steps.
-_MANY_RANKS = 4096
 # Chunks of such a broadcast per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
 # Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
@@ -142,8 +140,7 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
     shape = choose_shape(request.topology, kind, options.sizes, request.collective_bytes)
     chunk_counts = [options.chunks or 1]
     if not options.chunks:
-        has_many_steps = shape.is_forwarded and ranks >= _MANY_RANKS
-        max_steps = MAX_STEPS_OF_PARTS if has_many_steps else _MAX_STEPS
+        max_steps = MAX_STEPS_OF_PARTS if shape.is_forwarded else _MAX_STEPS
         most = min(
             _MAX_CHUNKS,
             max_steps // shape.count_steps(kind),
@@ -217,7 +214,7 @@ def _choose_broadcast_chunks(
     alpha_s, beta_s_per_byte = _find_link(request)
     busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
     best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
-    max_steps = _MAX_STEPS if ranks < _MANY_RANKS else MAX_STEPS_OF_PARTS
+    max_steps = _MAX_STEPS if ranks < MANY_RANKS else MAX_STEPS_OF_PARTS
     most = min(_MAX_TREE_CHUNKS, max_steps // (2 * trees * ranks))
     most_chunks = request.collective_bytes // MIN_UNIT_BYTES // trees
     equal = max(1, min(best, most, most_chunks))

@@ -20,9 +20,12 @@ _MAX_RANGES = 16
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
 MAX_STEPS_OF_PARTS = 8_200_000
 MIN_UNIT_BYTES = 64
-# From so many ranks on, ranges of levels are forwarded, and broadcasts on tori have messages of
-# several sizes, of which no runtime has enough operations.
+# From so many ranks on, broadcasts on tori have messages of several sizes, of which no runtime has
+# enough operations.
 FEW_RANKS = 512
+# From so many ranks on, ranges of levels are forwarded, and broadcasts may have
+# `MAX_STEPS_OF_PARTS` steps.
+MANY_RANKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
         is_moved = shape.count_steps(kind) > MAX_STEPS_OF_PARTS
         # Units that are not moved are single messages, which overlap without ranges.
         has_ranges = kind is CollectiveKind.ALL_REDUCE or is_moved
-        is_large = text == "auto" and topology.num_npus >= FEW_RANKS
+        is_large = text == "auto" and topology.num_npus >= MANY_RANKS
         if is_large and has_ranges and _has_own_links(topology, levels):
             return _choose_forwarded(replace(shape, is_moved=is_moved), kind)
         return replace(shape, is_moved=is_moved)

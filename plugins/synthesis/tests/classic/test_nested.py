@@ -91,9 +91,9 @@ def test_forwarded_ranges_gather_and_reduce(
 
 def test_servers_forward_ranges_while_rails_deliver_others() -> None:
     """NVLink and rails are separate links of a GPU, but leaves and spines are on one link."""
-    topology = hub_core.parse_topology("rail:64x8")
+    topology = hub_core.parse_topology("rail:512x8")
     shape = choose_shape(topology, CollectiveKind.ALL_REDUCE, "auto", 1 << 28)
-    assert (shape.sizes, shape.is_forwarded) == ((8, 16, 4), True)
+    assert (shape.sizes, shape.is_forwarded) == ((8, 16, 32), True)
     leaves = hub_core.parse_topology("leaf-spine:16,32,32")
     assert not choose_shape(leaves, CollectiveKind.ALL_REDUCE, "auto", 1 << 28).is_forwarded
 
