@@ -55,6 +55,9 @@ class RankTable(ColumnTable):
         for name in self.__dataclass_fields__:
             getattr(self, name).flags.writeable = False
 
+    def __len__(self) -> int:
+        return len(self.rank)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self)} rows, {self.num_ranks} ranks>"
 
@@ -104,7 +107,5 @@ class RankTable(ColumnTable):
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
         """Return which rows have one of these kinds: bool[rows], all False for no kinds."""
         # Comparisons of bytes use vector instructions: ten times as fast as a lookup.
-        mask = np.zeros(len(self), np.bool_)
-        for kind in kinds:
-            mask |= self.kind == kind
-        return mask
+        masks = [self.kind == kind for kind in kinds]
+        return np.logical_or.reduce(masks) if masks else np.zeros(len(self), np.bool_)

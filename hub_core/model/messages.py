@@ -2,12 +2,13 @@
 
 A connection is a (source, destination, channel); NCCL, MSCCL and MPI (per communicator and tag)
 deliver in FIFO order on it. `connection_keys` and `pair_in_order` match messages of any table;
-`match_messages` matches a `StepTable` and reports mismatches.
+`match_messages` matches a `StepTable` and reports mismatches; `matched_messages` does not report.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -121,6 +122,12 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
     _report_lonely(steps, paired, findings)
     _report_unequal(steps, paired, findings)
     return paired
+
+
+@lru_cache(maxsize=2)
+def matched_messages(steps: StepTable) -> Messages:
+    """Return `match_messages` without findings. The results of the last two tables are cached."""
+    return match_messages(steps, Findings())
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:

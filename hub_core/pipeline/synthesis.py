@@ -123,6 +123,7 @@ def create_synthesis_request(
     runtime: str = IDEAL,
     sizes: Sequence[int] = (),
     timing: TimingSource | None = None,
+    needs_time: bool = True,
 ) -> SynthesisRequest:
     """Create a request with the simulator and the plugins of the run.
 
@@ -134,7 +135,8 @@ def create_synthesis_request(
     `budget`: limits of the search, default none. `runtime`: name of the runtime that will execute
     the algorithm, or several separated by commas (`create_target`); `sizes`: further sizes in bytes
     that the same algorithm must serve; `timing`: times the forms of the algorithm that the runtime
-    executes, default `backend`. Raises `HubError`, also for a runtime that cannot express the
+    executes, default `backend`; `needs_time`: False if the caller does not use the time of the
+    result. Raises `HubError`, also for a runtime that cannot express the
     collective.
     """
     registry = registry or run_registry()
@@ -167,6 +169,7 @@ def create_synthesis_request(
         budget or SearchBudget(),
         backend if judge is None else "",
         target,
+        needs_time,
     )
 
 

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -112,8 +113,9 @@ def optional(
     return option(type, None, help, minimum=minimum, maximum=maximum)
 
 
+@lru_cache(maxsize=256)
 def declared_options(record: type) -> tuple[Option, ...]:
-    """Return the options that a record class declares, in the order of its fields.
+    """Return the options that a record class declares, in the order of its fields; cached.
 
     They have the names of the fields; those of base classes come first. Raises `TypeError` if it is
     not a dataclass, and for the first field that was not declared with `option`.

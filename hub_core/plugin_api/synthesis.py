@@ -228,6 +228,8 @@ class SynthesisRequest:
     `KeyboardInterrupt`: a synthesizer that has a result then returns it. `backend`: name of the
     simulator behind `simulate`; empty if `simulate` is a function of the caller. `target`: the
     runtime that will execute the algorithm, None for any; its units are constraints of the search.
+    `needs_time`: False if the caller does not use the time of the result; a synthesizer with only
+    one candidate then need not simulate it.
     """
 
     collective: Collective
@@ -242,6 +244,7 @@ class SynthesisRequest:
     budget: SearchBudget = field(default_factory=SearchBudget)
     backend: str = ""
     target: SynthesisTarget | None = None
+    needs_time: bool = True
 
     @property
     def units(self) -> UnitLimits | None:
@@ -258,7 +261,8 @@ class SynthesisRequest:
 class SynthesisResult:
     """An algorithm with its time and its lower bounds, as the synthesizer reports them.
 
-    `time_ns`: time of the algorithm under the request's link model. `bounds_ns`: lower bounds by
+    `time_ns`: time of the algorithm under the request's link model, or a lower bound of it if the
+    request does not need it. `bounds_ns`: lower bounds by
     name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest one. A bound
     whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the chosen
     size; `bound_ns` ignores it. `statistics`: further values for the report by name: seed, chunks,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pickle import PicklingError
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from hub_core.installed import canonical_name
 from hub_core.model.diagnostics import HubError, PluginError, UsageError, closest
@@ -108,6 +108,10 @@ class Registry:
     rebuild: Callable[[RegistrySettings], Registry] | None = field(
         default=None, repr=False, compare=False
     )
+    # The offers of each kind asked for so far: plugins do not change.
+    _of_kind: dict[type, tuple[Provided[Offer], ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __reduce__(self) -> tuple[Callable[[RegistrySettings], Registry], tuple[RegistrySettings]]:
         if self.settings is None or self.rebuild is None:
@@ -120,11 +124,13 @@ class Registry:
         Offers of subclasses of the kind are included. Equal names are in the order of the plugins,
         the core first. Plugins that are not loaded have no offers.
         """
-        provided_offers: list[Provided[T]] = []
-        for plugin in self.plugins:
-            offers = [offer for offer in plugin.offers if isinstance(offer, kind)]
-            provided_offers += [Provided(plugin, offer, self) for offer in offers]
-        return tuple(sorted(provided_offers, key=lambda provided: provided.name))
+        if kind not in self._of_kind:
+            provided_offers: list[Provided[Offer]] = []
+            for plugin in self.plugins:
+                offers = [offer for offer in plugin.offers if isinstance(offer, kind)]
+                provided_offers += [Provided(plugin, offer, self) for offer in offers]
+            self._of_kind[kind] = tuple(sorted(provided_offers, key=lambda one: one.name))
+        return cast("tuple[Provided[T], ...]", self._of_kind[kind])
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
         """Return the only offer of this kind and name; names are compared exactly.

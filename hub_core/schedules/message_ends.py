@@ -28,11 +28,10 @@ from hub_core.columns import (
 from hub_core.model import (
     ALL_RANKS,
     Algorithm,
-    Findings,
     InputError,
     Messages,
     StepTable,
-    match_messages,
+    matched_messages,
 )
 from hub_core.schedules.transfers import NO_RANK, Chunks, Transfers
 
@@ -350,7 +349,7 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
     steps = algorithm.steps
     if (steps.lane >= 0).any() or not len(steps):
         return algorithm
-    messages = match_messages(steps, Findings())
+    messages = matched_messages(steps)
     phase = _number_phases(steps, messages)
     phases = int(phase.max(initial=0)) + 1
     if phases == 1:

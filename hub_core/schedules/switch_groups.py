@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.columns import BoolArray, Int64Array, distinct, run_lengths, run_starts
-from hub_core.model import Algorithm, Buffer, Findings, StepKind, StepTable, match_messages
+from hub_core.model import Algorithm, Buffer, StepKind, StepTable, matched_messages
 from hub_core.network import Topology
 
 # (shift, factor) of the rounds of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a 64-bit hash.
@@ -113,7 +113,7 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
     sends are in `multicast_sends` are excluded.
     """
     head = _find_chain_heads(steps)
-    messages = match_messages(steps, Findings())
+    messages = matched_messages(steps)
     is_copied = np.zeros(len(steps), np.bool_)
     is_copied[multicast_sends] = True
     is_sum = steps.is_kind(StepKind.RECV_REDUCE)[messages.receive] & ~is_copied[messages.send]

@@ -70,7 +70,7 @@ def _synthesize(
     request: SynthesisRequest,
     options: NativeAlgorithmOptions,
 ) -> SynthesisResult:
-    """Build the algorithm of a plan and simulate its time.
+    """Build the algorithm of a plan and simulate its time; it is 0 if the request needs none.
 
     `name`: the algorithm's name in the statistics. If the request has no simulator, the time is
     that of ASTRA-sim's model. Reductions take no time unless the options state a memory bandwidth.
@@ -101,7 +101,7 @@ def _synthesize(
         Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", option_values),
         size,
     )
-    time_ns = request.simulate(algorithm)
+    time_ns = request.simulate(algorithm) if request.needs_time else 0
     if time_ns is None:
         time_ns = _simulate_time_ns(algorithm, request)
     return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array, distinct, labels, run_mask
-from hub_core.model import Findings, Messages, StepTable, connection_keys, match_messages
+from hub_core.model import Messages, StepTable, connection_keys, matched_messages
 from hub_core.schedules import SwitchGroups
 
 
@@ -60,7 +60,7 @@ def build_instructions(
     a lane is given. Of the messages of switches, only the issuing ones have a block, one per rank
     and channel.
     """
-    messages = match_messages(steps, Findings())
+    messages = matched_messages(steps)
     parents, children = steps.edges()
     receives, sends = np.zeros(0, np.int64), np.zeros(0, np.int64)
     if fuses:

@@ -232,6 +232,24 @@ def kernel_timing(
     channels (`with_threads`). A profile without a model is refused by `check_model`; a missing
     constant raises `KeyError`.
     """
+    timing = unadapted_timing(profile, kernel, protocol, ranks, message_bytes, blocks)
+    if kernel in ("direct", "exchange", "nvls"):
+        return timing
+    return timing.with_threads(message_bytes, channels)
+
+
+def unadapted_timing(
+    profile: MachineProfile,
+    kernel: str,
+    protocol: str,
+    ranks: int,
+    message_bytes: int,
+    blocks: int,
+) -> KernelTiming:
+    """Return the constants as `kernel_timing`, before they are adapted to threads and channels.
+
+    Only those of an exchange depend on the message and the blocks.
+    """
     check_model(profile)
     if kernel == "direct":
         return _direct(profile, protocol)
@@ -271,7 +289,7 @@ def kernel_timing(
             received_share=0.0,
             chunk_bytes=NVLS_CHUNK_BYTES,
         )
-    return timing.with_threads(message_bytes, channels)
+    return timing
 
 
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:

@@ -26,11 +26,10 @@ from hub_core.columns import (
 from hub_core.model import (
     COLUMN_DTYPES,
     Algorithm,
-    Findings,
     Messages,
     StepTable,
     connection_keys,
-    match_messages,
+    matched_messages,
 )
 
 # Columns of a step on which its time depends; units may differ between copies.
@@ -47,7 +46,7 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))
-    messages = match_messages(steps, Findings())
+    messages = matched_messages(steps)
     part = _find_parts(steps, messages)
     if not len(part) or not part.any():
         return algorithm, rows, 1

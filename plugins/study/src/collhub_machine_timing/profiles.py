@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from difflib import get_close_matches
+from functools import lru_cache
 
 import numpy as np
 from collhub_machine_profiles import find_profile, profile_of_text, shipped_names
@@ -85,10 +86,12 @@ def describe_profile(profile: MachineProfile) -> MachineDescription:
     return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
 
 
+@lru_cache(maxsize=4)
 def node_rate(topology: Topology) -> float:
     """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
 
-    Links slower than half of the fastest one, such as those to the host, are not counted.
+    Links slower than half of the fastest one, such as those to the host, are not counted. The last
+    four results are cached, because every run needs that of the same network.
     """
     group = group_of_nodes(topology)
     source, destination = group[topology.source], group[topology.destination]

@@ -22,6 +22,7 @@ from collhub_machine_timing.constants import (
     kernel_timing,
     nominal_gigabytes_per_s,
     start_value,
+    unadapted_timing,
 )
 from collhub_machine_timing.copies import find_copies
 from collhub_machine_timing.kernel import run
@@ -654,11 +655,10 @@ def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: in
     divide the path, but not the load of links.
     """
     depth, path_share, link_s_per_byte = _shape(case)
-    ranks = case.algorithm.num_ranks
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes
     largest = sizes / case.algorithm.collective.unit_count / instances
     channels = min(_count_channels(case) * instances, _MAX_CHANNELS)
-    timing = kernel_timing(case.profile, case.kernel, protocol, ranks, int(largest), 1, channels)
+    timing = _unadapted_timing_of(case, protocol).with_threads(int(largest), channels)
     waits = depth * timing.visible_us
     rate = timing.rate_gigabytes_per_s * 1e3
     transfer = path_share * collective_bytes / instances / rate
@@ -666,6 +666,14 @@ def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: in
     blocks = transfer - part + max(part, waits)
     links = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
     return timing.start_us + max(blocks, links + waits / max(depth, 1.0))
+
+
+@lru_cache(maxsize=32)
+def _unadapted_timing_of(case: Case, protocol: str) -> KernelTiming:
+    """Return the constants of a case before they are adapted to threads and channels; the last 32
+    results are cached. The kernel must not be an exchange.
+    """
+    return unadapted_timing(case.profile, case.kernel, protocol, case.algorithm.num_ranks, 1, 1)
 
 
 @lru_cache(maxsize=16)

@@ -134,7 +134,7 @@ def create_verified_algorithm(
     `instances`: number of its copies, each with a part of the data, which it divides into `pieces`.
     `served_sizes`: further sizes that it must serve on the runtimes of the question.
     """
-    simulations = _Simulations(topology, question, registry, served_sizes)
+    simulations = _Simulations(topology, question, registry, served_sizes, needs_times=True)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
     for name, option, count in (
         ("replicate", "instances", instances),
@@ -151,7 +151,8 @@ class _Simulations:
     """Simulates algorithms at one size after the other, and each repeated algorithm once.
 
     With runtimes, algorithms already consist of the copies and pieces that the runtimes execute.
-    `served_sizes`: further sizes that each of them must serve.
+    `served_sizes`: further sizes that each of them must serve. `needs_times`: whether synthesizers
+    must state the times of their results, which are simulated again here.
     """
 
     def __init__(
@@ -160,6 +161,8 @@ class _Simulations:
         question: ComparisonQuestion,
         registry: Registry,
         served_sizes: tuple[int, ...] = (),
+        *,
+        needs_times: bool = False,
     ) -> None:
         self.topology = topology
         self.question = question
@@ -168,6 +171,7 @@ class _Simulations:
         self.registry = registry
         self.runtimes = [one.runtime for one in find_runtimes(question.runtime, registry)]
         self._served_sizes = served_sizes
+        self._needs_times = needs_times
         if self.options and self.runtimes:
             machine = self.options["machine"]
             self.timing = replace(
@@ -196,6 +200,7 @@ class _Simulations:
             runtime=self.question.runtime,
             sizes=self._served_sizes,
             timing=self.timing,
+            needs_time=self._needs_times,
         )
 
     def serves(self, algorithm: Algorithm, size: int) -> bool:

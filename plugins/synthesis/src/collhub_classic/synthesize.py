@@ -57,9 +57,10 @@ _MAX_ESTIMATED_RANKS = 128
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
     """Synthesize the algorithm `name` in the rank order with the shortest time.
 
-    Of equally fast orders the first wins, that of the rank numbers. Ctrl-C returns the best order
-    so far; it passes through if there is none. The statistics state rounds and cost, and the order
-    unless it is as numbered; the algorithm carries them with time (ns) and size as an extension.
+    A single order is simulated only if the request needs its time. Of equally fast orders the first
+    wins, that of the rank numbers. Ctrl-C returns the best order so far; it passes through if there
+    is none. The statistics state rounds and cost, and the order unless it is as numbered; the
+    algorithm carries them with size and time (ns, unless the request needs none) as an extension.
     Raises `UsageError` for unsuitable options and sizes, and `InputError` for collectives that the
     algorithm does not define and plans that are too large.
     """
@@ -70,17 +71,21 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     _check_block_count(compute_least_blocks(name, task))
     planned = _get_plan(name, task)
     _check_size(planned.plan, request)
+    bound = _compute_bound_ns(request)
+    orders = _find_orders(classic, task)
+    least_ns = None
+    if len(orders) == 1 and not request.needs_time:
+        least_ns = max(bound.values(), default=1)
     candidates: list[tuple[int, Algorithm, Int64Array]] = []
     try:
-        for order in _find_orders(classic, task):
-            candidates.append(_build_candidate(planned.plan, task, request, order))
+        for order in orders:
+            candidates.append(_build_candidate(planned.plan, task, request, order, least_ns))
     except KeyboardInterrupt:
         # The best order so far is the result.
         if not candidates:
             raise
     # The first order, that of the rank numbers, wins ties.
     time_ns, algorithm, order = min(candidates, key=itemgetter(0))
-    bound = _compute_bound_ns(request)
     # Collect the statistics: details of the plan, rounds, cost, and the order unless as numbered.
     statistics: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
     statistics["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
@@ -92,8 +97,9 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
         "topology": request.topology.name,
         "occupancy": str(request.occupancy),
         "collective_bytes": request.collective_bytes,
-        "time_ns": time_ns,
     }
+    if least_ns is None:
+        record["time_ns"] = time_ns
     algorithm = replace(algorithm, extensions={_NAME: record})
     return SynthesisResult(algorithm, time_ns, bound, statistics)
 
@@ -223,15 +229,21 @@ def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) ->
 
 
 def _build_candidate(
-    plan: MessagePlan, task: ClassicTask, request: SynthesisRequest, order: Int64Array
+    plan: MessagePlan,
+    task: ClassicTask,
+    request: SynthesisRequest,
+    order: Int64Array,
+    time_ns: int | None,
 ) -> tuple[int, Algorithm, Int64Array]:
     """Build the algorithm for one rank order: time in ns, algorithm, and the order.
 
-    The time is simulated, or estimated without a simulator.
+    `time_ns` None: the time is simulated, or estimated without a simulator.
     """
     assigned = _assign_ranks(plan, request.collective, order)
     algorithm = _build_algorithm(assigned, request, task.options)
-    return request.simulate(algorithm) or estimate_ns(assigned, task), algorithm, order
+    if time_ns is None:
+        time_ns = request.simulate(algorithm) or estimate_ns(assigned, task)
+    return time_ns, algorithm, order
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:

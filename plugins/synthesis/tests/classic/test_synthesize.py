@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.plugin import collhub_producers
@@ -13,7 +15,7 @@ from collhub_classic.synthesize import (
 )
 
 import hub_core
-from hub_core import Collective, CollectiveKind, HubError, verify
+from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
@@ -227,3 +229,17 @@ def test_all_to_alls_of_thousands_of_ranks_are_refused_before_planning() -> None
     # 25 million blocks would take gigabytes.
     with pytest.raises(HubError, match=r"24995000 blocks in messages are too many"):
         make("pairwise", CollectiveKind.ALL_TO_ALL, "switch:5000")
+
+
+def test_a_single_order_is_not_simulated_if_the_request_needs_no_time() -> None:
+    def refuse(algorithm: Algorithm) -> int:
+        raise AssertionError("simulated")
+
+    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 4)
+    network = hub_core.parse_topology("switch:4")
+    timed = SynthesisRequest(collective, network, 1 << 20, (0, 1, 2, 3), Occupancy.SERIALIZATION)
+    request = replace(timed, simulate=refuse, needs_time=False)
+    result = synthesize("ring", request, OPTIONS["ring"]())
+    assert verify(result.algorithm).ok
+    # The time would be wrong in a written file.
+    assert "time_ns" not in result.algorithm.extensions["collhub-classic"]  # type: ignore[operator]

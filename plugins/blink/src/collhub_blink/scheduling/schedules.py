@@ -320,19 +320,17 @@ def _build_schedule_or_none(
 @dataclass(frozen=True, slots=True)
 class _ChunkLimits:
     """Limits on the numbers of chunks of every tree: at most `max_messages` messages, at most
-    `max_chunks` chunks per share (None: any), and messages so large that 11 of them in flight fill
-    the latency of the link with the most bytes in flight, `bytes_in_flight`.
+    `max_chunks` chunks per share (None: any), and at most `most_of_tree` chunks of each tree. With
+    more of them, 11 messages in flight would not fill the latency of the link with the most bytes
+    in flight; it is empty if no link has bytes in flight.
 
-    `operations`: number of messages of one chunk, by tree. `parts`: the different pairs of a part
-    of the data and the tree that carries it. `share_bytes`: bytes of a share.
+    `operations`: number of messages of one chunk, by tree.
     """
 
     max_messages: int
     max_chunks: int | None
-    bytes_in_flight: float
+    most_of_tree: Mapping[int, int]
     operations: Mapping[int, int]
-    parts: tuple[tuple[Fraction, int], ...]
-    share_bytes: Fraction
 
     @classmethod
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
@@ -343,16 +341,20 @@ class _ChunkLimits:
         max_chunks = None
         if pipelining.units is not None:
             max_chunks = max(pipelining.units.list_counts(pipelining.num_shares), default=0)
-        collective = pipelining.collective
-        shares = collective.kind.traits.parts(collective.num_ranks)
-        return cls(
-            max_messages,
-            max_chunks,
-            _compute_bytes_in_flight(pipelining),
-            operations,
-            tuple(dict.fromkeys((stream.part, stream.tree) for stream in pipelining.streams)),
-            Fraction(pipelining.collective_bytes, shares),
-        )
+        most_of_tree: dict[int, int] = {}
+        bytes_in_flight = Fraction(_compute_bytes_in_flight(pipelining))
+        if bytes_in_flight:
+            collective = pipelining.collective
+            shares = collective.kind.traits.parts(collective.num_ranks)
+            in_flight_bytes = Fraction(
+                (_MAX_MESSAGES_IN_FLIGHT - 1) * pipelining.collective_bytes, shares
+            )
+            # Exact: fractions of integers, rounded down.
+            most_of_share = in_flight_bytes / bytes_in_flight
+            for part, tree in dict.fromkeys((one.part, one.tree) for one in pipelining.streams):
+                most = math.floor(part * most_of_share)
+                most_of_tree[tree] = min(most, most_of_tree.get(tree, most))
+        return cls(max_messages, max_chunks, most_of_tree, operations)
 
     def allow(self, pipelining: Pipelining, counts: Sequence[int]) -> bool:
         """Return whether numbers of chunks satisfy all limits; `counts`: chunks of every tree."""
@@ -362,9 +364,7 @@ class _ChunkLimits:
         limit = self.max_chunks
         if limit is not None and pipelining.count_chunks_of_share(counts) > limit:
             return False
-        # The exact size of the smallest chunk in bytes.
-        smallest_bytes = min(part / counts[tree] for part, tree in self.parts) * self.share_bytes
-        return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= self.bytes_in_flight
+        return all(counts[tree] <= most for tree, most in self.most_of_tree.items())
 
 
 def _compute_bytes_in_flight(pipelining: Pipelining) -> float:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -44,6 +45,8 @@ from collhub_blink.scheduling.schedules import (
 from hub_core.model import CollectiveKind
 from hub_core.schedules import fastest_of
 
+# Lower bound of planned times, relative to bandwidth times: plans round times of messages to ps.
+_MIN_PLANNED_OVER_BANDWIDTH_TIME = 0.98
 # Simulated time over planned time up to which a schedule counts as free of contention.
 _MAX_SLOWDOWN = 1.004
 # Time to fill the pipelines, relative to the bandwidth time, below which a packing gets no more
@@ -122,12 +125,12 @@ def _generate_coarse_candidates(
     beat a known time; the first one is always evaluated. Progress is reported to the task.
     """
     candidates: list[TimedSchedule] = []
-    for packing, schedule in _build_distinct_coarse_schedules(task, packings):
+    for packing, schedule in _generate_coarse_schedules(task, packings, candidates):
         planned_ns = task.pace.to_simulated_ns(planned_time_ns(schedule))
         planned = TimedSchedule(packing, schedule, math.ceil(planned_ns))
         # The first packing is always evaluated, so that there is a result.
         if candidates and (
-            _is_slower_than_best(task, planned, candidates)
+            _is_slower_than_best(task, packing, planned.time_ns, candidates)
             or _cannot_beat_known_time(task, planned)
         ):
             continue
@@ -140,35 +143,49 @@ def _generate_coarse_candidates(
 
 
 def _is_slower_than_best(
-    task: PackingTask, planned: TimedSchedule, candidates: Sequence[TimedSchedule]
+    task: PackingTask, packing: PlacedPacking, time_ns: float, candidates: Sequence[TimedSchedule]
 ) -> bool:
-    """Return whether a schedule is no faster than the best candidate, neither as it is nor refined.
+    """Return whether a schedule of a packing that takes `time_ns` is no faster than the best
+    candidate, neither as it is nor refined.
 
     Both are compared, since deep trees gain more from refinement and may overtake flat ones.
     """
-    if planned.time_ns < min(candidate.time_ns for candidate in candidates):
+    if time_ns < min(candidate.time_ns for candidate in candidates):
         return False
-    best_limit_ns = min(_estimate_limit_ns(task, candidate) for candidate in candidates)
-    return _estimate_limit_ns(task, planned) >= best_limit_ns
+    best_limit_ns = min(_estimate_limit_ns(task, one.packing, one.time_ns) for one in candidates)
+    return _estimate_limit_ns(task, packing, time_ns) >= best_limit_ns
 
 
-def _build_distinct_coarse_schedules(
-    task: PackingTask, packings: Sequence[PlacedPacking]
-) -> list[tuple[PlacedPacking, PackingSchedule]]:
-    """Build a coarse schedule of each packing, without duplicates, in order of planned time.
+def _generate_coarse_schedules(
+    task: PackingTask, packings: Sequence[PlacedPacking], candidates: Sequence[TimedSchedule]
+) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
+    """Yield a coarse schedule of each packing, without duplicates, in order of planned time.
 
-    Schedules are duplicates if their times are equal; the first packing is kept. Packings without
-    schedule are omitted, and equal planned times keep the order of the packings.
+    Equal planned times keep the order of the packings. Schedules are duplicates if their times are
+    equal; the first packing is kept. A packing is omitted if it has no schedule, and before one is
+    built if even its bandwidth time cannot beat the `candidates`, to which the caller adds those
+    that it evaluates.
     """
-    distinct: list[tuple[PlacedPacking, PackingSchedule]] = []
-    for packing in packings:
-        schedule = build_coarse_schedule(task, packing)
+    # By time and packing: schedules by their planned times, and packings without one yet by lower
+    # bounds, so that a schedule is taken when all that may be planned earlier are built.
+    waiting: list[tuple[float, int, PackingSchedule | None]] = [
+        (_MIN_PLANNED_OVER_BANDWIDTH_TIME * bandwidth_time_ns(task, packing), index, None)
+        for index, packing in enumerate(packings)
+    ]
+    heapify(waiting)
+    distinct: list[PackingSchedule] = []
+    while waiting:
+        least_ns, index, schedule = heappop(waiting)
+        if schedule is None:
+            if candidates and _is_slower_than_best(task, packings[index], least_ns, candidates):
+                continue
+            schedule = build_coarse_schedule(task, packings[index])
+            if schedule is not None:
+                heappush(waiting, (planned_time_ns(schedule), index, schedule))
         # Packings may be equal but for their method's name or the numbering of NPUs.
-        if schedule is not None and not any(
-            _have_equal_times(schedule, known) for _, known in distinct
-        ):
-            distinct.append((packing, schedule))
-    return sorted(distinct, key=lambda pair: planned_time_ns(pair[1]))
+        elif not any(_have_equal_times(schedule, known) for known in distinct):
+            distinct.append(schedule)
+            yield packings[index], schedule
 
 
 def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
@@ -310,14 +327,17 @@ def _achieves_predicted_gain(
     return candidate.time_ns - refined_time_ns >= _MIN_ACHIEVED_FRACTION * predicted_gain_ns
 
 
-def _estimate_limit_ns(task: PackingTask, candidate: TimedSchedule) -> float:
-    """Return the estimated shortest time in ns that refining a candidate can reach."""
-    return estimate_fine_grained_time_ns(candidate.time_ns, _attainable_ns(task, candidate.packing))
+def _estimate_limit_ns(task: PackingTask, packing: PlacedPacking, time_ns: float) -> float:
+    """Return the estimated shortest time in ns that refining a schedule of `time_ns` can reach."""
+    return estimate_fine_grained_time_ns(time_ns, _attainable_ns(task, packing))
 
 
 def _cannot_beat_known_time(task: PackingTask, candidate: TimedSchedule) -> bool:
     """Whether even a refined candidate is no faster than a known algorithm (`task.within_ns`)."""
-    return task.within_ns is not None and _estimate_limit_ns(task, candidate) >= task.within_ns
+    within_ns = task.within_ns
+    if within_ns is None:
+        return False
+    return _estimate_limit_ns(task, candidate.packing, candidate.time_ns) >= within_ns
 
 
 # A schedule whose planned time exceeds the best simulated time by this factor is not simulated:
