@@ -144,8 +144,7 @@ class SearchBudget:
 
         The steps are counted for this search and all searches that contain it, and also if the
         exception is raised. It is raised only once per budget, so that the search can finish: later
-        calls just count. The limits are those of this budget, by work and by time; the limit of
-        work never applies while the counted work is 0.
+        calls just count. The limit of work never applies while the counted work is 0.
         """
         self.count(work)
         self.check()
@@ -228,8 +227,7 @@ class SynthesisRequest:
     `KeyboardInterrupt`: a synthesizer that has a result then returns it. `backend`: name of the
     simulator behind `simulate`; empty if `simulate` is a function of the caller. `target`: the
     runtime that will execute the algorithm, None for any; its units are constraints of the search.
-    `needs_time`: False if the caller does not use the time of the result; a synthesizer with only
-    one candidate then need not simulate it.
+    `needs_time` False: the caller times the result itself; one candidate needs no simulation.
     """
 
     collective: Collective
@@ -261,17 +259,16 @@ class SynthesisRequest:
 class SynthesisResult:
     """An algorithm with its time and its lower bounds, as the synthesizer reports them.
 
-    `time_ns`: time of the algorithm under the request's link model, or a lower bound of it if the
-    request does not need it. `bounds_ns`: lower bounds by
-    name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest one. A bound
-    whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the chosen
-    size; `bound_ns` ignores it. `statistics`: further values for the report by name: seed, chunks,
-    method. `is_partial`: the algorithm contains only the steps of the ranks in `request.wanted`.
-    `is_replayed`: the complete algorithm was verified on the synthesizer's arrays. `not_tried`:
-    variants that a search skipped, with their reasons. `cuts`: parts of the search that a limit
-    ended; the hub sets it. `diagnostics`: warnings, such as failed parts of a search. `fit`:
-    resources of the algorithm on the runtime of the request, and `merit`: time, messages and excess
-    of its preferred limits; None if they were not determined.
+    `time_ns`: time under the request's link model, or a lower bound if `needs_time` is False.
+    `bounds_ns`: lower bounds by name, such as `ingress`, `cut`, `diameter`; no algorithm is faster
+    than the largest one. A bound whose name ends with `ONE_SIZE` holds only for algorithms whose
+    messages all have the chosen size; `bound_ns` ignores it. `statistics`: further values for the
+    report by name: seed, chunks, method. `is_partial`: the algorithm contains only the steps of the
+    ranks in `request.wanted`. `is_replayed`: the complete algorithm was verified on the
+    synthesizer's arrays. `not_tried`: variants that a search skipped, with their reasons. `cuts`:
+    parts of the search that a limit ended; the hub sets it. `diagnostics`: warnings, such as failed
+    parts of a search. `fit`: resources of the algorithm on the runtime of the request, and `merit`:
+    time, messages and excess of its preferred limits; None if they were not determined.
     """
 
     algorithm: Algorithm

@@ -34,7 +34,7 @@ from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collhub_expansion.expand import Expanded, ExpandReport
-    from hub_core import CollectiveRule, Topology
+    from hub_core import CollectiveRule, TimingSource, Topology
     from hub_core.model import Workload
 
 
@@ -111,7 +111,15 @@ def expand(
     rules = [parse_rule(text, synthesizers) for text in choices["collectives"]]
     workload = context.read_workload(opened, side_options["reader"])
     topology = _topology(context, opened, choices["topology"], workload)
-    expansion = _expanded(context, workload, topology, rules, choices, side_options["simulator"])
+    # Imported here: the help of the command needs no numpy.
+    from hub_core import choose_timing
+
+    timing = choose_timing(choices["machine"], _SIMULATOR, topology, context.registry())
+    # Synthesizers choose among algorithms by these times.
+    context.say(timing.note)
+    expansion = _expanded(
+        context, workload, topology, timing, rules, choices, side_options["simulator"]
+    )
     context.report(
         Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
         for use in expansion.uses
@@ -128,7 +136,7 @@ def expand(
     if view_out is not None:
         draw_job_page(context, expansion.workload, opened.name, topology, view_out)
     if output.as_json:
-        report = _create_report(opened, target, topology, choices, expansion, written)
+        report = _create_report(opened, target, topology, timing, choices, expansion, written)
         context.print_report(report)
         return
     if out != "-":
@@ -140,15 +148,16 @@ def _expanded(
     context: CommandContext,
     workload: Workload,
     topology: Topology,
+    timing: TimingSource,
     rules: list[CollectiveRule],
     choices: _Choices,
     options: Mapping[str, str],
 ) -> Expanded:
     """Expand the workload, after a simulation with these options if slots are frozen.
 
-    Reports how times are estimated, and shows progress. Only if `choices["slots"]` is `frozen`, the
+    Shows progress. Only if `choices["slots"]` is `frozen`, the
     workload is simulated by the chosen backend first; its times then fix the order of collectives.
-    Synthesizers judge their candidates by the times of `choices["machine"]`. Algorithms that rules
+    Synthesizers judge their candidates by the times of `timing`. Algorithms that rules
     name as files are read by the context. Raises `HubError` for invalid queue options and rules.
     """
     # Lazy imports: `--help` must not import numpy.
@@ -161,12 +170,6 @@ def _expanded(
     if choices["slots"] == "frozen":
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, choices["backend"], options)
-    # Imported here: the help of the command needs no numpy.
-    from hub_core import choose_timing
-
-    timing = choose_timing(choices["machine"], _SIMULATOR, topology, context.registry())
-    # Synthesizers choose among algorithms by these times.
-    context.say(timing.note)
     system = native_system(workload)
     maker = Maker(
         topology,
@@ -260,6 +263,7 @@ def _create_report(
     opened: OpenedInput,
     target: OutputTarget,
     topology: Topology,
+    timing: TimingSource,
     choices: _Choices,
     expansion: Expanded,
     written: WrittenFiles,
@@ -272,6 +276,8 @@ def _create_report(
         source_format=opened.format_name,
         target_format=target.format_name,
         topology=topology.name,
+        timing=timing.note,
+        machine=timing.machine_record(),
         slots=choices["slots"],
         split=choices["split"],
         num_ranks=expansion.workload.num_ranks,

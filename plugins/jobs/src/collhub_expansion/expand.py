@@ -29,7 +29,7 @@ from hub_core import (
 from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
-from hub_core.reports import Artifacts, Count, Losses, Meta, Record, Report
+from hub_core.reports import Artifacts, Count, Losses, Machine, Meta, Record, Report, TimingNote
 
 _NAME = "collhub-expansion"
 
@@ -327,6 +327,8 @@ class ExpandReport(Report, tag="collhub/report-expand-1", frozen=True, kw_only=T
     source_format: str = msgspec.field(name="from")
     target_format: str = msgspec.field(name="to")
     topology: str
+    timing: TimingNote
+    machine: Machine
     slots: Annotated[
         str,
         Meta(

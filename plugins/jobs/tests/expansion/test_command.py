@@ -322,9 +322,21 @@ def test_the_times_that_choose_algorithms_are_named(
     assert nominal in collhub(*asked, "--topology", RING).err
     half = ("--topology", "dgx-h100?npus=0-3", "--force")
     assert nominal in collhub(*asked, *half).err
-    run = collhub(*asked, *half, "--machine", "h100")
+    run = collhub(*asked, *half, "--machine", "h100", "--json")
     assert run.code == 0
     assert "machine h100, NCCL" in run.err
+    assert run.report()["machine"]["name"] == "h100"
+    run = collhub(*asked, *half, "--json")
+    assert run.report()["timing"] == nominal
+
+
+def test_an_unknown_machine_is_refused_with_the_closest_name(
+    collhub: Collhub, job: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_machine_timing")
+    asked = ("expand", job, "--topology", RING, "-o", tmp_path / "flat")
+    run = collhub(*asked, "--machine", "h10")
+    assert (run.code, "did you mean h100?" in run.err) == (2, True)
 
 
 def test_the_command_is_offered() -> None:
